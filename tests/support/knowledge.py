@@ -25,6 +25,8 @@ ALICE = Actor(ActorKind.SERVICE_KEY, "key_alice", "alpha")
 BOB = Actor(ActorKind.SERVICE_KEY, "key_bob", "bravo")
 PLAIN = EmbeddingScript()
 LIMITS = IndexLimits()
+LOOK_S = 0.3
+"""Seconds between two looks of a process for files on which nobody works."""
 
 
 class KnownActors:
@@ -87,9 +89,8 @@ async def open_service(
     embedding = ServedEmbeddingModels(models, Pipeline(models, Metrics(), restart_patience=0.0))
     opened = index or SqliteIndex(directory / "index", SystemClock(), limits)
     uploads, callers = UploadFolder(directory / "uploads"), KnownActors(ALICE, BOB, LOCAL_ANONYMOUS)
-    parts = IngestParts(
-        opened, embedding, SandboxedReader(), uploads, callers.find, SystemClock(), INGEST, pause=0.01
-    )
+    passing = (opened, embedding, SandboxedReader(), uploads, callers.find, SystemClock(), INGEST)
+    parts = IngestParts(*passing, pause=0.01, look=LOOK_S)
     try:
         async with run_jobs(parts) as jobs:
             service = KnowledgeService(opened, embedding, jobs, limits)

@@ -1,21 +1,28 @@
 """Opens the knowledge tables for an HTTP process: the index, and the service over it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from antiphon.assembly.tenancy import TenancyParts
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind, Right
+from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
-from antiphon.engines.base import TokenizerEngine
+from antiphon.engines.base import Engine, EngineState, TokenizerEngine
 from antiphon.engines.host import runtime
 from antiphon.engines.host.control import HttpConfig, StatusPipe
 from antiphon.engines.registry import Model, ModelRegistry
-from antiphon.errors import AntiphonError, UnsupportedParameter
+from antiphon.errors import (
+    AntiphonError,
+    EngineUnavailable,
+    ModelFileError,
+    ModelNotLoaded,
+    UnsupportedParameter,
+)
 from antiphon.http.state import AppState, Runner
 from antiphon.pipeline.resolve import resolve
 from antiphon.processes.knowledge.client import connect_knowledge
@@ -27,12 +34,19 @@ from antiphon.services.knowledge.tables import KnowledgeService
 from antiphon.services.knowledge.uploads import UPLOADS, Uploader, UploadFolder
 from antiphon.services.knowledge.vectors import EmbeddingModelInfo
 from antiphon.settings.schema import Settings
+from antiphon.weights.gguf import read_header
 
 INGEST = Origin("antiphon", "knowledge ingest")
 """Where the ledger says that the embedding calls of jobs come from."""
 
 PROFILE_S = 10.0
 """Seconds that a search for an embedding model waits for each model's facts."""
+
+LOAD_S = 60.0
+"""Seconds that a parked model has to load."""
+
+PAUSE_S = 0.1
+"""Seconds between two looks at a model that is being loaded."""
 
 TEXTS = 64
 """Texts that are counted at the same time."""
@@ -62,7 +76,8 @@ async def add_knowledge(
     if index is None or settings.knowledge.directory is None:
         yield app_state
         return
-    models = ServedEmbeddingModels(app_state.models, app_state.pipeline)
+    files = {model.name: model.path for model in settings.models}
+    models = ServedEmbeddingModels(app_state.models, app_state.pipeline, files)
     parts = IngestParts(
         index,
         models,
@@ -104,10 +119,12 @@ class ServedEmbeddingModels:
 
     models: ModelRegistry
     pipeline: Runner
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The files of local models, by name. A parked model's file tells whether it makes vectors."""
 
     async def find(self, name: str, actor: Actor) -> EmbeddingModelInfo:
         model = resolve(self.models, name, actor)
-        info = await self._describe(model)
+        info = self._describe(model, await load_profile(model.engine))
         if info is None:
             raise UnsupportedParameter(f"{name} makes no vectors; name an embedding model", param="model")
         return info
@@ -115,17 +132,23 @@ class ServedEmbeddingModels:
     async def find_first(self, actor: Actor) -> EmbeddingModelInfo | None:
         for model in self.models.list_usable(actor):
             try:
-                async with asyncio.timeout(PROFILE_S):
-                    profile = await model.engine.profile()
+                profile = await self._find_profile(model)
             except (AntiphonError, TimeoutError):
                 continue
             if profile.embedding is not None and not profile.embedding.ranks:
-                return await self._describe(model)
+                return self._describe(model, profile)
         return None
 
-    async def _describe(self, model: Model) -> EmbeddingModelInfo | None:
+    async def _find_profile(self, model: Model) -> Profile:
+        """Returns the facts of a model. A parked model is loaded only if its file makes vectors."""
+        file = self.files.get(model.name)
+        if model.engine.state() is EngineState.PARKED and file and await asyncio.to_thread(_embeds, file):
+            return await load_profile(model.engine)
+        async with asyncio.timeout(PROFILE_S):
+            return await model.engine.profile()
+
+    def _describe(self, model: Model, profile: Profile) -> EmbeddingModelInfo | None:
         """Returns the facts of a model; None if it is known that it makes no vectors."""
-        profile = await model.engine.profile()
         counts = isinstance(model.engine, TokenizerEngine)
         if profile.embedding is None and counts:  # a model of this server, whose facts are known
             return None
@@ -146,3 +169,42 @@ class ServedEmbeddingModels:
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         return await self.pipeline.embed(request, context)
+
+
+async def load_profile(engine: Engine) -> Profile:
+    """Returns the facts of an engine, and has it loaded if it is parked. Raises what refuses the load, and
+    EngineUnavailable where it takes too long."""
+    try:
+        async with asyncio.timeout(LOAD_S):
+            while True:
+                try:
+                    return await engine.profile()
+                except EngineUnavailable:
+                    if engine.state() not in (EngineState.PARKED, EngineState.LOADING):
+                        raise
+                await _request_load(engine)
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        raise EngineUnavailable(
+            f"the embedding model was not loaded within {LOAD_S:g} seconds; try again", retry_after=PAUSE_S
+        ) from None
+
+
+async def _request_load(engine: Engine) -> None:
+    """Has a parked engine loaded by a call that is no work. Raises ModelNotLoaded if the load is refused."""
+    if not isinstance(engine, TokenizerEngine):
+        return
+    try:
+        await engine.encode(RawPrompt("word"))
+    except ModelNotLoaded:
+        raise
+    except EngineUnavailable:
+        return
+
+
+def _embeds(file: str) -> bool:
+    """Whether a model's file makes vectors."""
+    try:
+        return read_header(Path(file)).embeds
+    except ModelFileError:
+        return False

@@ -90,9 +90,13 @@ class KnowledgeCalls:
         fields = {name: str(value) for name, value in sizes.items() if value is not None}
         media_type, form = build_form(file.name, content, fields)
         answer = self._client.upload(_join_path((table, "documents"), {}), media_type, form)
+        told = None
         while True:
             card = answer if isinstance(answer, dict) else {}
-            state, progress = card.get("state"), card.get("progress")
+            state, progress, problem = card.get("state"), card.get("progress"), card.get("error")
+            if state == "indexing" and problem not in (None, told):
+                told = problem
+                note(f"{file.name} {problem}")
             tell(progress if isinstance(progress, int) else 0, 100)
             if state == "failed":
                 raise CallFailed(str(card.get("error")))

@@ -129,7 +129,7 @@ class DocumentInfo:
     """Numbers of the batches that are kept while it is INDEXING. A resumed caller leaves these out."""
     state: DocumentState
     error: str | None
-    """Why it FAILED, in one sentence."""
+    """Why it FAILED, in one sentence. The knowledge service also tells here why an INDEXING one waits."""
     progress: int
     """Percent, from 0 to 100."""
     warnings: tuple[str, ...]

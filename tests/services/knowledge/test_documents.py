@@ -12,13 +12,21 @@ from antiphon.errors import (
     AntiphonError,
     Conflict,
     EngineBusy,
+    EngineDied,
     EngineError,
     InvalidValue,
     KnowledgeLimitReached,
     NotFound,
     UnsupportedMediaType,
 )
-from antiphon.retrieval.base import DocumentInfo, DocumentState, IndexLimits, SizeUnit
+from antiphon.retrieval.base import (
+    ChunkInput,
+    DocumentInfo,
+    DocumentState,
+    IndexLimits,
+    SizeUnit,
+    TableSettings,
+)
 from antiphon.retrieval.knowledge import FileUpload, TableRequest, TableSearch
 from antiphon.services.knowledge import documents
 from antiphon.testing import EmbeddingScript
@@ -231,6 +239,54 @@ async def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
         await until(lambda: len(at.engine.asked) > 2)
         at.engine.behaviour = EmbeddingScript()
         assert (await wait_for(at, DocumentState.READY)).chunks == 1
+
+
+async def test_a_document_that_waits_says_so_and_resumes(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        at.engine.behaviour = EmbeddingScript(error=EngineBusy("the queue is full"), error_after=None)
+        with pytest.raises(EngineBusy) as caught:
+            await add(at, "a.txt", "apples")
+        assert caught.value.message == "the document is kept, and goes on by itself: the queue is full"
+        waiting = await wait_for(at, DocumentState.INDEXING)
+        assert waiting.error == "is kept, and goes on by itself: the queue is full"
+        assert await at.service.get_document(ALICE, "t", waiting.id) == waiting
+        assert await list_texts(at) == []
+        at.engine.behaviour = EmbeddingScript()  # a later look goes on
+        ready = await wait_for(at, DocumentState.READY)
+        assert (ready.error, await list_texts(at), ready.id) == (None, ["apples"], waiting.id)
+        await until(lambda: at.list_uploads() == [])
+
+
+@pytest.mark.parametrize("deaths", [2, 3])
+async def test_an_engine_that_dies_is_tried_again_twice(tmp_path: Path, deaths: int) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        at.engine.behaviour = EmbeddingScript(error=EngineDied("the engine died"), error_after=0)
+        asked = len(at.engine.asked)
+        await at.service.add_document("t", FileUpload("a.txt", b"apples"), act())
+        if deaths == 2:
+            await until(lambda: len(at.engine.asked) >= asked + 2)
+            at.engine.behaviour = EmbeddingScript()
+            assert (await wait_for(at, DocumentState.READY)).error is None
+        else:
+            assert (await wait_for(at, DocumentState.FAILED)).error == "the engine died"
+            assert len(at.engine.asked) == asked + 3
+        assert await list_texts(at) == (["apples"] if deaths == 2 else [])
+
+
+async def test_a_model_of_other_dimensions_names_both(tmp_path: Path) -> None:
+    settings = TableSettings("t", "e", 999)
+    async with open_service(tmp_path) as at:
+        await at.index.create_table(ALICE.project, settings)
+        expected = r"the table has vectors of 999 numbers, and e now makes \d+"
+        with pytest.raises(InvalidValue, match=expected):
+            await add(at, "a.txt", "apples")
+        with pytest.raises(InvalidValue, match=expected):
+            await at.service.search("t", TableSearch("apples"), act())
+        with pytest.raises(InvalidValue, match=expected):
+            await at.service.add_chunks("t", [ChunkInput("apples")], act())
+        assert await list_texts(at) == []
 
 
 async def test_an_error_that_stays_fails_the_document(tmp_path: Path) -> None:

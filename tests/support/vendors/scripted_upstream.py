@@ -89,6 +89,8 @@ class ScriptedUpstream:
     """A key that gets a 401."""
     pace: float = 0.0
     """Seconds between two chunks."""
+    embeddings_status: int = 200
+    """The status of the answers to requests for vectors."""
     redirect: str = "http://127.0.0.1:9/stolen"
     """The address that redirects name, which must not be asked."""
     thinking: float = 0.0
@@ -139,6 +141,8 @@ class ScriptedUpstream:
             writer.write(b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 9\r\n\r\n<p>no</p>")
         elif model in UNREADABLE:
             send_body(writer, *UNREADABLE[model])
+        elif request.path.endswith("/embeddings") and self.embeddings_status != 200:
+            send_status(writer, shape, self.embeddings_status, None)
         elif request.path.endswith("/embeddings"):
             vectors = [{"index": at, "embedding": [1.0, at]} for at, _ in enumerate(request.body["input"])]
             send_json(writer, 200, {"data": vectors, "usage": {"prompt_tokens": 3}})

@@ -39,8 +39,8 @@ class UploadForm(Struct, frozen=True, kw_only=True):
 
 
 class DocumentCard(Struct, frozen=True, kw_only=True):
-    """A document. `progress` is in percent. `error` tells why it failed, and `warnings` what could not be
-    read. Times are Unix seconds."""
+    """A document. `progress` is in percent. `error` tells why it failed, or what it waits for, and `warnings`
+    what could not be read. Times are Unix seconds."""
 
     object: Literal["knowledge_document"] = "knowledge_document"
     id: str

@@ -18,6 +18,7 @@ from antiphon.domain.context import Clock, Context, Origin
 from antiphon.domain.identity import Actor
 from antiphon.errors import (
     AntiphonError,
+    EngineDied,
     InternalError,
     InvalidValue,
     KnowledgeUnavailable,
@@ -62,8 +63,13 @@ LOOK_S = 15.0
 POLL_S = 0.2
 """Seconds between two looks at a document on which another process works."""
 
-TRIES = 8
-"""How often a step is tried that fails with an error that passes."""
+TRIES = 6
+"""How often a step is tried that fails with an error that passes. After that the document waits for the next
+look, so that others are read meanwhile."""
+
+DEATHS = 2
+"""How often a step is tried again during which its engine died. A text that ends the engine each time fails
+its document."""
 
 PAUSE_S = 1.0
 """Seconds before the second try; twice as many before each later one."""
@@ -72,6 +78,9 @@ LONGEST_PAUSE_S = 60.0
 
 CALL_S = 600.0
 """Seconds of one embedding call."""
+
+WAITS = "is kept, and goes on by itself"
+"""What is told of a document that waits."""
 
 KNOWN = 20_000
 """Vectors of an earlier version of a document that are read, so that equal chunks are not embedded again."""
@@ -98,6 +107,7 @@ class IngestParts:
     origin: Origin
     """Where the embedding calls of jobs come from, for the ledger."""
     pause: float = PAUSE_S
+    look: float = LOOK_S
 
 
 class DocumentJobs:
@@ -167,6 +177,24 @@ class DocumentJobs:
             if (order.project, order.table) == (project, table) and digest in (None, order.digest):
                 await asyncio.to_thread(uploads.remove, order.id)
 
+    async def describe(
+        self, project: str, table: str, documents: Sequence[DocumentInfo]
+    ) -> list[DocumentInfo]:
+        """Returns documents, those that wait with the reason as their error."""
+
+        def read() -> list[DocumentInfo]:
+            uploads = self._parts.uploads
+            return [
+                replace(each, error=uploads.read_note(make_id(project, table, each.digest)))
+                if each.state is DocumentState.INDEXING
+                else each
+                for each in documents
+            ]
+
+        if any(each.state is DocumentState.INDEXING for each in documents):
+            return await asyncio.to_thread(read)
+        return list(documents)
+
     async def resume(self) -> None:
         """Starts the jobs of all files on which nobody works, again and again."""
         while True:
@@ -175,13 +203,18 @@ class DocumentJobs:
                     _ = self.start(order)  # nobody waits for it
             except OSError as problem:
                 record("knowledge_uploads_unreadable", logging.WARNING, cause=problem.strerror)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._parts.look)
 
     async def _wait(
         self, order: UploadOrder, begun: DocumentInfo, job: "asyncio.Future[DocumentInfo | None]"
     ) -> DocumentInfo:
         """Returns the document when it is READY. Raises the error of one that cannot be read."""
-        found = await asyncio.shield(job)
+        try:
+            found = await asyncio.shield(job)
+        except AntiphonError as error:
+            if error.retryable:
+                error.message = f"the document {WAITS}: {error.message}"
+            raise
         while found is None or found.state is DocumentState.INDEXING:
             await asyncio.sleep(POLL_S)
             found = await self._parts.index.get_document(order.project, order.table, begun.id)
@@ -212,6 +245,10 @@ class DocumentJob:
         self._order = order
         self._vectors: dict[bytes, bytes] = {}
         """Vectors that are known, by the digest of their text."""
+        self._dimensions = 0
+        """The table's. It is known once the file is read."""
+        self._is_waiting = True
+        """Whether the upload may have a note that says so."""
 
     async def run(self) -> DocumentInfo | None:
         """Returns the READY document; None where its table or itself was removed meanwhile. Raises the error
@@ -227,7 +264,7 @@ class DocumentJob:
         except NotFound:
             document = None
         except AntiphonError as error:
-            if isinstance(error, KnowledgeUnavailable):
+            if error.retryable or isinstance(error, KnowledgeUnavailable):
                 raise  # a later look goes on
             await self._fail(document, error)
             await asyncio.to_thread(parts.uploads.remove, order.id)
@@ -250,7 +287,7 @@ class DocumentJob:
         """Reads, embeds and keeps the file."""
         order, parts = self._order, self._parts
         table = await self._retry(lambda: parts.index.get_table(order.project, order.table))
-        model = table.settings.embedding_model
+        model, self._dimensions = table.settings.embedding_model, table.settings.dimensions
         self._find_actor()
         split = await self._read(model)
         if model is not None:
@@ -265,7 +302,7 @@ class DocumentJob:
         order, parts = self._order, self._parts
         rule = None
         if model is not None:
-            info = await self._retry(lambda: parts.models.find(model, self._find_actor()))
+            info = await self._retry_model(lambda: parts.models.find(model, self._find_actor()))
             if info.longest_text is not None:
                 rule = TokenRule(self._count_with(model), info.longest_text)
         file = StoredFile(parts.uploads.get_path(order.id), order.name, order.media_type)
@@ -276,7 +313,7 @@ class DocumentJob:
 
         async def count(texts: Sequence[str]) -> Sequence[int]:
             actor = self._find_actor()
-            return await self._retry(lambda: self._parts.models.count_tokens(model, texts, actor))
+            return await self._retry_model(lambda: self._parts.models.count_tokens(model, texts, actor))
 
         return count
 
@@ -312,7 +349,7 @@ class DocumentJob:
             return list(chunks)
         missing = [chunk.text for chunk in chunks if _digest(chunk.text) not in self._vectors]
         if missing:
-            made = await self._retry(lambda: self._call_model(model, missing))
+            made = await self._retry_model(lambda: self._call_model(model, missing))
             self._vectors.update(zip(map(_digest, missing), made, strict=True))
         return [replace(chunk, vector=self._vectors[_digest(chunk.text)]) for chunk in chunks]
 
@@ -323,7 +360,7 @@ class DocumentJob:
         context = Context(
             self._order.request_id, self._find_actor(), deadline, parts.clock, origin=parts.origin
         )
-        return await embed_texts(parts.models, model, texts, context, "file")
+        return await embed_texts(parts.models, model, self._dimensions, texts, context, "file")
 
     async def _load_vectors(self, document: DocumentInfo) -> None:
         """Reads the vectors of the version that this document replaces, if there is one."""
@@ -361,14 +398,34 @@ class DocumentJob:
                 await self._parts.index.fail_document(order.project, order.table, document.id, error.message)
         record("knowledge_document_failed", logging.INFO, code=error.code, request_id=order.request_id)
 
+    async def _retry_model(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Makes a call of the embedding model. While the model is away, the document says so."""
+        uploads, id_ = self._parts.uploads, self._order.id
+
+        async def try_call() -> T:
+            try:
+                result = await call()
+            except AntiphonError as error:
+                if error.retryable or isinstance(error, EngineDied):
+                    self._is_waiting = True
+                    await asyncio.to_thread(uploads.write_note, id_, f"{WAITS}: {error.message}")
+                raise
+            if self._is_waiting:
+                self._is_waiting = False
+                await asyncio.to_thread(uploads.write_note, id_, "")
+            return result
+
+        return await self._retry(try_call)
+
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call, and tries again after errors that pass."""
-        pause = self._parts.pause
+        """Makes a call, and tries again after errors that pass, and after some deaths of the engine."""
+        pause, deaths = self._parts.pause, 0
         for _ in range(TRIES - 1):
             try:
                 return await call()
             except AntiphonError as error:
-                if not error.retryable:
+                deaths += isinstance(error, EngineDied)
+                if not (error.retryable or (isinstance(error, EngineDied) and deaths <= DEATHS)):
                     raise
                 wait = min(LONGEST_PAUSE_S, max(pause, error.retry_after or 0.0))
             await asyncio.sleep(wait)

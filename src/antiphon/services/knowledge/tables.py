@@ -132,10 +132,14 @@ class KnowledgeService:
     async def list_documents(
         self, actor: Actor, table: str, offset: int = 0, limit: int = 100
     ) -> DocumentPage:
-        return await self._index.list_documents(actor.project, table, offset, limit)
+        page = await self._index.list_documents(actor.project, table, offset, limit)
+        items = await self._jobs.describe(actor.project, table, page.items)
+        return replace(page, items=tuple(items))
 
     async def get_document(self, actor: Actor, table: str, document: str) -> DocumentInfo:
-        return await self._index.get_document(actor.project, table, document)
+        info = await self._index.get_document(actor.project, table, document)
+        (described,) = await self._jobs.describe(actor.project, table, [info])
+        return described
 
     async def delete_document(self, actor: Actor, table: str, document: str) -> None:
         info = await self._index.get_document(actor.project, table, document)
@@ -192,7 +196,8 @@ class KnowledgeService:
         if model is None:
             return [replace(chunk, vector=b"") for chunk in chunks]
         texts = [chunk.text for chunk in chunks]
-        vectors = await embed_texts(self._models, model, texts, context, "text")
+        dimensions = info.settings.dimensions
+        vectors = await embed_texts(self._models, model, dimensions, texts, context, "text")
         return [replace(chunk, vector=vector) for chunk, vector in zip(chunks, vectors, strict=True)]
 
     # --- search ---------------------------------------------------------------------------------------------
@@ -208,7 +213,8 @@ class KnowledgeService:
                 "this knowledge table has no embedding model: search it by words", param="mode"
             )
         if model is not None and search.mode is not SearchMode.WORDS:
-            (vector,) = await embed_texts(self._models, model, [search.query], context, "query")
+            dimensions = info.settings.dimensions
+            (vector,) = await embed_texts(self._models, model, dimensions, [search.query], context, "query")
         words = None if search.mode is SearchMode.VECTORS else search.query
         query = SearchQuery(words, vector, search.k, documents=search.documents)
         return await self._index.search(project, table, query)

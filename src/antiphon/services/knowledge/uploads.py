@@ -2,6 +2,7 @@
 
     <directory>/<id>.data    the file
     <directory>/<id>.json    what to do with it; written last, so it is there once the file is complete
+    <directory>/<id>.note    why it waits, for callers that look at its document
 
 An id is a digest of the table and the content, so the same file is kept once. The process that works on a
 file holds a lock on it, which ends with the process.
@@ -26,7 +27,10 @@ from antiphon.retrieval.knowledge import ChunkSizes
 UPLOADS = "uploads"
 """The folder of uploaded files in the knowledge directory."""
 
-DATA, ORDER, PARTIAL = ".data", ".json", ".part"
+DATA, ORDER, NOTE, PARTIAL = ".data", ".json", ".note", ".part"
+
+LONGEST_NOTE = 1000
+"""Characters of a note that are kept."""
 
 STALE_S = 3600.0
 """Seconds after which a file without its order is left over from a process that died."""
@@ -151,10 +155,27 @@ class UploadFolder:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
+    def write_note(self, upload: str, text: str) -> None:
+        """Keeps why an upload waits; an empty text removes the note. A failure is no error."""
+        path = self._directory / (upload + NOTE)
+        with suppress(OSError):
+            if text and self.has(upload):
+                path.write_text(text[:LONGEST_NOTE], "utf-8")
+            else:
+                path.unlink(missing_ok=True)
+
+    def read_note(self, upload: str) -> str | None:
+        """Returns why an upload waits; None where it does not."""
+        try:
+            return (self._directory / (upload + NOTE)).read_text("utf-8") or None
+        except (OSError, ValueError):
+            return None
+
     def remove(self, upload: str) -> None:
         """Removes an upload, its order first."""
         with suppress(OSError):
             (self._directory / (upload + ORDER)).unlink(missing_ok=True)
+            (self._directory / (upload + NOTE)).unlink(missing_ok=True)
             self.get_path(upload).unlink(missing_ok=True)
 
     @contextmanager
@@ -180,7 +201,7 @@ class UploadFolder:
         """Removes incomplete files that nobody writes any more."""
         orders = {path.stem for path in found if path.suffix == ORDER}
         for path in found:
-            is_whole = path.suffix == ORDER or (path.suffix == DATA and path.stem in orders)
+            is_whole = path.suffix == ORDER or (path.suffix in (DATA, NOTE) and path.stem in orders)
             if not is_whole and self._get_age(path) > STALE_S:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)

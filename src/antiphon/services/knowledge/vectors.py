@@ -91,10 +91,11 @@ def choose_sizes(
 
 
 async def embed_texts(
-    models: EmbeddingModels, model: str, texts: Sequence[str], context: Context, field: str
+    models: EmbeddingModels, model: str, dimensions: int, texts: Sequence[str], context: Context, field: str
 ) -> list[bytes]:
     """Returns the vector of each text, in order. Equal texts are embedded once. `field`: the request field
-    that an error about a text names."""
+    that an error about a text names. Raises InvalidValue where the model now makes vectors of other
+    dimensions than the table's."""
     vectors: dict[str, bytes] = {}
     different = list(dict.fromkeys(texts))
     for start in range(0, len(different), BATCH):
@@ -106,6 +107,12 @@ async def embed_texts(
             raise _name_field(error, field) from None
         if len(made) != len(part):
             raise EngineError(f"{model} did not make a vector of each text")
+        if made.dimensions != dimensions:
+            raise InvalidValue(
+                f"the table has vectors of {dimensions} numbers, and {model} now makes {made.dimensions}: "
+                "serve the model that it was made with, or make a new table",
+                param="table",
+            )
         vectors.update(zip(part, made, strict=True))
     return [vectors[text] for text in texts]
 
