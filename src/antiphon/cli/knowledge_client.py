@@ -93,10 +93,10 @@ class KnowledgeCalls:
         told = None
         while True:
             card = answer if isinstance(answer, dict) else {}
-            state, progress, problem = card.get("state"), card.get("progress"), card.get("error")
-            if state == "indexing" and problem not in (None, told):
-                told = problem
-                note(f"{file.name} {problem}")
+            state, progress, waits = card.get("state"), card.get("progress"), card.get("error")
+            if state == "indexing" and waits not in (None, told):
+                told = waits
+                note(f"{file.name} {waits}")
             tell(progress if isinstance(progress, int) else 0, 100)
             if state == "failed":
                 raise CallFailed(str(card.get("error")))
