@@ -176,18 +176,24 @@ async def load_profile(engine: Engine) -> Profile:
     EngineUnavailable where it takes too long."""
     try:
         async with asyncio.timeout(LOAD_S):
-            while True:
-                try:
-                    return await engine.profile()
-                except EngineUnavailable:
-                    if engine.state() not in (EngineState.PARKED, EngineState.LOADING):
-                        raise
+            while (profile := await _try_profile(engine)) is None:
                 await _request_load(engine)
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         raise EngineUnavailable(
             f"the embedding model was not loaded within {LOAD_S:g} seconds; try again", retry_after=PAUSE_S
         ) from None
+    return profile
+
+
+async def _try_profile(engine: Engine) -> Profile | None:
+    """Returns the facts of an engine; None while it is parked or starts."""
+    try:
+        return await engine.profile()
+    except EngineUnavailable:
+        if engine.state() not in (EngineState.PARKED, EngineState.LOADING):
+            raise
+        return None
 
 
 async def _request_load(engine: Engine) -> None:
