@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli import admin_client as admin
+from antiphon.cli.local_servers import publish_notice
 from antiphon.cli.output import CallFailed
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
@@ -271,7 +272,7 @@ def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> 
     monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
     monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
     for url in ("http://127.0.0.1:8000", "localhost:8000", "http://[::1]:1", "http://127.9.9.9"):
-        assert admin.find_server(url, operator=True) == (url, "ak-operator")
+        assert admin.find_server(url) == (url, "ak-operator")
     for url in (
         "http://192.0.2.1",
         "https://example.com",
@@ -279,11 +280,23 @@ def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> 
         "127.0.0.1@host:1",
         "::",
     ):
-        assert admin.find_server(url, operator=True) == (url, None)
+        assert admin.find_server(url) == (url, None)
     monkeypatch.setenv("ANTIPHON_API_KEY", "ak-mine")
-    assert admin.find_server("http://127.0.0.1:8000", operator=True)[1] == "ak-mine"
+    assert admin.find_server("http://127.0.0.1:8000")[1] == "ak-mine"
 
 
 def test_an_id_of_dots_is_no_path() -> None:
     with pytest.raises(CallFailed, match="no id"):
         admin._join_path(("projects", ".."), {})
+
+
+def test_a_server_of_others_gets_no_operators_key(tmp_path, monkeypatch) -> None:
+    (tmp_path / "admin.key").write_text("ak-operator\n")
+    monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
+    monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
+    with publish_notice(tmp_path) as notice:
+        notice.serves("http://127.0.0.1:8123", 1)
+        for url, key in (("localhost:8123", "ak-operator"), ("http://127.0.0.1:8124", None), ("h:x", None)):
+            assert admin.find_server(url, may_be_foreign=True) == (url, key)
+    assert admin.find_server("localhost:8123", may_be_foreign=True)[1] is None
+    assert admin.find_server(None, may_be_foreign=True)[1] == "ak-operator"  # the server of the settings

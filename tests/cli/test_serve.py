@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.serve import format_panel, place_weights, prepare_settings, size_model
+from antiphon.cli.commands.serve import place_weights, prepare_settings, size_model
+from antiphon.cli.panel import format_panel
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.processes.supervisor import ServingInfo

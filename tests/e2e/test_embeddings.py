@@ -2,14 +2,17 @@
 is refused before it starts."""
 
 import asyncio
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
 import numpy as np
 import pytest
 
+from antiphon.cli.panel import describe_embedding, make_example
+from antiphon.domain.request import EmbeddingFacts, Pooling
+from antiphon.testing import scripted_info
 from tests.e2e.test_refused_starts import refused
 from tests.support.model_files import FITTING, write_encoder
 from tests.support.server import Server, serving
@@ -36,13 +39,12 @@ def vectors(server: Server, texts: list[str]) -> np.ndarray:
     return np.array([each["embedding"] for each in answer.json()["data"]])
 
 
-def test_the_panel_shows_a_request_that_works(running: Server) -> None:
-    shown = "\n".join(running.lines)
-    assert "vectors of 64 dimensions (mean pooling)" in shown
-    body = next(line for line in running.lines if line.strip().startswith("-d ")).strip()
-    asked = json.loads(body.removeprefix("-d '").removesuffix("'"))
+def test_the_request_that_the_panel_shows_works(running: Server) -> None:
+    facts = EmbeddingFacts(64, Pooling.MEAN)
+    assert describe_embedding(facts) == "vectors of 64 dimensions (mean pooling)"
+    path, body = make_example("encoder", replace(scripted_info(), embedding=facts))
     with running.client() as client:
-        assert client.post("/v1/embeddings", json=asked).status_code == 200
+        assert client.post(path, json=body).status_code == 200
 
 
 def test_the_model_says_what_it_makes_and_how_busy_it_is(running: Server) -> None:

@@ -1,14 +1,16 @@
 """A reranker on a real server, and a second server that has the first one as its vendor."""
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from antiphon.domain.request import Pooling
+from antiphon.cli.panel import describe_embedding, make_example
+from antiphon.domain.request import EmbeddingFacts, Pooling
+from antiphon.testing import scripted_info
 from tests.e2e.test_refused_starts import refused
 from tests.support.model_files import copy_with_pooling, write_reranker
 from tests.support.server import Server, serving
@@ -51,11 +53,12 @@ def rank(server: Server, model: str = "reranker", **body: Any) -> httpx2.Respons
         return client.post("/v1/rerank", json={"model": model} | BODY | body)
 
 
-def test_the_panel_shows_a_request_that_works(running: Server) -> None:
-    assert "ranks documents" in "\n".join(running.lines)
-    body = next(line for line in running.lines if line.strip().startswith("-d ")).strip()
+def test_the_request_that_the_panel_shows_works(running: Server) -> None:
+    facts = EmbeddingFacts(1, Pooling.RANK)
+    assert describe_embedding(facts) == "ranks documents"
+    path, body = make_example("reranker", replace(scripted_info(), embedding=facts))
     with running.client() as client:
-        assert client.post("/v1/rerank", json=json.loads(body[4:-1])).status_code == 200
+        assert client.post(path, json=body).status_code == 200
 
 
 def test_a_document_has_one_score_alone_and_among_others(running: Server) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import re
-import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 
 
@@ -19,24 +21,37 @@ def client(server: Server):
         yield made
 
 
-def panel(server: Server) -> str:
-    return "\n".join(line for line in server.lines if not line.startswith("{"))
-
-
-def test_the_panel_says_where_what_and_how(server: Server) -> None:
-    text = panel(server)
-    assert server.url in text and f"{server.url}/docs" in text
-    assert re.search(r"model +cantor: [456]\.\d M parameters, Q8_0, 16 x 2048 tokens, exact", text)
-    assert re.search(r"library +\S.*threads", text)
-
-
-def test_the_request_of_the_panel_works_as_it_is_printed(server: Server) -> None:
-    words = shlex.split(panel(server).partition("Try it:")[2].replace("\\\n", " "))
-    assert words[:2] == ["curl", "-s"]
-    headers = dict(words[place + 1].split(": ") for place, word in enumerate(words) if word == "-H")
-    answer = httpx2.post(words[2], headers=headers, content=words[words.index("-d") + 1], timeout=60)
-    assert answer.status_code == 200
-    assert len(answer.json()["choices"][0]["message"]["content"].split()) >= 3
+def test_the_panel_tells_what_is_served_and_its_request_works(tmp_path: Path) -> None:
+    home = tmp_path / "the server's home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+    with serving("--log-format", "text", env=env) as server:
+        text = "\n".join(server.lines)
+        assert server.url in text and f"{server.url}/docs" in text
+        assert re.search(r"model +cantor: [456]\.\d M parameters, Q8_0, 16 x 2048 tokens, exact", text)
+        assert re.search(r"library +\S.*threads", text)
+        assert (home / "admin.key").read_text().strip() not in text
+        command = text.partition("Try it:")[2].partition("}'")
+        done = subprocess.run(
+            ["sh", "-c", "".join(command[:2])],
+            env=bare_environment(),
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert len(json.loads(done.stdout)["choices"][0]["message"]["content"].split()) >= 3
+        for words in (
+            ("lora", "list"),
+            ("top", "--once"),
+            ("bench", "--requests", "1", "--concurrency", "1"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "antiphon", *words, "--url", server.url],
+                env=bare_environment() | {"ANTIPHON_HOME": str(home)},
+                capture_output=True,
+                check=False,
+                timeout=60,
+            )
+            assert done.returncode == 0, (words, done.stderr)  # each found the operator's key
 
 
 def test_an_answer_ends_by_itself_and_is_counted(client: openai.OpenAI) -> None:

@@ -24,7 +24,8 @@ from tests.support.waiting import wait_until
 START_DEADLINE = 60.0
 """Seconds; a start takes about one."""
 
-LISTENS = re.compile(r"Antiphon listens on (http://\S+)")
+LISTENS = re.compile(r'Antiphon listens on (http://\S+)|"event": "serving", "url": "(http://[^"]+)"')
+"""The panel, or the record of a JSON log."""
 
 
 @dataclass
@@ -122,7 +123,7 @@ def _read(server: Server) -> None:
         for line in lines:
             server.lines.append(line.rstrip("\n"))
             if found := LISTENS.search(line):
-                server.url = found[1]
+                server.url = found[1] or found[2]
 
 
 @contextmanager

@@ -106,14 +106,17 @@ def connect_admin(url: str | None) -> Iterator[Admin]:
     with report_errors(lambda problem: _advise(problem, key)):
         from antiphon.cli.client import Client
 
-        address, key = find_server(url, operator=True)
+        address, key = find_server(url)
         yield Admin(Client(address, key))
 
 
-def find_server(url: str | None, operator: bool = False) -> tuple[str, str | None]:
+def find_server(url: str | None, may_be_foreign: bool = False) -> tuple[str, str | None]:
     """Returns the address and the key of the server to ask. Without an address, it is the server that the
-    local settings describe. `operator`: whether a local server gets the operator's key if no other key is
-    given. Raises SettingsError."""
+    local settings describe. A server of this machine gets the operator's key if no other key is given.
+
+    `may_be_foreign`: the command also talks with servers of others. Then a server at an address that is named
+    gets the operator's key only if it runs with this home. Raises SettingsError.
+    """
     if url:
         address, key = url, os.environ.get(KEY_VARIABLE) or None
     else:
@@ -123,7 +126,21 @@ def find_server(url: str | None, operator: bool = False) -> tuple[str, str | Non
         host = EVERYWHERE.get(server.host, server.host)
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         address, key = f"http://{bracketed}:{server.port}", server.api_key
-    return address, key or (read_operator_key() if operator and _is_local(address) else None)
+    is_foreign = url is not None and may_be_foreign and not _is_of_home(url)
+    return address, key or (read_operator_key() if _is_local(address) and not is_foreign else None)
+
+
+def _is_of_home(address: str) -> bool:
+    """Whether a running server of this home listens on the address's port."""
+    if not find_operator_file().is_file():
+        return False
+    from antiphon.cli.local_servers import list_running
+
+    ports = {urlsplit(running.url).port for running in list_running(find_operator_file().parent).values()}
+    try:
+        return urlsplit(address if "//" in address else f"http://{address}").port in ports
+    except ValueError:
+        return False
 
 
 def _is_local(address: str) -> bool:

@@ -147,7 +147,7 @@ def connect_knowledge(url: str | None) -> Iterator[KnowledgeCalls]:
     with report_errors(_advise):
         from antiphon.cli.client import Client
 
-        yield KnowledgeCalls(Client(*find_server(url, operator=True)))
+        yield KnowledgeCalls(Client(*find_server(url)))
 
 
 def _advise(problem: Problem) -> str:

@@ -272,7 +272,7 @@ def start_server(arguments: Sequence[str] = ()) -> Iterator[str]:
     ]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [*command, "--log-level", "warning", *arguments],
+            [*command, "--log-level", "warning", "--log-format", "text", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -5,7 +5,10 @@ import.
 """
 
 import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -207,4 +210,29 @@ def main() -> None:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
-    app()
+    with _convert_stderr(sys.argv[1:]):
+        app()
+
+
+def _convert_stderr(arguments: list[str]) -> AbstractContextManager[None]:
+    """Returns a context in which a server's standard error is JSON, if its log is. The context begins before
+    the command line is parsed, so that errors in the command line are JSON, too."""
+    if arguments[:1] != ["serve"] or {"-h", "--help"} & set(arguments):
+        return nullcontext()
+    from antiphon.cli.serve_options import ServeOptions
+    from antiphon.telemetry.json_stderr import convert_stderr
+
+    form, config = _find_option(arguments, "--log-format"), _find_option(arguments, "--config")
+    options = ServeOptions({"log": {"format": form}} if form else {}, config=Path(config) if config else None)
+    return convert_stderr() if options.find_log_format() == "json" else nullcontext()
+
+
+def _find_option(arguments: list[str], name: str) -> str | None:
+    """Returns the last value of an option of the command line; None without one."""
+    found = None
+    for at, word in enumerate(arguments):
+        if word == name and at + 1 < len(arguments):
+            found = arguments[at + 1]
+        elif word.startswith(f"{name}="):
+            found = word.partition("=")[2]
+    return found

@@ -3,11 +3,12 @@ the file. It opens no model file and starts nothing."""
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.errors import SettingsError
-from antiphon.settings.loading import build_model, load_settings
+from antiphon.settings.loading import build_model, load_settings, read_layers
 from antiphon.settings.models import ModelSettings, require_aliases
 from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import Settings, change_model, dump_model, with_assigned_models, with_models
@@ -21,6 +22,8 @@ ADAPTERS_VARIABLE = "ANTIPHON_ADAPTERS"
 """Adapters in the notation of `--lora`, separated by commas."""
 ALIASES_VARIABLE = "ANTIPHON_ALIASES"
 """Aliases in the notation of `--alias`, separated by commas."""
+
+LOG_FORMAT_VARIABLE = "ANTIPHON_LOG_FORMAT"
 
 BUNDLED_ADAPTERS = Path(__file__).parents[1] / "bundled" / "adapters"
 """Adapters of the demo model, served by `--lora NAME`."""
@@ -88,6 +91,18 @@ class ServeOptions:
         """Returns flags, variables and file: the first arguments of `load_settings`."""
         environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         return self.flags, environ, self.find_file()
+
+    def find_log_format(self) -> object:
+        """Returns the format of the log, also if other settings are wrong. A source that cannot be read is
+        passed over."""
+        flags, environ, file = self.list_sources()
+        variable = {name: value for name, value in environ.items() if name == LOG_FORMAT_VARIABLE}
+        for source in (file, None):
+            with suppress(SettingsError):
+                layers = [layer.get("log") for _, layer in read_layers(flags, variable, source)]
+                formats = [log["format"] for log in layers if isinstance(log, dict) and "format" in log]
+                return formats[-1] if formats else "text"
+        return "text"
 
     def find_file(self) -> Path | None:
         """Returns the settings file: the named one, or the one in the current directory, or the one in

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
+from types import TracebackType
 from typing import Literal
 
 LOGGER = logging.getLogger("antiphon")
@@ -30,16 +31,26 @@ def record(event: str, level: int = logging.INFO, **values: object) -> None:
     """Writes one record, unless its level is off. The record has no source line, because finding the line
     would need a walk of the stack."""
     if LOGGER.isEnabledFor(level):
-        line = logging.LogRecord.__new__(logging.LogRecord)
-        now = time.time()
-        attributes = {
-            "msg": event,
-            "levelno": level,
-            "levelname": logging.getLevelName(level),
-            FIELDS: values,
-        }
-        line.__dict__.update(_BLANK, **attributes, created=now, msecs=now % 1 * 1000)
-        LOGGER.handle(line)
+        _handle(event, level, values)
+
+
+def announce(event: str, **values: object) -> None:
+    """Writes one record, whatever the level is."""
+    _handle(event, logging.INFO, values)
+
+
+def _handle(event: str, level: int, values: Mapping[str, object]) -> None:
+    """Makes a record and passes it to the handlers."""
+    line = logging.LogRecord.__new__(logging.LogRecord)
+    now = time.time()
+    attributes = {
+        "msg": event,
+        "levelno": level,
+        "levelname": logging.getLevelName(level),
+        FIELDS: values,
+    }
+    line.__dict__.update(_BLANK, **attributes, created=now, msecs=now % 1 * 1000)
+    LOGGER.handle(line)
 
 
 def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
@@ -63,15 +74,15 @@ class JsonFormatter(PlaceFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Formats a record as one line of JSON."""
-        line: dict[str, object] = {
-            "time": _timestamp(record.created),
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        line |= getattr(record, FIELDS, {})
+        values: Mapping[str, object] = getattr(record, FIELDS, {})
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return _encode(line)
+            values = {**values, "exception": self.formatException(record.exc_info)}
+        return format_json(record.created, record.levelname.lower(), record.getMessage(), values)
+
+
+def format_json(created: float, level: str, event: str, values: Mapping[str, object]) -> str:
+    """Formats an event as one line of JSON. `created`: Unix seconds."""
+    return _encode({"time": _timestamp(created), "level": level, "event": event, **values})
 
 
 class TextFormatter(PlaceFormatter):
@@ -129,6 +140,16 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
+    logging.captureWarnings(form == "json")
+    sys.excepthook = _record_crash if form == "json" else sys.__excepthook__
+
+
+def _record_crash(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+    """Logs an exception that ends the process, by its type and place."""
+    if isinstance(problem, KeyboardInterrupt):
+        sys.__excepthook__(kind, problem, trace)
+    else:
+        record("crash", logging.ERROR, problem=describe_exception(problem))
 
 
 STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)

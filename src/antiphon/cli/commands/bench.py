@@ -113,7 +113,7 @@ class Figures:
 def run(url: str | None, model: str | None, plan: LoadPlan, as_json: bool) -> int:
     """Measures and prints the results; returns 1 if a request failed."""
     with report_errors():
-        client = Client(*find_server(url))
+        client = Client(*find_server(url, may_be_foreign=True))
         chosen = model or client.find_generating()
         with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
             task = bars.add_task("requests", total=plan.requests)

@@ -69,7 +69,7 @@ def _connect(
     """Returns the address of a server that answers, and the model's name: the server at the address, or one
     that runs as long as the stack. A new server gets the model, which is fetched first. Raises CallFailed and
     AntiphonError."""
-    address, key = find_server(url)
+    address, key = find_server(url, may_be_foreign=True)
     client = Client(address, key)
     try:
         client.list_models()

@@ -4,9 +4,8 @@ the panel.
 Every error that can be found without starting a process is reported here, in one line.
 """
 
-import json
+import logging
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +14,15 @@ from antiphon.assembly.providers import require_providers
 from antiphon.cli.local_servers import publish_notice
 from antiphon.cli.model_files import fetch, find_local, keep_adapters
 from antiphon.cli.output import escape_unprintable
+from antiphon.cli.panel import describe_start, format_panel
 from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.cli.vllm_models import size_vllm_model
-from antiphon.domain.request import EmbeddingFacts
-from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.processes.model_memory import estimate_memory
 from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import ServingInfo, supervise
 from antiphon.settings.changes import list_restart_settings
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_parked
-from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import (
     Settings,
     change_model,
@@ -35,7 +32,7 @@ from antiphon.settings.schema import (
     with_reloaded,
 )
 from antiphon.settings.server import MIB
-from antiphon.telemetry.logs import configure
+from antiphon.telemetry.logs import announce, configure, record
 from antiphon.weights.gguf import read_header
 from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
 
@@ -56,6 +53,9 @@ rest."""
 def run(serve_options: ServeOptions) -> int:
     """Serves until a signal; returns the exit status."""
     source = SettingsSource(serve_options)
+    is_json = serve_options.find_log_format() == "json"
+    if is_json:
+        configure("info", "json")  # until the settings are read
     try:
         settings = source.load()
         configure(settings.log.level, settings.log.format)
@@ -63,12 +63,18 @@ def run(serve_options: ServeOptions) -> int:
 
             def serving(info: ServingInfo) -> None:
                 notice.serves(info.url, settings.server.workers)
-                print(format_panel(settings, info), flush=True)
+                if is_json:
+                    announce("serving", **describe_start(settings, info))
+                if not is_json or sys.stdout.isatty():
+                    print(format_panel(settings, info), flush=True)
 
             reload = ReloadHooks(source.load_again, notice.record_reload)
             return supervise(settings, serving, on_replaced=notice.record_restart, reload=reload)
     except AntiphonError as error:
-        print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
+        if is_json:
+            record("serve_failed", logging.ERROR, error=error.message)
+        else:
+            print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
         return 1
 
 
@@ -255,80 +261,3 @@ def read_cache_options(model: ModelSettings) -> CacheOptions:
     """Returns the options of the model's KV cache."""
     pool = model.layout == "pool" and not model.exact
     return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
-
-
-def describe_room(model: ModelSettings) -> str:
-    """Describes the context and the sequences of a sized model, for people."""
-    size = f"{model.sequences} x {model.context_length} tokens"
-    return f"{size}, {model.cells} in all" if model.cells else size
-
-
-def describe_route(route: RouteSettings) -> str:
-    """Describes a route, for people."""
-    if route.provider is None:
-        return escape_unprintable(route.engine or "")
-    model = "" if route.model is None else f"/{route.model}"
-    return escape_unprintable(route.provider + model)
-
-
-def make_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, object]]:
-    """Returns the path and the body of a first request. `info`: the engine of a local model."""
-    question = "What is Antiphon?"
-    if info is not None and info.embedding is not None:
-        if info.embedding.ranks:
-            return "/v1/rerank", {"model": model, "query": question, "documents": ["A server.", "A song."]}
-        return "/v1/embeddings", {"model": model, "input": question}
-    messages = [{"role": "user", "content": question}]
-    return "/v1/chat/completions", {"model": model, "messages": messages}
-
-
-def describe_embedding(facts: EmbeddingFacts) -> str:
-    """Describes what an embedding model or a reranker gives, for people."""
-    if facts.ranks:
-        return "ranks documents"
-    return f"vectors of {facts.dimensions} dimensions ({facts.pooling} pooling)"
-
-
-def format_panel(settings: Settings, serving: ServingInfo) -> str:
-    """Formats the start-up panel: address, models, library, and a first request to copy."""
-    lines = ["", f"  Antiphon listens on {serving.url}", ""]
-    for model in settings.models:
-        info = serving.engines.get(model.name)
-        if info is None:
-            lines.append(f"  model    {escape_unprintable(model.name)}: loaded by its first request")
-            continue
-        size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
-        mode = ", exact" if info.exact else ""
-        if info.embedding is not None:
-            mode += f", {describe_embedding(info.embedding)}"
-        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
-        if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
-            lines.append(f"  lora     {', '.join(adapters)}")
-    for routed in settings.routed_models:
-        routes = ", ".join(describe_route(route) for route in routed.list_routes())
-        lines.append(f"  model    {escape_unprintable(routed.name)}: {routes}")
-    if settings.server.workers > 1:
-        lines.append(f"  workers  {settings.server.workers} HTTP processes")
-    first = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)][0]
-    engine = serving.engines.get(first)
-    if engine is not None:
-        lines.append(
-            f"  library  {engine.library}, {engine.threads} threads, {' '.join(engine.cpu_features)}"
-        )
-    path, body = make_example(first, engine)
-    key = (
-        '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n'
-        if settings.server.api_key or settings.keys.enabled
-        else ""
-    )
-    lines += [
-        f"  docs     {serving.url}/docs",
-        "",
-        "  Try it:",
-        "",
-        f"curl -s {serving.url}{path} \\",
-        f"{key}  -H 'Content-Type: application/json' \\",
-        f"  -d {shlex.quote(json.dumps(body))}",
-        "",
-    ]
-    return "\n".join(lines)

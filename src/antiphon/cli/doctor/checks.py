@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
-from antiphon.cli.commands.serve import describe_room, size_model
+from antiphon.cli.commands.serve import size_model
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.model_files import (
     assign_adapters,
@@ -30,6 +30,7 @@ from antiphon.cli.model_files import (
     require_directory,
 )
 from antiphon.cli.output import CallFailed
+from antiphon.cli.panel import describe_room
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
 from antiphon.engines.base import LoadSpec

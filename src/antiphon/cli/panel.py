@@ -1,0 +1,110 @@
+"""What `antiphon serve` tells when it is ready: the panel for people, and the record of a JSON log."""
+
+import json
+import shlex
+
+import antiphon
+from antiphon.cli.admin_client import find_operator_file
+from antiphon.cli.output import KEY_VARIABLE, escape_unprintable
+from antiphon.domain.request import EmbeddingFacts
+from antiphon.engines.base import EngineInfo
+from antiphon.processes.supervisor import ServingInfo
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.providers import RouteSettings
+from antiphon.settings.schema import Settings
+
+
+def describe_room(model: ModelSettings) -> str:
+    """Describes the context and the sequences of a sized model, for people."""
+    size = f"{model.sequences} x {model.context_length} tokens"
+    return f"{size}, {model.cells} in all" if model.cells else size
+
+
+def describe_route(route: RouteSettings) -> str:
+    """Describes a route, for people."""
+    if route.provider is None:
+        return escape_unprintable(route.engine or "")
+    model = "" if route.model is None else f"/{route.model}"
+    return escape_unprintable(route.provider + model)
+
+
+def make_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, object]]:
+    """Returns the path and the body of a first request. `info`: the engine of a local model."""
+    question = "What is Antiphon?"
+    if info is not None and info.embedding is not None:
+        if info.embedding.ranks:
+            return "/v1/rerank", {"model": model, "query": question, "documents": ["A server.", "A song."]}
+        return "/v1/embeddings", {"model": model, "input": question}
+    messages = [{"role": "user", "content": question}]
+    return "/v1/chat/completions", {"model": model, "messages": messages}
+
+
+def describe_embedding(facts: EmbeddingFacts) -> str:
+    """Describes what an embedding model or a reranker gives, for people."""
+    if facts.ranks:
+        return "ranks documents"
+    return f"vectors of {facts.dimensions} dimensions ({facts.pooling} pooling)"
+
+
+def find_key_source(settings: Settings) -> str:
+    """Returns the key of a first request in a shell's notation: from the operator's file, or from the
+    variable. Empty if the server asks for none."""
+    if settings.keys.enabled and (file := find_operator_file()).is_file():
+        return f"$(cat {shlex.quote(str(file.absolute()))})"
+    return f"${KEY_VARIABLE}" if settings.server.api_key or settings.keys.enabled else ""
+
+
+def describe_start(settings: Settings, serving: ServingInfo) -> dict[str, object]:
+    """Returns the fields of the record that tells of a started server."""
+    names = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)]
+    return {
+        "url": serving.url,
+        "version": antiphon.__version__,
+        "models": names,
+        "adapters": [adapter.name for adapter in settings.adapters],
+        "libraries": sorted({engine.library for engine in serving.engines.values()}),
+        "workers": settings.server.workers,
+        "keys": settings.keys.enabled,
+    }
+
+
+def format_panel(settings: Settings, serving: ServingInfo) -> str:
+    """Formats the start-up panel: address, models, library, and a first request to copy."""
+    lines = ["", f"  Antiphon listens on {serving.url}", ""]
+    for model in settings.models:
+        info = serving.engines.get(model.name)
+        if info is None:
+            lines.append(f"  model    {escape_unprintable(model.name)}: loaded by its first request")
+            continue
+        size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
+        mode = ", exact" if info.exact else ""
+        if info.embedding is not None:
+            mode += f", {describe_embedding(info.embedding)}"
+        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
+        if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
+            lines.append(f"  lora     {', '.join(adapters)}")
+    for routed in settings.routed_models:
+        routes = ", ".join(describe_route(route) for route in routed.list_routes())
+        lines.append(f"  model    {escape_unprintable(routed.name)}: {routes}")
+    if settings.server.workers > 1:
+        lines.append(f"  workers  {settings.server.workers} HTTP processes")
+    first = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)][0]
+    engine = serving.engines.get(first)
+    if engine is not None:
+        lines.append(
+            f"  library  {engine.library}, {engine.threads} threads, {' '.join(engine.cpu_features)}"
+        )
+    path, body = make_example(first, engine)
+    key = find_key_source(settings)
+    header = f'  -H "Authorization: Bearer {key}" \\\n' if key else ""
+    lines += [
+        f"  docs     {serving.url}/docs",
+        "",
+        "  Try it:",
+        "",
+        f"curl -s {serving.url}{path} \\",
+        f"{header}  -H 'Content-Type: application/json' \\",
+        f"  -d {shlex.quote(json.dumps(body))}",
+        "",
+    ]
+    return "\n".join(lines)
