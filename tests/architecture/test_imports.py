@@ -69,9 +69,9 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
-    "aiohttp": ("antiphon.engines.vendors",),
+    "aiohttp": ("antiphon.engines.vendors", "antiphon.processes.webhook"),  # it uses the vendors' guard
     "multidict": ("antiphon.engines.vendors",),
-    "yarl": ("antiphon.engines.vendors",),
+    "yarl": ("antiphon.engines.vendors", "antiphon.processes.webhook"),
     "jwt": ("antiphon.auth.signing_keys", "antiphon.auth.single_sign_on"),
     "httpx2": (
         "antiphon.auth.signing_keys",

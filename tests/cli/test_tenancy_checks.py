@@ -73,7 +73,7 @@ def test_after_it_all_is_well(place: Place) -> None:
     found = place.findings()
     assert {each.standing for each in found.values()} == {FindingSeverity.OK}
     assert set(found) == {"store", "pepper", "spool"}
-    assert "at revision 0005" in found["store"].said
+    assert "at revision 0006" in found["store"].said
     assert "may take 67" in found["spool"].said
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.limits import Amounts, Measure, Window
+from antiphon.domain.limits import Amounts, BudgetWarning, Measure, Window
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.redis.limiter import LEASE_S, RedisLimiter
 from antiphon.limits.windows import find_period
 from antiphon.testing.clock import FakeClock
@@ -53,6 +54,24 @@ async def test_nodes_share_every_limit(node, other):
         await node.reserve("c", limits, Amounts(1, 0, 30))
     await ended(other, "b", Amounts(1, 0, 10))
     assert [each.remaining for each in await node.read_status(limits)] == [1, 60, 1]
+
+
+async def test_a_share_of_a_budget_is_noticed_on_each_node(node, other):
+    budget = limit(100, OUTPUT, Window.DAY)
+    given: list[list[BudgetWarning]] = [[], []]
+    for each, warnings in zip((node, other), given, strict=True):
+        each.watch = BudgetWatch((0.5, 1.0), warnings.append)
+    await node.reserve("a", [budget], Amounts(1, 0, 40))
+    await ended(node, "a", Amounts(1, 0, 40))
+    await node.reserve("b", [budget], Amounts(1, 0, 30))
+    await ended(node, "b", Amounts(1, 0, 10))
+    await other.reserve("c", [budget], Amounts(1, 0, 10))
+    await ended(other, "c", Amounts(1, 0, 10))
+    with pytest.raises(BudgetExceeded):
+        await other.reserve("d", [budget], Amounts(1, 0, 60))
+    assert [(each.share, each.used) for each in given[0]] == [(0.5, 50)]
+    assert [(each.share, each.used) for each in given[1]] == [(0.5, 60), (1.0, 60)]
+    assert given[0][0].begin == given[1][0].begin, "so the store takes one of them"
 
 
 async def test_many_at_once_over_two_nodes_take_no_more_than_there_is(node, other):

@@ -21,6 +21,7 @@ from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.reserve import Accounting, LimitIndex
+from antiphon.processes.budget_alerts import open_budget_watch
 from antiphon.processes.coordinator.assemble import ENDING_S, open_seeds
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.services.access_tokens import AccessTokens
@@ -109,6 +110,7 @@ async def open_accounting(
 ) -> AsyncIterator[Accounting]:
     """Writes the spool and counts limits while the context lasts. Raises StartupError if the spool is
     unusable."""
+    from antiphon.store.budget_warnings import SqlWarnings
     from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy
 
@@ -122,9 +124,14 @@ async def open_accounting(
             entries, tenancy = SqlEntries(managed.database), SqlTenancy(managed.database)
             drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
             seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock))
-            limiter = await stack.enter_async_context(
+            redis = await stack.enter_async_context(
                 _connect_redis(settings, settings.limits.url, seeds, clock)
             )
+            warnings, add_totals = SqlWarnings(managed.database), coordinator.add_totals
+            redis.watch = await stack.enter_async_context(
+                open_budget_watch(settings.limits, warnings, clock, add_totals)
+            )
+            limiter = redis
         stack.push_async_callback(asyncio.to_thread, spool.close)
         managed.recorder.start()
         stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)

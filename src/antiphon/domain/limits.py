@@ -118,6 +118,22 @@ class Amounts(Value, frozen=True):
         return self.output_tokens if measure is _OUTPUT else 0
 
 
+class BudgetWarning(Value, frozen=True):
+    """A share of a budget is used. Each share is reported once in each window."""
+
+    limit: Limit
+    share: float
+    """Of the limit's amount, above 0 and at most 1. 1 is also reported when the budget refuses a request."""
+    used: int
+    """In the limit's measure."""
+    at: int
+    """Unix seconds."""
+    begin: int
+    """Unix seconds when the window began."""
+    end: int
+    """Unix seconds when the window ends."""
+
+
 class LimitStatus(Value, frozen=True):
     """How much of a limit is left."""
 

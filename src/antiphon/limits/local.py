@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
+from antiphon.errors import BudgetExceeded
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.refusals import Refusal, build_refusal, pick_worst
 from antiphon.limits.seeding import SeedAmounts, Seeder, SeedReader
 from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapshot
@@ -23,14 +25,15 @@ UNUSED_NS = 24 * 3600 * SECOND
 
 @dataclass(slots=True)
 class LimitCounter:
-    """A limit and its counter. The limit has the form from the time when the counter was made; each call
-    brings the current maximum."""
+    """A limit, in the form that the last call brought, and its counter."""
 
     limit: Limit
     counter: UsageCounter
     last_used: int
     claims: int = 0
     """Number of open claims."""
+    reserved: int = 0
+    """What open claims have taken, of whichever window."""
 
 
 @dataclass(slots=True)
@@ -56,12 +59,14 @@ class ClaimPart:
     def take(self, now: ClockReading, amount: int) -> None:
         """Adds an amount to the claim, and counts it."""
         if amount:
+            self.limit_counter.reserved += amount
             self.parts.append((self.limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
         """Sets the claim's amount to what was used. Gives the rest back, the newest part first, or adds the
         missing amount."""
         parts, counter = self.parts, self.limit_counter.counter
+        self.limit_counter.reserved -= self.amount
         counter.total(now)  # removes what has expired before anything is given back
         excess = -used
         for _, amount in parts:
@@ -87,6 +92,8 @@ class LocalLimiter:
         self._counters: OrderedDict[str, LimitCounter] = OrderedDict()
         self._claims: dict[str, list[ClaimPart]] = {}
         self._seeding = asyncio.Lock()
+        self.watch: BudgetWatch | None = None
+        """Gets what is used of budgets; None if nobody is warned."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
@@ -128,6 +135,7 @@ class LocalLimiter:
             counted = part.limit_counter
             counted.claims -= 1
             part.settle(now, amounts.amount_of(counted.limit.measure))
+            self._note_use(counted, now)
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone. Everything that it reserved counts as used."""
@@ -136,6 +144,23 @@ class LocalLimiter:
             at_once = part.limit_counter.limit.measure is Measure.CONCURRENT
             part.settle(now, 0 if at_once else part.amount)
             part.limit_counter.claims -= 1
+            self._note_use(part.limit_counter, now)
+
+    def _note_use(self, counted: LimitCounter, now: ClockReading) -> None:
+        """Tells the watch what ended requests have used of a limit."""
+        if self.watch is not None:
+            used = counted.counter.total(now) - counted.reserved
+            self.watch.note(counted.limit, max(0, used), now.wall)
+
+    def _note_refusals(
+        self, refusals: Sequence[tuple[Refusal, int]], parts: Sequence[ClaimPart], now: ClockReading
+    ) -> None:
+        """Tells the watch which budgets have no room for a request."""
+        for refusal, index in refusals:
+            counted = parts[index].limit_counter
+            if self.watch is not None and isinstance(refusal, BudgetExceeded):
+                used = max(0, counted.counter.total(now) - counted.reserved)
+                self.watch.note(counted.limit, used, now.wall, is_exhausted=True)
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
         """Counts a claim again that its owner reports to a new limiter. Refuses nothing. Raises
@@ -186,6 +211,7 @@ class LocalLimiter:
             self._claims[claim.id] = parts
             for each in parts:
                 each.limit_counter.claims += 1
+                each.limit_counter.reserved += each.amount
 
     def has_claim(self, claim: str) -> bool:
         """Whether a claim is open."""
@@ -207,10 +233,11 @@ class LocalLimiter:
             if excess > 0 and amount:
                 short.append((number, excess))
         if short:
-            refusals = (
+            refusals = [
                 (_build_limit_refusal(limits[index], parts[index], needed[index], excess, now), index)
                 for index, excess in short
-            )
+            ]
+            self._note_refusals(refusals, parts, now)
             raise pick_worst(refusals, _build_statuses(limits, parts, now))
 
     def _add_claim(
@@ -221,8 +248,7 @@ class LocalLimiter:
         for each, amount in zip(parts, needed, strict=True):
             counted = each.limit_counter
             counted.claims += 1
-            if amount:
-                each.parts.append((counted.counter.add(now, amount), amount))
+            each.take(now, amount)
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
         """Returns the counter of a limit, and notes that it is used now. Makes it if there is none."""
@@ -230,6 +256,7 @@ class LocalLimiter:
         if counted is None:
             counted = self._counters[limit.id] = LimitCounter(limit, make_counter(limit), now.monotonic)
         counted.last_used = now.monotonic
+        counted.limit = limit
         return counted
 
     def _drop_one_unused(self, now: ClockReading) -> None:

@@ -29,7 +29,7 @@ from antiphon.settings.providers import (
 )
 from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings
 from antiphon.settings.server import ServerSettings, is_loopback
-from antiphon.settings.tenancy import require_complete_oidc
+from antiphon.settings.tenancy import require_complete_oidc, require_complete_webhook
 
 T = TypeVar("T")
 
@@ -133,6 +133,7 @@ def load_settings(
         speller = make_speller(layers, tree, file, {place: env for env, place in _list_variables().items()})
         raise SettingsError(explain(str(problem), tree, Settings, speller)) from None
     _require_safe_listener(settings.server, settings.keys.enabled)
+    require_complete_webhook(settings.limits)
     require_complete_oidc(settings.oidc, settings.keys.enabled)
     _require_unique_names(settings.models)
     require_engine_settings(settings.models)

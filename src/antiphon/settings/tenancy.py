@@ -43,6 +43,10 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [("enabled", self.enabled), ("store", "***"), ("pepper", "***" if self.pepper else None)]
 
 
+LIMIT_SECRETS = frozenset({"url", "webhook", "webhook_secret"})
+"""Settings of limits that contain secrets. The path of a webhook often is one."""
+
+
 class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who counts what is used of limits and budgets, where keys are on (limits.md)."""
 
@@ -79,12 +83,39 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
         Meta(ge=1, le=1_000_000),
     ] = 512
+    warn_at: Annotated[
+        tuple[Annotated[float, Meta(gt=0, le=1)], ...],
+        describe(
+            "ANTIPHON_LIMITS_WARN_AT",
+            "Shares of every budget of a day, week or month at which the server warns, once in each window; "
+            "none warns of nothing.",
+            example="0.5,0.8,1",
+        ),
+    ] = (0.8, 1.0)
+    webhook: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s#]*)?$")] | None,
+        describe("ANTIPHON_LIMITS_WEBHOOK", "Address to which the server posts these warnings, signed."),
+    ] = None
+    webhook_secret: Annotated[
+        Annotated[str, Meta(min_length=24, max_length=512)] | None,
+        describe(
+            "ANTIPHON_LIMITS_WEBHOOK_SECRET",
+            "The secret of the signature: at least 24 characters, or `whsec_` and base64.",
+        ),
+    ] = None
+    webhook_private: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_LIMITS_WEBHOOK_PRIVATE",
+            "Whether the webhook can have a private address, or one without TLS.",
+        ),
+    ] = False
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         """Returns the settings without the address, which can contain a password. `repr` and logs show this
         form."""
         values = msgspec.structs.asdict(self)
-        return [(name, "***" if name == "url" and value else value) for name, value in values.items()]
+        return [(name, "***" if name in LIMIT_SECRETS and value else value) for name, value in values.items()]
 
 
 LONGEST_SYNC_S = 60
@@ -188,6 +219,25 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=0, le=300)],
         describe("ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock may differ from ours."),
     ] = 30
+
+
+def require_complete_webhook(limits: LimitsSettings) -> None:
+    """Raises SettingsError for a webhook that could not be trusted, or that never would be called."""
+    if limits.webhook is None:
+        if limits.webhook_secret is not None or limits.webhook_private:
+            raise SettingsError("limits.webhook is missing: its other settings act on nothing without it")
+        return
+    if limits.webhook_secret is None:
+        raise SettingsError(
+            "limits.webhook_secret (ANTIPHON_LIMITS_WEBHOOK_SECRET) is missing: the webhook is signed with it"
+        )
+    if not limits.warn_at:
+        raise SettingsError("limits.warn_at is empty, so limits.webhook would never be called")
+    if limits.webhook.startswith("http:") and not limits.webhook_private:
+        raise SettingsError(
+            "limits.webhook must be an https address; limits.webhook_private = true allows http in a private "
+            "network"
+        )
 
 
 def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
-from antiphon.domain.limits import Limit
+from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
@@ -144,6 +144,14 @@ class RuleStore(Protocol):
     def find_other_currency(self, but: str) -> str | None:
         """Returns a currency of the ledger that is not this one; None where it has no other. Raises
         StoreUnavailable, and DeadlineExceeded where the search takes too long."""
+
+
+class WarningStore(Protocol):
+    """The warnings that budgets gave."""
+
+    def claim(self, warning: BudgetWarning) -> bool:
+        """Returns True for the first caller of all servers that claims this share of this window, and False
+        for all others. Blocks, so call it in a thread. Raises StoreUnavailable."""
 
 
 class ChangeFeed(Protocol):

@@ -125,6 +125,17 @@ limits = Table(
     Column("note", Text, nullable=False),
 )
 
+budget_warnings = Table(
+    "budget_warnings",
+    metadata,
+    Column("limit", ID, primary_key=True),
+    Column("period", BigInteger, primary_key=True),
+    Column("share", String(16), primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Index(None, "at"),
+)
+"""`period` is the beginning of the window."""
+
 prices = Table(
     "prices",
     metadata,

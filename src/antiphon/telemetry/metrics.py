@@ -105,6 +105,18 @@ ROUTE_FIRST_EVENT = Family(
 ROUTE_IN_FLIGHT = Family(
     "antiphon_route_in_flight", MetricKind.GAUGE, "Requests that run on routes, streams included.", ROUTE
 )
+BUDGET_WARNINGS = Family(
+    "antiphon_budget_warnings_total",
+    MetricKind.COUNTER,
+    "Shares of budgets that were reached, by whose budget it is, what it counts and in which time.",
+    ("subject", "measure", "window", "share"),
+)
+WEBHOOKS = Family(
+    "antiphon_webhooks_total",
+    MetricKind.COUNTER,
+    "Warnings for the webhook: `delivered`, `failed` after all tries, or `dropped` from a full queue.",
+    ("outcome",),
+)
 REFUSALS = Family(
     "antiphon_limit_refusals_total",
     MetricKind.COUNTER,
@@ -148,6 +160,8 @@ FAMILIES = (
     ROUTE_RESTS,
     ROUTE_FIRST_EVENT,
     ROUTE_IN_FLIGHT,
+    BUDGET_WARNINGS,
+    WEBHOOKS,
     REFUSALS,
     COST,
     LEDGER,
@@ -282,6 +296,8 @@ class Metrics:
         yield RERANK_SECONDS, _histograms(self.rerank_seconds)
         yield from self._list_route_series()
         yield REFUSALS, {**self.refusals}
+        yield BUDGET_WARNINGS, {}  # the process that counts limits reports them
+        yield WEBHOOKS, {}
         yield COST, {**self.cost}
 
     def _list_route_series(self) -> Iterator[Series]:

@@ -22,7 +22,8 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
-from antiphon.errors import LimitsUnavailable, SettingsError
+from antiphon.errors import BudgetExceeded, LimitsUnavailable, SettingsError
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.local import LocalLimiter, claim_amount
 from antiphon.limits.redis.messages import (
     CONCURRENT_KIND,
@@ -148,6 +149,10 @@ class RedisLimiter:
         self._settled: deque[tuple[str, Amounts]] = deque()
         """Ended claims that Redis does not know of yet, with the amounts that they used."""
         self._has_settled = asyncio.Event()
+        self.watch: BudgetWatch | None = None
+        """Gets what is used of budgets; None if nobody is warned."""
+        self._touched: dict[str, Limit] = {}
+        """Budgets of claims that ended since the watch was last told."""
         self._sending = asyncio.Lock()
         """Held while claims are sent. Only the sender removes what it has sent."""
         self._failed_at: float | None = None
@@ -199,6 +204,8 @@ class RedisLimiter:
         if (redis_claim := self._claims.pop(claim, None)) is not None:
             self._settled.append((claim, amounts))
             self._has_settled.set()
+            if self.watch is not None:
+                self._touched.update({limit.id: limit for limit in redis_claim.limits if limit.is_budget})
             if redis_claim.is_uncertain:
                 self._settle_uncertain(claim)
         elif self._fallback is not None:
@@ -260,6 +267,31 @@ class RedisLimiter:
                 )
                 for _ in batch:
                     self._settled.popleft()
+        await self._note_use()
+
+    async def _note_use(self) -> None:
+        """Tells the watch what is used of budgets whose requests ended. Raises LimitsUnavailable."""
+        limits = tuple(self._touched.values())
+        if self.watch is None or not limits:
+            return
+        answer = await self._call_seeded(
+            limits, self._read_script, self._encode_limits(limits, [0] * len(limits))
+        )
+        self._touched = {id_: each for id_, each in self._touched.items() if each not in limits}
+        for status in answer.build_statuses(limits):
+            used = status.limit.amount - status.remaining
+            self.watch.note(status.limit, used, self._clock.wall())
+
+    def _note_refusal(self, refusal: BudgetExceeded, limits: Sequence[Limit]) -> None:
+        """Tells the watch which budget has no room for a request."""
+        used = {
+            each.limit.id: each.limit.amount - each.remaining
+            for each in refusal.standings
+            if isinstance(each, LimitStatus)
+        }
+        for limit in limits:
+            if self.watch is not None and limit.id == refusal.limit:
+                self.watch.note(limit, used.get(limit.id, 0), self._clock.wall(), is_exhausted=True)
 
     async def _renew_leases(self) -> None:
         """Renews the leases of all claims that count running requests."""
@@ -277,7 +309,11 @@ class RedisLimiter:
         """Reserves the amounts in Redis, and returns the status of each limit."""
         arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, needed)]
         answer = await self._call_seeded(limits, self._take_script, arguments)
-        return answer.build_statuses(limits, needed)
+        try:
+            return answer.build_statuses(limits, needed)
+        except BudgetExceeded as refusal:
+            self._note_refusal(refusal, limits)
+            raise
 
     def _encode_limits(self, limits: Sequence[Limit], needed: Sequence[int]) -> list[Argument]:
         """Encodes the limits with the requested amounts, at the current time."""

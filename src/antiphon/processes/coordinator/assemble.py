@@ -12,9 +12,11 @@ from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import SECOND, LedgerSeeder
 from antiphon.limits.snapshot import pop_snapshot
+from antiphon.processes.budget_alerts import open_budget_watch
 from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 from antiphon.settings.schema import Settings
 from antiphon.store.base import EntryStore, TenancyStore
+from antiphon.telemetry.exposition import Totals
 from antiphon.weights.adapters.kept_names import KeptNamesFile
 
 if TYPE_CHECKING:
@@ -39,8 +41,10 @@ async def open_coordinator(
     async with AsyncExitStack() as stack:
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
         drain = kept = None
+        budget_totals = Totals()
         limiter = LocalLimiter(clock)
         if database is not None:
+            from antiphon.store.budget_warnings import SqlWarnings
             from antiphon.store.ledger import SqlEntries
             from antiphon.store.tenancy import SqlTenancy
 
@@ -50,11 +54,15 @@ async def open_coordinator(
                 tenancy = SqlTenancy(database)
                 seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock, began))
                 limiter = LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")
+                limiter.watch = await stack.enter_async_context(
+                    open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
+                )
                 kept = Path(settings.ledger.spool or "") / LIMITS
 
         def make(tasks: asyncio.TaskGroup) -> Coordinator:
             """Makes the coordinator, with the counters of the coordinator before."""
             coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
+            coordinator.ended = budget_totals
             lora = settings.lora
             coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
             if kept is not None:

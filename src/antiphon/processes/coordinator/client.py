@@ -207,6 +207,10 @@ class CoordinatorClient:
         self._known[topic] = revision
         self.send(KnownRevision(topic, revision))
 
+    def add_totals(self, totals: Totals) -> None:
+        """Adds counts to the metrics of this process."""
+        self._inherited.add(totals)
+
     # --- metrics --------------------------------------------------------------------------------------------
 
     def set_series(self, series: Callable[[], Iterable[Series]]) -> None:
