@@ -48,7 +48,7 @@ def test_an_extra_that_is_not_known_is_named():
     command = ["make", "--dry-run", "serve", "EXTRAS=knowledge nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "EXTRAS takes knowledge documents oidc postgresql prices redis, not nonsense" in done.stderr
+    assert "EXTRAS takes knowledge documents oidc otlp postgresql prices redis, not nonsense" in done.stderr
 
 
 def test_serve_installs_the_chosen_extras_from_their_locks():
