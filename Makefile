@@ -23,8 +23,9 @@ INSTALL := $(PIP) install --no-compile
 # The locks are complete, and say on purpose that one dependency of a dependency is left out (pyproject.toml, tool.uv).
 LOCKED := --no-deps --require-hashes --requirement
 
-# Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter.
-CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors node
+# Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter, site's the
+# builder of the documentation site.
+CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors site node
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 
@@ -35,7 +36,7 @@ TORCH ?= torch==2.13.0
 BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs lock clean system extras cluster
+.PHONY: help serve native install test check soak bench score docs site lock clean system extras cluster
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +70,9 @@ bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="
 score: .venv/test.stamp ## Score the demo model on its held-out set, as `antiphon serve` serves it
 	@$(BIN)/python -m models.cantor.score --serve
 
+site: .venv/serve.stamp .venvs/site/made.stamp ## Build the documentation site into site/ (VERSION=1.0 keeps it in site-versions/)
+	@$(BIN)/python scripts/build_site.py --builder .venvs/site/bin/zensical $(if $(VERSION),--version $(VERSION))
+
 docs: .venv/serve.stamp ## Write the pages that are made from code again
 	@$(BIN)/python scripts/generate_docs.py
 
@@ -86,7 +90,7 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
 clean: ## Remove the environments and what the tools left behind
-	rm -rf .venv .venvs $(NODE_TESTS)/node_modules dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs $(NODE_TESTS)/node_modules dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks models scripts -name __pycache__ -prune -exec rm -rf {} +
 
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
