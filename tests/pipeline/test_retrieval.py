@@ -97,13 +97,6 @@ def vector_of(text):
     return (1.0, 0.0) if "yellow" in text else (0.0, 1.0)
 
 
-class OverflowingIndex(SqliteIndex):
-    """Finds more text than one message between processes can hold."""
-
-    async def search(self, project, table, query):
-        raise InvalidValue("a message is too large: ask for fewer at a time", param="limit")
-
-
 class Bench:
     """A model `m`, an embedding model `e` and a reranker `r`, over a table of three chunks."""
 
@@ -361,15 +354,6 @@ async def test_an_embedding_model_that_changed_is_named(index, failure):
     with pytest.raises(errors, match=r"^rag_params\.table_id: .*\be\b") as caught:
         await bench.run()
     assert caught.value.param in ("rag_params.table_id", None)
-
-
-async def test_more_text_than_a_message_of_the_index(tmp_path):
-    index = OverflowingIndex(tmp_path, FakeClock(), IndexLimits())
-    bench = await Bench(index).fill()
-    with pytest.raises(InvalidValue, match=r"^rag_params\.k: ") as caught:
-        await bench.run()
-    await index.aclose()
-    assert caught.value.param == "rag_params.k"
 
 
 async def test_chunks_fit_the_part_of_a_prompt_that_is_kept(index):

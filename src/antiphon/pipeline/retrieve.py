@@ -55,7 +55,6 @@ from antiphon.retrieval.prompt import (
 )
 
 TABLE_FIELD = f"{RETRIEVAL_FIELD}.table_id"
-COUNT_FIELD = f"{RETRIEVAL_FIELD}.k"
 RERANKER_FIELD = f"{RETRIEVAL_FIELD}.reranking_model"
 
 RANKED_HITS = 4
@@ -203,16 +202,12 @@ class ReferenceSearch:
         return query or question
 
     async def find(self, query: str, table: TableSettings) -> tuple[ReferencedChunk, ...]:
-        """Returns the best chunks, the best first. Raises InvalidValue for more chunks than one message of
-        the index holds."""
+        """Returns the best chunks, the best first."""
         wanted = self.wanted
         vector = await self._embed(query, table)
         most = wanted.k if wanted.reranker is None else min(wanted.k * RANKED_HITS, MAX_HITS)
         search = SearchQuery(query, vector, most, depth=max(most, FUSED_HITS))
-        try:
-            hits = await self._index.search(self._project, wanted.table, search)
-        except InvalidValue as error:
-            raise InvalidValue(f"{COUNT_FIELD}: {error.message}", param=COUNT_FIELD) from None
+        hits = await self._index.search(self._project, wanted.table, search)
         chunks = [_refer(hit) for hit in hits]
         if wanted.reranker is not None and chunks:
             chunks = await self._rank(query, chunks, wanted.reranker)

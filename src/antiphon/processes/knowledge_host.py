@@ -5,19 +5,25 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from antiphon.engines.base import EngineState
 from antiphon.engines.host.child import Child, ChildWatch, start_child
 from antiphon.engines.host.control import KnowledgeConfig
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.engine_hosts import HOST_VARIABLES
 from antiphon.processes.ipc import to_line
+from antiphon.processes.knowledge.rest import clear_rest, write_rest
 from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.logs import record
 
 MODULE = "antiphon.processes.knowledge"
+
+FAILED_START_S = 5.0
+"""Seconds after a start that failed in which calls are refused at once. After them a call starts it again."""
 
 
 class KnowledgeHost:
@@ -33,7 +39,13 @@ class KnowledgeHost:
         self.watch = self._make_watch()
 
     def _make_watch(self) -> ChildWatch:
-        return ChildWatch("the knowledge process", self._start, lambda *_: None, paced=True)
+        rest = partial(write_rest, self._socket)
+        return ChildWatch("the knowledge process", self._start, self._note, paced=True, on_rest=rest)
+
+    def _note(self, state: EngineState, _: object) -> None:
+        """Ends a rest once the process serves."""
+        if state is EngineState.READY:
+            clear_rest(self._socket)
 
     def request(self) -> None:
         """Starts the process, unless it runs or the server ends."""
@@ -48,6 +60,7 @@ class KnowledgeHost:
             await self.watch.keep_running()
         except AntiphonError as error:
             record("knowledge_start_failed", logging.ERROR, problem=error.message)
+            write_rest(self._socket, FAILED_START_S)
         finally:
             self._is_running = False
 

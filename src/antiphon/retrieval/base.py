@@ -37,6 +37,9 @@ MAX_PAGE = 1000
 MAX_HITS = 1024
 """Most hits of one search, and of each of its rankings."""
 
+MAX_HIT_BYTES = 12 * 1024 * 1024
+"""Most bytes of text in the hits of one search. Of more hits, the worst are left out."""
+
 MAX_DIMENSIONS = 16_384
 """Most dimensions of a vector."""
 
@@ -344,5 +347,5 @@ class KnowledgeIndex(Protocol):
         """Removes chunks. Returns how many there were. An unknown id is left out."""
 
     async def search(self, project: str, table: str, query: SearchQuery) -> tuple[SearchHit, ...]:
-        """Returns the best chunks, the best first. Raises InvalidValue for a vector that is not of the
-        table's dimensions."""
+        """Returns the best chunks, the best first, with at most MAX_HIT_BYTES of text. Raises InvalidValue
+        for a vector that is not of the table's dimensions."""

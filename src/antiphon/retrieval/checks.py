@@ -12,12 +12,14 @@ from antiphon.retrieval.base import (
     MAX_BATCH,
     MAX_BATCH_BYTES,
     MAX_DIMENSIONS,
+    MAX_HIT_BYTES,
     MAX_HITS,
     MAX_PAGE,
     ChunkInput,
     DocumentInput,
     IndexLimits,
     IndexUsage,
+    SearchHit,
     SearchQuery,
     TableSettings,
 )
@@ -142,6 +144,19 @@ def require_query(query: SearchQuery) -> None:
         if not 1 <= value <= MAX_HITS:
             raise InvalidValue(f"{field} must be from 1 to {MAX_HITS}", param=field)
     require_ids(query.documents, "documents")
+
+
+def cut_hits(hits: Sequence[SearchHit]) -> tuple[SearchHit, ...]:
+    """Returns the first hits that have MAX_HIT_BYTES of text together. One message holds them."""
+    total = 0
+    for kept, hit in enumerate(hits):
+        chunk = hit.chunk
+        total += len((chunk.text + chunk.title).encode()) + sum(
+            len((name + value).encode()) for name, value in chunk.metadata.items()
+        )
+        if total > MAX_HIT_BYTES:
+            return tuple(hits[:kept])
+    return tuple(hits)
 
 
 def require_ids(ids: Sequence[str], field: str) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import Conflict, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
+from antiphon.processes import knowledge_host
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
 from antiphon.processes.knowledge_host import MODULE, KnowledgeHost, filter_environment, start_knowledge
-from antiphon.retrieval.base import DocumentState, SearchQuery, TableSettings
+from antiphon.retrieval.base import MAX_HIT_BYTES, DocumentState, SearchQuery, TableSettings
 from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.schema import Settings, with_knowledge
 from tests.retrieval.knowledge import (
@@ -170,6 +171,62 @@ async def test_a_directory_that_fails_is_named(tmp_path: Path) -> None:
                 await running.client.list_tables(PROJECT)
         blocked.unlink()
         assert await running.client.list_tables(PROJECT) == ()
+
+
+async def test_a_resting_process_is_told_of_at_once(tmp_path: Path) -> None:
+    settings = with_knowledge(Settings(), str(tmp_path))
+    with short_directory() as runtime:
+        socket = build_knowledge_path(runtime)
+        async with asyncio.TaskGroup() as group:
+            host = KnowledgeHost(settings, runtime, group)
+            client = KnowledgeClient(socket, host.request, patience=200.0)
+            running = Running(client)
+            for _ in range(3):
+                assert await retry(lambda: client.list_tables(PROJECT)) == ()
+                running.kill()
+            began = asyncio.get_running_loop().time()
+            away = KnowledgeUnavailable("")
+            while "rests" not in away.message:
+                try:
+                    await client.list_tables(PROJECT)
+                except KnowledgeUnavailable as error:
+                    away = error
+            assert away_is_prompt(away, began)
+            assert running.pids == []
+            await host.stop(STOP_S)
+            await client.aclose()
+
+
+def away_is_prompt(away: KnowledgeUnavailable, began: float) -> bool:
+    """Whether a refusal says when to come back, and came long before a waiting call's end."""
+    took = asyncio.get_running_loop().time() - began
+    return away.retryable and 0 < (away.retry_after or 0) <= 60 and took < 100
+
+
+async def test_a_process_that_cannot_start_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knowledge_host, "MODULE", "antiphon.no_such_module")
+    with short_directory() as runtime:
+        async with asyncio.TaskGroup() as group:
+            host = KnowledgeHost(with_knowledge(Settings(), str(tmp_path)), runtime, group)
+            client = KnowledgeClient(build_knowledge_path(runtime), host.request, patience=200.0)
+            with pytest.raises(KnowledgeUnavailable, match="did not start, and rests") as caught:
+                await client.list_tables(PROJECT)
+            assert 0 < (caught.value.retry_after or 0) <= 5
+            await host.stop(STOP_S)
+            await client.aclose()
+
+
+async def test_more_text_than_a_message_is_fewer_hits(tmp_path: Path) -> None:
+    async with run_knowledge(tmp_path) as running:
+        await running.client.create_table(PROJECT, TableSettings("long"))
+        text = "apple " + "x" * 65_000
+        for _ in range(3):
+            await running.client.add_chunks(PROJECT, "long", make_chunks([text] * 100))
+        hits = await running.client.search(PROJECT, "long", SearchQuery("apple", k=300))
+        assert len(hits) == MAX_HIT_BYTES // len(text.encode())
+        assert len(await running.client.search(PROJECT, "long", SearchQuery("apple", k=5))) == 5
 
 
 async def ingest(running: Running, name: str, batches: int) -> None:

@@ -158,11 +158,14 @@ class ChildWatch:
         *,
         paced: bool = False,
         on_report: Callable[[Status], None] = lambda _: None,
+        on_rest: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`on_report`: called with each report that is not about the child's own state."""
+        """`on_report`: called with each report that is not about the child's own state. `on_rest`: called
+        with the seconds of each pause of a paced child."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
         self._on_report = on_report
+        self._on_rest = on_rest
         self._start = start
         self._changed = changed
         self._paced = paced
@@ -195,6 +198,7 @@ class ChildWatch:
     async def _rest(self) -> None:
         """Pauses before the next start, to leave the machine to other processes."""
         record("process_rests", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
+        self._on_rest(WINDOW)
         with suppress(TimeoutError):
             async with asyncio.timeout(WINDOW):
                 await self._stopping.wait()

@@ -24,6 +24,7 @@ from antiphon.processes.knowledge.frames import (
     encode_value,
     load_methods,
 )
+from antiphon.processes.knowledge.rest import read_rest
 from antiphon.retrieval.base import (
     ChunkInput,
     ChunkPage,
@@ -227,12 +228,18 @@ class KnowledgeClient:
 
     async def _open_first_channel(self) -> Channel[FromKnowledge]:
         """Tries until the process is there. Asks for its start again and again, since one that dies before it
-        is ready is not started again by itself."""
+        is ready is not started again by itself. Raises KnowledgeUnavailable at once while it rests."""
         attempts = 0
         while True:
             try:
                 return await self._open_channel()
             except (OSError, TimeoutError):
+                if rest := read_rest(self._path):
+                    raise KnowledgeUnavailable(
+                        "the knowledge process ended several times or did not start, and rests; the server's "
+                        "log says why",
+                        retry_after=rest,
+                    ) from None
                 if attempts % ATTEMPTS_PER_QUESTION == 0:
                     self._ask_start()
             attempts += 1

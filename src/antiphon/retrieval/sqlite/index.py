@@ -198,7 +198,7 @@ class SqliteIndex:
 
         def find() -> tuple[SearchHit, ...]:
             with self._catalog.get_project(project).use(table) as file:
-                return search(file, query)
+                return checks.cut_hits(search(file, query))
 
         return await self._run_read(find)
 
