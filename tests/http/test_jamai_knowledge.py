@@ -197,9 +197,10 @@ async def test_a_stream_of_new_rows_has_its_end_alone(at: Serving) -> None:
 async def test_no_row_changes_where_one_is_wrong(at: Serving) -> None:
     await at.create()
     one, two = await at.add({"Text": "a"}, {"Text": "b"})
-    for wrong in ({two: {"Text": ""}}, {"none": {"Text": "c"}}):
+    for wrong in ({two: {"Text": ""}}, {"none": {"Text": "c"}}, {two: {"Text": "word " * 600}}):
         reply = await at.ask("/rows", {"table_id": "t", "data": {one: {"Text": "x"}} | wrong}, method="PATCH")
         assert reply.status in (404, 422)
+        assert reply.status == 404 or f"data.{two}.Text" in reply.json()["message"], reply.body
         assert [row["Text"]["value"] for row in await at.list()] == ["a", "b"]
 
 
@@ -395,7 +396,7 @@ async def test_a_text_that_no_row_can_have_is_named(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
         await at.create()
         error = (await at.ask("/rows/add", long)).json()
-    assert error["error"] == "context_overflow" and "data.Text" in error["message"]
+    assert error["error"] == "context_overflow" and "data[1].Text" in error["message"]
     async with serving(tmp_path / "words", names=()) as at:
         await at.create()
         check_refusal(await at.ask("/rows/add", long), 422, "body.data.1.Text")

@@ -5,7 +5,7 @@ raises NotFound, whoever else has it. Embedding calls are made as the actor, so 
 ledger count them.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -153,8 +153,11 @@ class KnowledgeTables(Protocol):
     async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
         """Returns one chunk with its vector."""
 
-    async def update_chunk(self, table: str, chunk: str, content: ChunkInput, context: Context) -> TextChunk:
-        """Replaces the content of a chunk, and embeds it anew. The input's vector is not read."""
+    async def update_chunks(
+        self, table: str, contents: Mapping[str, ChunkInput], context: Context
+    ) -> tuple[TextChunk, ...]:
+        """Replaces the contents of chunks by their ids. All have their new vectors before the first one
+        changes. Errors name the place of a chunk. Vectors of the input are not read."""
 
     async def delete_chunks(self, actor: Actor, table: str, chunks: Sequence[str]) -> int:
         """Removes chunks. Returns how many there were."""

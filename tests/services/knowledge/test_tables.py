@@ -1,5 +1,6 @@
 """The service of knowledge tables: what it makes, finds and refuses, for the caller's project alone."""
 
+import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from antiphon.errors import (
     AntiphonError,
     Conflict,
     ContextLengthExceeded,
+    EngineError,
     InvalidValue,
     ModelNotFound,
     NotFound,
@@ -19,6 +21,7 @@ from antiphon.errors import (
 )
 from antiphon.retrieval.base import ChunkInput, SizeUnit, TableInfo
 from antiphon.retrieval.knowledge import FileUpload, SearchMode, TableRequest, TableSearch
+from antiphon.testing import EmbeddingScript
 from tests.support.knowledge import ALICE, BOB, Knowledge, act, open_service
 
 
@@ -90,7 +93,7 @@ async def test_chunks_are_embedded_found_changed_and_removed(tmp_path: Path) -> 
         hits = await at.service.search("t", TableSearch("blue sea"), act())
         assert (hits[0].chunk.id, hits[0].words_rank) == (made[1].id, 1)
         assert hits[0].vector_rank is not None
-        changed = await at.service.update_chunk("t", made[1].id, ChunkInput("a green hill"), act())
+        (changed,) = await at.service.update_chunks("t", {made[1].id: ChunkInput("a green hill")}, act())
         assert (changed.id, changed.text) == (made[1].id, "a green hill")
         by_vector = TableSearch("a green hill", 1, SearchMode.VECTORS)
         assert (await at.service.search("t", by_vector, act()))[0].similarity == pytest.approx(1, abs=1e-3)
@@ -99,12 +102,55 @@ async def test_chunks_are_embedded_found_changed_and_removed(tmp_path: Path) -> 
         assert (await at.service.list_chunks(ALICE, "t")).total == 0
 
 
+async def test_a_failed_change_leaves_all_chunks_as_they_are(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await make_table(at)
+        texts = [f"the red apple {number}" for number in range(70)]  # two calls of the model
+        made = await at.service.add_chunks("t", [ChunkInput(text) for text in texts], act())
+        failing = EmbeddingScript(error=EngineError("it broke"), error_after=10)
+        at.engine.behaviour = failing
+        changes = {chunk.id: ChunkInput(f"a blue sea {chunk.id}") for chunk in made}
+        with pytest.raises(EngineError, match="it broke"):
+            await at.service.update_chunks("t", changes, act())
+        page = await at.service.list_chunks(ALICE, "t", limit=100)
+        assert [chunk.text for chunk in page.items] == texts
+        at.engine.behaviour = EmbeddingScript()
+        found = await at.service.search("t", TableSearch("apple", 100), act())
+        assert sorted(hit.chunk.text for hit in found if hit.words_rank) == sorted(texts)
+
+
+async def test_a_changing_chunk_is_always_found(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await make_table(at)
+        (chunk,) = await at.service.add_chunks("t", [ChunkInput("an apple in version 0")], act())
+        over = asyncio.Event()
+
+        async def change() -> None:
+            for version in range(1, 40):
+                content = ChunkInput(f"an apple in version {version}")
+                await at.service.update_chunks("t", {chunk.id: content}, act())
+            over.set()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(change())
+            seen = set()
+            while not over.is_set():
+                for mode in SearchMode:
+                    (hit,) = await at.service.search("t", TableSearch("apple", 5, mode), act())
+                    seen.add(hit.chunk.text)
+        assert len(seen) > 3
+
+
 async def test_what_cannot_be_embedded_names_the_field(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await make_table(at)
         with pytest.raises(ContextLengthExceeded) as refused:
             await at.service.add_chunks("t", [ChunkInput("word " * 600)], act())
         assert refused.value.param == "text"
+        chunks = [ChunkInput("a"), ChunkInput("a"), ChunkInput("word " * 600)]
+        with pytest.raises(ContextLengthExceeded) as refused:
+            await at.service.add_chunks("t", chunks, act())
+        assert refused.value.param == "chunks[2].text" and refused.value.param in refused.value.message
         with pytest.raises(ContextLengthExceeded) as refused:
             await at.service.search("t", TableSearch("word " * 600), act())
         assert refused.value.param == "query"
@@ -158,7 +204,7 @@ async def test_another_projects_table_is_as_good_as_none(tmp_path: Path) -> None
                 service.add_chunks(table, [ChunkInput("a")], bob),
                 service.list_chunks(BOB, table),
                 service.get_chunk(BOB, table, chunk.id),
-                service.update_chunk(table, chunk.id, ChunkInput("a"), bob),
+                service.update_chunks(table, {chunk.id: ChunkInput("a")}, bob),
                 service.delete_chunks(BOB, table, [chunk.id]),
                 service.search(table, TableSearch("apples"), bob),
             ]

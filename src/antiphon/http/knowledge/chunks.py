@@ -190,9 +190,8 @@ async def replace_chunk(request: Request, services: Services) -> Answer:
     content = decode_request(request.body, NewChunk).to_input()
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     context = build_context(request, services, CHUNK)
-    return answer_json(
-        build_chunk_card(await services.knowledge.update_chunk(table, chunk, content, context))
-    )
+    (changed,) = await services.knowledge.update_chunks(table, {chunk: content}, context)
+    return answer_json(build_chunk_card(changed))
 
 
 async def delete_chunk(request: Request, services: Services) -> Answer:

@@ -1,6 +1,6 @@
 """Knowledge tables of the caller's project: tables, chunks and search. `documents` adds files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from antiphon.domain.context import Context
@@ -175,11 +175,19 @@ class KnowledgeService:
     async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
         return await self._index.get_chunk(actor.project, table, chunk)
 
-    async def update_chunk(self, table: str, chunk: str, content: ChunkInput, context: Context) -> TextChunk:
+    async def update_chunks(
+        self, table: str, contents: Mapping[str, ChunkInput], context: Context
+    ) -> tuple[TextChunk, ...]:
         project = context.actor.project
-        await self._index.get_chunk(project, table, chunk)
-        (embedded,) = await self._embed_chunks(table, [content], context)
-        return await self._index.update_chunk(project, table, chunk, embedded)
+        for chunk in contents:
+            await self._index.get_chunk(project, table, chunk)
+        embedded = await self._embed_chunks(table, list(contents.values()), context)
+        return tuple(
+            [
+                await self._index.update_chunk(project, table, chunk, content)
+                for chunk, content in zip(contents, embedded, strict=True)
+            ]
+        )
 
     async def delete_chunks(self, actor: Actor, table: str, chunks: Sequence[str]) -> int:
         return await self._index.delete_chunks(actor.project, table, chunks)
@@ -197,7 +205,8 @@ class KnowledgeService:
             return [replace(chunk, vector=b"") for chunk in chunks]
         texts = [chunk.text for chunk in chunks]
         dimensions = info.settings.dimensions
-        vectors = await embed_texts(self._models, model, dimensions, texts, context, "text")
+        field = "text" if len(texts) == 1 else "chunks[{}].text"
+        vectors = await embed_texts(self._models, model, dimensions, texts, context, field)
         return [replace(chunk, vector=vector) for chunk, vector in zip(chunks, vectors, strict=True)]
 
     # --- search ---------------------------------------------------------------------------------------------

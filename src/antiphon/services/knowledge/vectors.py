@@ -1,5 +1,6 @@
 """Makes the vectors of texts by the server's embedding models, as the caller."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -25,6 +26,9 @@ CHARACTERS = 2000
 
 OVERLAP = 10
 """A chunk repeats one in so many parts of its size where the table says nothing."""
+
+INPUT = re.compile(r"input(?:\[(\d+)\])?")
+"""The field of an error about one of the texts."""
 
 WORD = "word"
 """The text whose vector tells a model's dimensions."""
@@ -94,8 +98,8 @@ async def embed_texts(
     models: EmbeddingModels, model: str, dimensions: int, texts: Sequence[str], context: Context, field: str
 ) -> list[bytes]:
     """Returns the vector of each text, in order. Equal texts are embedded once. `field`: the request field
-    that an error about a text names. Raises InvalidValue where the model now makes vectors of other
-    dimensions than the table's."""
+    that an error about a text names; `{}` in it is the text's place. Raises InvalidValue where the model
+    now makes vectors of other dimensions than the table's."""
     vectors: dict[str, bytes] = {}
     different = list(dict.fromkeys(texts))
     for start in range(0, len(different), BATCH):
@@ -104,7 +108,7 @@ async def embed_texts(
         try:
             made = await models.embed(request, context)
         except AntiphonError as error:
-            raise _name_field(error, field) from None
+            raise _name_field(error, field, [texts.index(text) for text in part]) from None
         if len(made) != len(part):
             raise EngineError(f"{model} did not make a vector of each text")
         if made.dimensions != dimensions:
@@ -122,9 +126,11 @@ async def measure_dimensions(models: EmbeddingModels, model: str, context: Conte
     return (await models.embed(EmbeddingRequest(model, (RawPrompt(WORD),)), context)).dimensions
 
 
-def _name_field(error: E, field: str) -> E:
-    """Changes an error about an input to one about the caller's field."""
-    if error.param is not None and error.param.partition("[")[0] == "input":
-        error.message = error.message.replace(error.param, field)
-        error.param = field
+def _name_field(error: E, field: str, places: Sequence[int]) -> E:
+    """Changes an error about an input to one about the caller's field. `places`: of the inputs."""
+    found = INPUT.fullmatch(error.param or "")
+    if found is not None:
+        named = field.format(places[int(found[1] or 0)])
+        error.message = error.message.replace(found[0], named)
+        error.param = named
     return error

@@ -239,7 +239,7 @@ async def show_row(request: Request, services: Services) -> Answer:
 
 
 async def change_rows(request: Request, services: Services) -> Answer:
-    """Changes cells of rows. All rows are checked before the first one is changed."""
+    """Changes cells of rows. All rows are checked and have their vectors before the first one is changed."""
     body = convert(read_object(request.body), ChangedJamaiRows)
     tables, table = services.knowledge, body.table_id
     columns = load_columns(await tables.get_table(request.actor, table))
@@ -247,10 +247,8 @@ async def change_rows(request: Request, services: Services) -> Answer:
     for row, cells in body.data.items():
         chunk = await tables.get_chunk(request.actor, table, row)
         contents[row] = read_row(cells, columns, f"data.{row}", copy_content(chunk))
-    for row, content in contents.items():
-        context = build_context(request, services, "/rows")
-        with name_cells([f"data.{row}"]):
-            await tables.update_chunk(table, row, content, context)
+    with name_cells([f"data.{row}" for row in contents]):
+        await tables.update_chunks(table, contents, build_context(request, services, "/rows"))
     return answer_done()
 
 
