@@ -82,3 +82,9 @@ def test_a_test_without_code_is_found(tmp_path):
     (tmp_path / "http").mkdir()
     folders = iter([Path("http"), Path("contract/openai"), Path("htpt")])
     assert list(strangers(folders, tmp_path)) == ["tests/htpt mirrors no src/antiphon/htpt"]
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    listed = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert pages <= listed, f"add to nav in mkdocs.yml: {sorted(pages - listed)}"

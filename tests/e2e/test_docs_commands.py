@@ -26,6 +26,16 @@ COMMANDS = list(dict.fromkeys(commands()))
 RUNNING = list({command.text: command for command in COMMANDS if command.runs}.values())
 EXISTING = list({command.text: command for command in [*spoken(), *COMMANDS] if not command.runs}.values())
 
+PYTHON_PAGES = (
+    "docs/chat.md",
+    "docs/fireworks.md",
+    "docs/from-empower.md",
+    "docs/from-fireworks.md",
+    "docs/from-openai.md",
+    "docs/quickstart.md",
+)
+"""Pages whose code needs the openai client alone."""
+
 
 @pytest.fixture
 def shell(server: Server, tmp_path: Path) -> dict[str, str]:
@@ -117,7 +127,7 @@ def test_the_check_finds_what_does_not_exist() -> None:
     assert {"curl", "antiphon"} <= {command.program for command in RUNNING}
 
 
-@pytest.mark.parametrize("page", ["docs/chat.md", "docs/fireworks.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_its_python_gets_an_answer(page: str, server: Server) -> None:
     for code in blocks(ROOT / page, "python"):
         ran = subprocess.run(
