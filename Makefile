@@ -24,8 +24,8 @@ INSTALL := $(PIP) install --no-compile
 LOCKED := --no-deps --require-hashes --requirement
 
 # Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter, site's the
-# builder of the documentation site.
-CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors site node
+# builder of the documentation site, and pgvector's a PostgreSQL with pgvector.
+CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors site node pgvector
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 

@@ -92,7 +92,7 @@ BORDERS = {
     "psycopg": ("antiphon.store",),
     "redis": ("antiphon.limits.redis",),
     "sqlite3": ("antiphon.store", "antiphon.retrieval.sqlite"),
-    "sqlalchemy": ("antiphon.store",),
+    "sqlalchemy": ("antiphon.store", "antiphon.retrieval.postgres"),
     "alembic": ("antiphon.store",),
     "httptools": ("antiphon.http",),
     "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),

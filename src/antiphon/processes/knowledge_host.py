@@ -17,13 +17,17 @@ from antiphon.processes.engine_hosts import HOST_VARIABLES
 from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge.rest import clear_rest, write_rest
 from antiphon.retrieval.base import IndexLimits
-from antiphon.settings.schema import Settings
+from antiphon.settings.schema import Settings, find_knowledge_database
 from antiphon.telemetry.logs import record
 
 MODULE = "antiphon.processes.knowledge"
 
 FAILED_START_S = 5.0
 """Seconds after a start that failed in which calls are refused at once. After them a call starts it again."""
+
+CLIENT_PREFIX = "PG"
+"""The prefix of variables that PostgreSQL's client reads. Its files of passwords and certificates are in the
+home."""
 
 
 class KnowledgeHost:
@@ -79,6 +83,7 @@ async def start_knowledge(settings: Settings, socket: str) -> Child:
     knowledge, directory = settings.knowledge, settings.knowledge.directory
     if directory is None:
         raise StartupError("knowledge.directory is not set: set ANTIPHON_KNOWLEDGE_DIRECTORY")
+    database = find_knowledge_database(settings)
     limits = IndexLimits(
         tables=knowledge.max_tables,
         documents=knowledge.max_documents,
@@ -92,6 +97,7 @@ async def start_knowledge(settings: Settings, socket: str) -> Child:
                 socket=socket,
                 status_fd=status_fd,
                 directory=directory,
+                database=database,
                 limits=limits,
                 memory_bytes=knowledge.memory_bytes,
                 log_level=settings.log.level,
@@ -100,11 +106,16 @@ async def start_knowledge(settings: Settings, socket: str) -> Child:
         )
 
     command = [sys.executable, "-P", "-m", MODULE]
-    return await start_child(command, configuration, filter_environment(os.environ))
+    environ = filter_environment(os.environ, has_database=database is not None)
+    return await start_child(command, configuration, environ)
 
 
-def filter_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of the knowledge process: that of an interpreter, without any credential. Each
-    search computes in one thread, since several run at once."""
-    allowed = {name: value for name, value in environ.items() if name in HOST_VARIABLES}
+def filter_environment(environ: Mapping[str, str], *, has_database: bool = False) -> dict[str, str]:
+    """Returns the environment of the knowledge process: that of an interpreter, without any credential. With
+    a database also what PostgreSQL's client reads. Each search computes in one thread, since several run at
+    once."""
+    client = (CLIENT_PREFIX, "HOME") if has_database else ()
+    allowed = {
+        name: value for name, value in environ.items() if name in HOST_VARIABLES or name.startswith(client)
+    }
     return {"OPENBLAS_NUM_THREADS": "1"} | allowed

@@ -3,8 +3,9 @@
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 
-from antiphon.errors import InvalidValue, KnowledgeLimitReached
+from antiphon.errors import InvalidValue, KnowledgeLimitReached, NotFound
 from antiphon.retrieval.base import (
     LONGEST_FILE_NAME,
     LONGEST_NAME,
@@ -174,3 +175,13 @@ def require_room(limits: IndexLimits, total: IndexUsage) -> None:
                 f"this project's knowledge tables can keep {most} {name}: remove some, or ask for more",
                 param=name,
             )
+
+
+def add_usage(*parts: IndexUsage) -> IndexUsage:
+    """Returns the sum."""
+    return IndexUsage(*(sum(numbers) for numbers in zip(*(astuple(part) for part in parts), strict=True)))
+
+
+def make_missing(table: str) -> NotFound:
+    """Makes the error for a table that the project does not have."""
+    return NotFound(f"there is no knowledge table {table[:80]!r}", param="table")

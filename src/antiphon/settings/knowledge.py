@@ -1,6 +1,6 @@
 """Settings of knowledge tables."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,16 +15,24 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         str | None,
         describe(
             "ANTIPHON_KNOWLEDGE_DIRECTORY",
-            "Directory of the files of all knowledge tables, on a disk of this machine, for one server; none "
+            "Directory of uploads and of tables in files, on a disk of this machine, for one server; none "
             "means `knowledge` in `ANTIPHON_HOME`, or in the platform's directory for data.",
         ),
     ] = None
+    storage: Annotated[
+        Literal["auto", "files", "database"],
+        describe(
+            "ANTIPHON_KNOWLEDGE_STORAGE",
+            "Where knowledge tables are: in `files` of the directory, or in the `database` of `keys.store`, "
+            "which is then PostgreSQL with pgvector. `auto` takes the database where it is PostgreSQL.",
+        ),
+    ] = "auto"
     memory_bytes: Annotated[
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MEMORY_BYTES",
-            "Bytes of vectors that stay in memory, of all tables together; beyond them the tables that were "
-            "not searched for longest are read again when they are searched.",
+            "Bytes of vectors that stay in memory, of all tables in files together; beyond them the tables "
+            "that were not searched for longest are read again when they are searched.",
         ),
         Meta(ge=16 * MIB),
     ] = 512 * MIB

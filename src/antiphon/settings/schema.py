@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from antiphon.errors import SettingsError
 from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import (
@@ -164,6 +165,19 @@ def with_knowledge(settings: Settings, directory: str) -> Settings:
     """Returns the same settings with another directory of knowledge tables."""
     knowledge = msgspec.structs.replace(settings.knowledge, directory=directory)
     return msgspec.structs.replace(settings, knowledge=knowledge)
+
+
+def find_knowledge_database(settings: Settings) -> str | None:
+    """Returns the address of the database that keeps knowledge tables; None where files keep them. Raises
+    SettingsError where the settings want a database and there is none."""
+    storage, store = settings.knowledge.storage, settings.keys.store or ""
+    is_postgresql = settings.keys.enabled and store.startswith("postgresql")
+    if storage == "database" and not is_postgresql:
+        raise SettingsError(
+            'knowledge.storage is "database", and there is no PostgreSQL: set ANTIPHON_KEYS=true and let '
+            "ANTIPHON_STORE be postgresql://..., or leave knowledge.storage out"
+        )
+    return store if is_postgresql and storage != "files" else None
 
 
 def with_assigned_models(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:

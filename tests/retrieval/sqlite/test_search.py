@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from antiphon.retrieval.sqlite.catalog import EXACT_PART
 from antiphon.retrieval.sqlite.chunks import add_loose_chunks, delete_chunks
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.retrieval.sqlite.schema import connect, read_revision, write_marks
-from antiphon.retrieval.sqlite.search import FREQUENT_FROM, choose_words, take_rare_words
+from antiphon.retrieval.sqlite.search import count_word
 from antiphon.retrieval.sqlite.table import READY_VECTORS, keep_no_room
 from antiphon.retrieval.sqlite.vectors import CodedVectors
-from antiphon.retrieval.sqlite.words import QueryWord, list_words
+from antiphon.retrieval.word_choice import FREQUENT_FROM, choose_words, take_rare_words
+from antiphon.retrieval.words import QueryWord, list_words
 from tests.retrieval.knowledge import (
     DIMENSIONS,
     PROJECT,
@@ -113,7 +115,12 @@ async def test_frequent_words_are_left_out_of_large_tables(index: SqliteIndex, t
     with index._catalog.get_project(PROJECT).use(WORDS_ONLY.name) as file, file.read() as connection:
 
         def choose(query: str) -> list[str]:
-            return [word.text for word in choose_words(file, connection, list_words(query))]
+            return [
+                word.text
+                for word in choose_words(
+                    list_words(query), FREQUENT_FROM, partial(count_word, file, connection)
+                )
+            ]
 
         assert choose("the rare7 word1 rare8 absent") == ["rare7", "rare8", "absent"]
         assert choose("the word1") == ["word1"]  # the rarest of words that are all frequent

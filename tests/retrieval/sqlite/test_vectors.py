@@ -8,16 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidValue
+from antiphon.retrieval.halves import Floats, decode_halves, normalize, read_halves
 from antiphon.retrieval.sqlite import vectors
 from antiphon.retrieval.sqlite.vectors import (
     CodedVectors,
     ExactVectors,
-    Floats,
     VectorRow,
     VectorRows,
-    decode_halves,
-    normalize,
-    read_halves,
     score_candidates,
 )
 

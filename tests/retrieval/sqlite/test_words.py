@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.retrieval.sqlite.words import (
-    LONGEST_QUERY,
-    MOST_WORDS,
-    QueryWord,
-    build_match,
-    list_words,
-    name_document,
-    segment,
-)
+from antiphon.retrieval.sqlite.match import build_match, name_document
+from antiphon.retrieval.words import LONGEST_QUERY, MOST_WORDS, QueryWord, list_words, segment
 
 LETTERS = st.text(st.characters(codec="utf-8"), max_size=60)
 CJK_TEXT = st.text(

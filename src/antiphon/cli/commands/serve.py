@@ -26,6 +26,7 @@ from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_parked
 from antiphon.settings.schema import (
     Settings,
     change_model,
+    find_knowledge_database,
     list_settings,
     with_knowledge,
     with_models,
@@ -119,6 +120,7 @@ class SettingsSource:
         """Reads and checks the settings. Raises SettingsError."""
         settings = self._options.load_settings()
         require_keys(settings)
+        require_storage(settings)
         require_providers(settings, os.environ)
         return settings
 
@@ -170,6 +172,11 @@ def require_keys(settings: Settings) -> None:
             )
 
 
+def require_storage(settings: Settings) -> None:
+    """Raises SettingsError for knowledge tables that would be in a database that there is not."""
+    find_knowledge_database(settings)
+
+
 def require_spool(settings: Settings) -> None:
     """Raises SettingsError if the spool is too small for the files of all HTTP processes."""
     workers, spool_bytes = settings.server.workers, settings.ledger.spool_bytes
@@ -205,7 +212,8 @@ def require_loadable(settings: Settings) -> None:
 
 def find_refusals(settings: Settings) -> Iterator[SettingsError]:
     """Yields an error for each combination of settings that a start refuses."""
-    for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
+    spool = (require_spool,) if settings.keys.enabled else ()
+    for rule in (require_keys, require_storage, *spool):
         try:
             rule(settings)
         except SettingsError as error:

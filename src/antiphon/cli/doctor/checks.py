@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +39,7 @@ from antiphon.engines.host.runtime import create_runtime_directory
 from antiphon.errors import (
     AddressUnavailable,
     AntiphonError,
+    KnowledgeUnavailable,
     LimitsUnavailable,
     LoadError,
     ModelFileError,
@@ -360,6 +361,25 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     else:
         yield report_ok("store", f"{database.shown} answers, at revision {standing.found}")
         yield _check_pepper(database, settings, home)
+    if database.file is None and settings.knowledge.storage != "files":
+        yield _check_knowledge(database, settings)
+
+
+def _check_knowledge(database: Database, settings: Settings) -> Finding:
+    """Checks that PostgreSQL can keep knowledge tables: prepares it as the first use does, and undoes
+    that."""
+    from antiphon.retrieval.postgres.database import KnowledgeDatabase
+    from antiphon.retrieval.postgres.schema import prepare_schema
+
+    try:
+        pgvector = KnowledgeDatabase(database).read(prepare_schema)
+    except KnowledgeUnavailable as error:
+        broken = to_finding("knowledge-unusable", error, ": ")
+        # The rest of the server works, unless the settings insist on the database.
+        insists = settings.knowledge.storage == "database"
+        return broken if insists else replace(broken, standing=FindingSeverity.ADVICE)
+    version = ".".join(map(str, pgvector.version))
+    return report_ok("knowledge", f"{database.shown} can keep knowledge tables, with pgvector {version}")
 
 
 def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:

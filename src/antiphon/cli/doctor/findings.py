@@ -69,6 +69,8 @@ REMEDIES = {
     "ANTIPHON_SPOOL.",
     "spool-short": "Make room, or name a directory on another disk with ANTIPHON_SPOOL, or lower "
     "ANTIPHON_SPOOL_BYTES.",
+    "knowledge-unusable": "Install pgvector on the PostgreSQL server, or keep knowledge tables in files: "
+    "ANTIPHON_KNOWLEDGE_STORAGE=files",
     "limits-unusable": "Let ANTIPHON_LIMITS_URL name a Redis or Valkey that answers from here, with its "
     "password where it has one, or leave it out: then this server counts alone.",
     "sign-on-unusable": "Install the library of tokens in Antiphon's environment: pip install "

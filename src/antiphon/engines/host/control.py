@@ -18,7 +18,7 @@ import select
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -89,13 +89,15 @@ class CoordinatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeConfig:
-    """The configuration of the knowledge process. It contains no secret."""
+    """The configuration of the knowledge process. Its only secret is the database's password."""
 
     socket: str
     """The path on which it listens; its directory is the runtime directory."""
     status_fd: int
     directory: str
     """Where the files of knowledge tables are."""
+    database: str | None = field(repr=False)
+    """The address of the PostgreSQL database that has the tables; None where files have them."""
     limits: IndexLimits
     memory_bytes: int
     """Vectors in memory."""

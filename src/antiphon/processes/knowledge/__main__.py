@@ -1,9 +1,9 @@
 """`python -m antiphon.processes.knowledge`: the process of all knowledge tables. The supervisor starts it at
 the first use.
 
-It opens no port, receives no settings but its own, and holds no key. Everything it keeps is in its directory,
-so the supervisor can start it again after it died. Where the directory cannot be used, each call is answered
-with the reason, and tries again.
+It opens no port, receives no settings but its own, and holds no key. Everything it keeps is in its directory
+or in PostgreSQL, so the supervisor can start it again after it died. Where these cannot be used, each call is
+answered with the reason, and tries again.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.confine import confine
@@ -26,6 +27,9 @@ from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
+if TYPE_CHECKING:
+    from antiphon.retrieval.postgres.index import PostgresIndex
+
 ORPHANED = 3
 """Exit status of a process whose supervisor is gone."""
 
@@ -36,22 +40,35 @@ class IndexOpener:
     def __init__(self, config: KnowledgeConfig) -> None:
         self._config = config
         self._opening = asyncio.Lock()
-        self._index: SqliteIndex | None = None
+        self._index: SqliteIndex | PostgresIndex | None = None
 
     async def get(self) -> KnowledgeIndex:
         """Returns the index. Raises KnowledgeUnavailable."""
         async with self._opening:
             if self._index is None:
-                config = self._config
-                self._index = await asyncio.to_thread(
-                    SqliteIndex, Path(config.directory), SystemClock(), config.limits, config.memory_bytes
-                )
+                self._index = await asyncio.to_thread(build_index, self._config)
                 record("knowledge_opened", logging.DEBUG, pid=os.getpid())
             return self._index
 
     async def aclose(self) -> None:
         if self._index is not None:
             await self._index.aclose()
+
+
+def build_index(config: KnowledgeConfig) -> "SqliteIndex | PostgresIndex":
+    """Opens the index in its files or its database. The libraries of the other one are not imported. Raises
+    KnowledgeUnavailable."""
+    if config.database is None:
+        return SqliteIndex(Path(config.directory), SystemClock(), config.limits, config.memory_bytes)
+    from antiphon.retrieval.postgres.index import PostgresIndex
+    from antiphon.store.database import Database
+
+    database = Database(config.database, show_details=False)
+    try:
+        return PostgresIndex(database, SystemClock(), config.limits)
+    except BaseException:
+        database.close()
+        raise
 
 
 @asynccontextmanager

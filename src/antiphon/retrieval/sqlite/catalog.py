@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -33,18 +33,17 @@ from antiphon.errors import (
     NotFound,
 )
 from antiphon.retrieval.base import LONGEST_NAME, IndexLimits, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.checks import require_room
+from antiphon.retrieval.checks import add_usage, make_missing, require_room
 from antiphon.retrieval.sqlite.documents import delete_unready
 from antiphon.retrieval.sqlite.schema import (
     create_file,
-    decode_table,
-    encode_table,
     require_full_text_index,
     sync_directory,
     translate_errors,
     write_marks,
 )
 from antiphon.retrieval.sqlite.table import ForeignFile, TableChange, TableFile
+from antiphon.retrieval.table_settings import decode_table, encode_table
 from antiphon.telemetry.logs import record
 
 ENDING = ".db"
@@ -451,11 +450,6 @@ def name_folder(project: str) -> str:
     return f"{readable}-{sha256(project.encode()).hexdigest()[:16]}".lstrip("-")
 
 
-def add_usage(*parts: IndexUsage) -> IndexUsage:
-    """Returns the sum."""
-    return IndexUsage(*(sum(numbers) for numbers in zip(*(astuple(part) for part in parts), strict=True)))
-
-
 def remove_file(path: Path) -> None:
     """Removes a table's file, and then what is beside it."""
     path.unlink(missing_ok=True)
@@ -508,8 +502,3 @@ def describe_damage(entry: TableEntry) -> str:
     """Returns what is wrong with a damaged table, and the remedy."""
     name, file = entry.info.settings.name[:80], entry.path.name
     return f"the knowledge table {name!r} is damaged: delete it, or restore its file {file} from a copy"
-
-
-def make_missing(table: str) -> NotFound:
-    """Makes the error for a table that the project does not have."""
-    return NotFound(f"there is no knowledge table {table[:80]!r}", param="table")

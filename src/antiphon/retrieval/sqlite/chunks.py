@@ -3,53 +3,20 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from antiphon.errors import InvalidValue, NotFound
-from antiphon.retrieval.base import ChunkInput, ChunkPage, DocumentState, IndexUsage, TableSettings, TextChunk
-from antiphon.retrieval.checks import encode_metadata, measure_text
+from antiphon.errors import NotFound
+from antiphon.retrieval.base import ChunkInput, ChunkPage, DocumentState, IndexUsage, TextChunk
+from antiphon.retrieval.halves import encode_floats
+from antiphon.retrieval.ready_chunks import ReadyChunk, parse_id, prepare_chunks
 from antiphon.retrieval.sqlite.schema import LOOSE
 from antiphon.retrieval.sqlite.table import TableChange
-from antiphon.retrieval.sqlite.vectors import VectorRow, encode_floats, normalize
+from antiphon.retrieval.sqlite.vectors import VectorRow
 
 CHUNK = """
 SELECT chunk.id, position, document.id AS owner, text, title, page, metadata, value,
 coalesce(nullif(file_name, ''), document.name) AS file_name, chunk.created_at, chunk.updated_at
 FROM chunk JOIN document ON number = chunk.document LEFT JOIN vector ON vector.id = chunk.id
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyChunk:
-    """A chunk as it is kept."""
-
-    text: str
-    title: str
-    page: int | None
-    file_name: str
-    metadata: str
-    """JSON, or empty."""
-    vector: bytes
-    """Half precision; empty in a table without vectors."""
-    stored: int
-    """Bytes of texts and vector."""
-
-
-def prepare_chunks(settings: TableSettings, chunks: Sequence[ChunkInput]) -> list[ReadyChunk]:
-    """Makes chunks ready to be kept. Raises InvalidValue, which names the chunk, for a wrong vector."""
-    return [_prepare_chunk(settings, chunk, f"chunks[{index}]") for index, chunk in enumerate(chunks)]
-
-
-def _prepare_chunk(settings: TableSettings, chunk: ChunkInput, field: str) -> ReadyChunk:
-    if chunk.vector and not settings.dimensions:
-        raise InvalidValue(
-            f"{field}.vector must be left out: this table has no embedding model and finds by words only",
-            param=f"{field}.vector",
-        )
-    vector = normalize(chunk.vector, settings.dimensions, f"{field}.vector") if settings.dimensions else b""
-    metadata = encode_metadata(chunk.metadata)
-    stored = measure_text(chunk.text + chunk.title + metadata, field) + len(vector)
-    return ReadyChunk(chunk.text, chunk.title, chunk.page, chunk.file_name, metadata, vector, stored)
 
 
 def insert_chunks(change: TableChange, document: int, chunks: Sequence[ReadyChunk]) -> range:
@@ -139,12 +106,6 @@ def _find_row(connection: sqlite3.Connection, chunk: str) -> sqlite3.Row:
     if row is None:
         raise NotFound(f"there is no chunk {chunk[:40]!r} in this knowledge table", param="chunk")
     return row
-
-
-def parse_id(chunk: str) -> int:
-    """Returns the position of a chunk's id; 0, which no chunk has, for a text that is none."""
-    is_number = chunk.isascii() and chunk.isdecimal() and len(chunk) <= 18 and not chunk.startswith("0")
-    return int(chunk) if is_number else 0
 
 
 def find_chunks(connection: sqlite3.Connection, ids: Sequence[int]) -> Mapping[int, TextChunk]:

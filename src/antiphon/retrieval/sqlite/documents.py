@@ -13,7 +13,8 @@ from antiphon.retrieval.base import (
     DocumentState,
     IndexUsage,
 )
-from antiphon.retrieval.sqlite.chunks import delete_all_chunks, insert_chunks, prepare_chunks
+from antiphon.retrieval.ready_chunks import prepare_chunks
+from antiphon.retrieval.sqlite.chunks import delete_all_chunks, insert_chunks
 from antiphon.retrieval.sqlite.schema import LOOSE
 from antiphon.retrieval.sqlite.table import TableChange
 

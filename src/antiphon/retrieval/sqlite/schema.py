@@ -1,7 +1,6 @@
 """The file of one knowledge table: how it is opened, its tables, and what its failures mean to a caller."""
 
 import errno
-import json
 import logging
 import os
 import sqlite3
@@ -10,8 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from antiphon.errors import AntiphonError, KnowledgeTableDamaged, KnowledgeUnavailable
-from antiphon.retrieval.base import SizeUnit, TableSettings
-from antiphon.retrieval.sqlite.words import SEGMENTATION
+from antiphon.retrieval.base import TableSettings
+from antiphon.retrieval.table_settings import encode_table
+from antiphon.retrieval.words import SEGMENTATION
 from antiphon.telemetry.logs import record
 
 VERSION = 1
@@ -159,27 +159,6 @@ def read_revision(connection: sqlite3.Connection) -> int:
 
 def write_marks(connection: sqlite3.Connection, **marks: str) -> None:
     connection.executemany("INSERT OR REPLACE INTO mark VALUES (?, ?)", list(marks.items()))
-
-
-def encode_table(settings: TableSettings) -> str:
-    """Returns the settings as JSON."""
-    return json.dumps(
-        {
-            "name": settings.name,
-            "embedding_model": settings.embedding_model,
-            "dimensions": settings.dimensions,
-            "chunk_size": settings.chunk_size,
-            "chunk_overlap": settings.chunk_overlap,
-            "chunk_unit": settings.chunk_unit,
-            "attributes": dict(settings.attributes),
-        }
-    )
-
-
-def decode_table(text: str) -> TableSettings:
-    """Returns the settings that `encode_table` encoded."""
-    values = json.loads(text)
-    return TableSettings(**{**values, "chunk_unit": SizeUnit(values["chunk_unit"])})
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from antiphon.errors import KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
+from antiphon.retrieval.sqlite.match import name_document
 from antiphon.retrieval.sqlite.schema import (
     APPLICATION,
     BUSY_S,
@@ -18,8 +19,6 @@ from antiphon.retrieval.sqlite.schema import (
     begin_read,
     begin_write,
     connect,
-    decode_table,
-    encode_table,
     read_marks,
     read_revision,
     read_version,
@@ -27,7 +26,8 @@ from antiphon.retrieval.sqlite.schema import (
     write_marks,
 )
 from antiphon.retrieval.sqlite.vectors import CodedVectors, ExactVectors, VectorRow, VectorRows
-from antiphon.retrieval.sqlite.words import SEGMENTATION, name_document, segment
+from antiphon.retrieval.table_settings import decode_table, encode_table
+from antiphon.retrieval.words import SEGMENTATION, segment
 
 Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
 """Keeps room in the project while the context lasts. Raises KnowledgeLimitReached."""

@@ -1,13 +1,13 @@
-"""Makes the words of texts and of queries for SQLite's full-text index.
+"""Makes the words of texts and of queries, the same for every index.
 
-The tokenizer `unicode61` takes a run of Chinese or Japanese characters for one word, so nothing finds a part
-of it. Here such runs become overlapping pairs of characters, in texts and in queries alike. The last
-character of a run also stands alone in a text, so that a prefix finds every single character.
+Databases take a run of Chinese or Japanese characters for one word, so nothing finds a part of it. Here such
+runs become overlapping pairs of characters, in texts and in queries alike. The last character of a run is
+also a word of a text by itself, so that a prefix finds every single character.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -22,6 +22,9 @@ CJK = re.compile(
 
 ACCENTS = re.compile("[\u0300-\u036f]+")
 """Combining accents of Latin, Greek and Cyrillic letters."""
+
+ASCII_WORD = re.compile("[a-z0-9]+")
+"""A word of a folded text in ASCII."""
 
 LONGEST_QUERY = 20_000
 """Characters of a query that count; the rest of a longer one is left out."""
@@ -38,11 +41,6 @@ class QueryWord:
     is_prefix: bool = False
     """Whether it finds every word that begins with it: a single Chinese or Japanese character."""
 
-    @property
-    def expression(self) -> str:
-        """The word in the language of SQLite's MATCH."""
-        return f'"{self.text}"*' if self.is_prefix else f'"{self.text}"'
-
 
 def fold(text: str) -> str:
     """Returns the text without differences of case, width and accents. The tokenizer folds too, but not all
@@ -56,6 +54,14 @@ def fold(text: str) -> str:
 def segment(text: str) -> str:
     """Returns the text as it is indexed: folded, and Chinese, Japanese and Korean runs in pairs."""
     return CJK.sub(lambda run: f" {' '.join(_list_pairs(run[0]))} ", fold(text))
+
+
+def split_text(text: str) -> list[str]:
+    """Returns all words of a text, in its order, as they are indexed."""
+    segmented = segment(text)
+    if segmented.isascii():
+        return ASCII_WORD.findall(segmented)
+    return ["".join(letters) for is_word, letters in groupby(segmented, _is_letter) if is_word]
 
 
 def _list_pairs(run: str) -> list[str]:
@@ -96,18 +102,3 @@ def _split_pairs(run: str) -> Iterable[QueryWord]:
     if len(run) == 1:
         return [QueryWord(run, is_prefix=True)]
     return [QueryWord(pair) for pair in _list_pairs(run)[:-1]]
-
-
-def build_match(words: Sequence[QueryWord], documents: Sequence[int]) -> str:
-    """Returns the MATCH expression that finds any of the words, in documents of these numbers; no numbers
-    means all."""
-    match = f"{{title body}} : ({' OR '.join(word.expression for word in words)})"
-    if not documents:
-        return match
-    within = " OR ".join(f'"{name_document(number)}"' for number in documents)
-    return f"{match} AND doc : ({within})"
-
-
-def name_document(number: int) -> str:
-    """Returns the word by which the index knows a document's chunks."""
-    return f"d{number}"

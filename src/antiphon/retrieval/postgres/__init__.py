@@ -1,0 +1,1 @@
+"""The index of knowledge tables in PostgreSQL: vectors by pgvector (HNSW), words by tsvector (GIN)."""

@@ -1,0 +1,100 @@
+"""Transactions over knowledge tables, and what their failures mean to a caller."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from antiphon.errors import KnowledgeUnavailable, NotFound, StoreUnavailable
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""Attempts of a write that met another one."""
+
+COLLISIONS = ("40P01", "40001")
+"""PostgreSQL's codes for a transaction that was undone because of another: it can be tried again."""
+
+MISSING_RELATIONS = ("42P01", "42703")
+"""PostgreSQL's codes where a relation was dropped during the call."""
+
+FULL = ("53100", "53400")
+"""PostgreSQL's codes for a full disk."""
+
+
+class Transactions(Protocol):
+    """A database of the store. `store.database.Database` implements it."""
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Opens a connection whose statements all see one moment."""
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Opens one transaction, which is committed at the end or undone."""
+
+    def close(self) -> None:
+        """Closes every connection."""
+
+
+class KnowledgeDatabase:
+    """The database of the knowledge tables. Every method blocks."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def read(self, call: Callable[[Connection], T]) -> T:
+        """Runs a call whose statements all see one moment. Raises KnowledgeUnavailable."""
+        with translate_store_errors(), self._database.reading() as connection, name_failures():
+            return call(connection)
+
+    def write(self, call: Callable[[Connection], T]) -> T:
+        """Runs a call in a transaction; again where another transaction was in its way. Raises
+        KnowledgeUnavailable."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._write_once(call)
+            except TransactionCollided:
+                continue
+        return self._write_once(call)
+
+    def _write_once(self, call: Callable[[Connection], T]) -> T:
+        with translate_store_errors(), self._database.writing() as connection, name_failures():
+            return call(connection)
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._database.close()
+
+
+class TransactionCollided(KnowledgeUnavailable):
+    """Another transaction was in the way, and nothing was changed."""
+
+
+@contextmanager
+def translate_store_errors() -> Iterator[None]:
+    """Turns the store's errors into those of knowledge tables."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise KnowledgeUnavailable(error.message) from None
+
+
+@contextmanager
+def name_failures() -> Iterator[None]:
+    """Names the failures of statements that a caller can understand; the others stay the database's."""
+    try:
+        yield
+    except sa.exc.DBAPIError as problem:
+        state = getattr(problem.orig, "sqlstate", None)
+        if state in COLLISIONS:
+            raise TransactionCollided(
+                "another change of this knowledge table was in the way, and nothing was changed: try again"
+            ) from None
+        if state in MISSING_RELATIONS:
+            raise NotFound("this knowledge table was deleted", param="table") from None
+        if state in FULL:
+            raise KnowledgeUnavailable(
+                "the disk of the database is full, and nothing was changed: make room on it, then try again"
+            ) from None
+        raise

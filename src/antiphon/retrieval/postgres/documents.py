@@ -1,0 +1,216 @@
+"""Documents of one table, from their first batch to their removal."""
+
+import json
+from collections.abc import Sequence
+
+from antiphon.errors import Conflict, NotFound
+from antiphon.retrieval.base import (
+    ChunkInput,
+    DocumentInfo,
+    DocumentInput,
+    DocumentPage,
+    DocumentState,
+    IndexUsage,
+)
+from antiphon.retrieval.postgres.chunks import decode_text, delete_all_chunks, encode_text, insert_chunks
+from antiphon.retrieval.postgres.rows import DatabaseRow, TableRows, TableWrite
+from antiphon.retrieval.postgres.words import add_counts
+from antiphon.retrieval.ready_chunks import prepare_chunks
+
+DOCUMENT = """
+SELECT number, id, name, digest, media_type, bytes, chunks, state, error, progress, warnings, created_at,
+updated_at, ARRAY(
+    SELECT batch.number FROM {batches} AS batch WHERE batch.document = documents.number ORDER BY 1
+) AS batches
+FROM {documents} AS documents WHERE owner = :owner
+"""
+
+LONGEST_ERROR = 1000
+"""Characters of an error, and of a warning, that are kept."""
+
+MOST_WARNINGS = 100
+"""Warnings of a document that are kept."""
+
+
+def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> DocumentInfo:
+    """Adds a document, or begins a failed one again. Returns the existing one of the same digest. `id_`: for
+    a new one."""
+    rows = change.rows
+    owner = {"owner": rows.number}
+    found = rows.execute(
+        "SELECT id, state FROM {documents} WHERE owner = :owner AND digest = :digest",
+        owner | {"digest": document.digest},
+    ).first()
+    if found is not None and found.state != DocumentState.FAILED:
+        return get_document(rows, found.id)
+    if found is not None:  # its new number is later than that of any document in between
+        id_ = found.id
+        rows.execute("DELETE FROM {documents} WHERE owner = :owner AND id = :id", owner | {"id": id_})
+    else:
+        change.take_room(IndexUsage(documents=1))
+        change.count(documents=1)
+    rows.execute(
+        "INSERT INTO {documents} (owner, id, name, digest, media_type, bytes, state, created_at, updated_at)"
+        " VALUES (:owner, :id, :name, :digest, :media_type, :bytes, :state, :now, :now)",
+        {
+            **owner,
+            "id": id_,
+            "name": document.name,
+            "digest": document.digest,
+            "media_type": document.media_type,
+            "bytes": document.bytes,
+            "state": DocumentState.INDEXING.value,
+            "now": change.now,
+        },
+    )
+    return get_document(rows, id_)
+
+
+def put_chunks(
+    change: TableWrite, document: str, batch: int, chunks: Sequence[ChunkInput], progress: int | None
+) -> DocumentInfo:
+    """Adds a batch to an INDEXING document, unless it is kept already. Raises Conflict for a FAILED one."""
+    rows = change.rows
+    number, state = find_document(rows, document)
+    if state is DocumentState.FAILED:
+        raise Conflict(
+            "this document has failed, and takes no chunks: begin it again, with the same digest",
+            param="document",
+        )
+    if state is DocumentState.INDEXING:
+        is_new = rows.execute(
+            "INSERT INTO {batches} VALUES (:document, :batch) ON CONFLICT DO NOTHING",
+            {"document": number, "batch": batch},
+        ).rowcount
+        if is_new:
+            insert_chunks(change, number, prepare_chunks(rows.settings, chunks))
+            rows.execute(
+                "UPDATE {documents} SET progress = coalesce(:progress, progress) WHERE number = :number",
+                {"progress": progress, "number": number},
+            )
+    return get_document(rows, document)
+
+
+def finish_document(change: TableWrite, document: str, warnings: Sequence[str]) -> DocumentInfo:
+    """Lets search find a document, and removes earlier ones of its name."""
+    rows = change.rows
+    number, state = find_document(rows, document)
+    if state is DocumentState.FAILED:
+        raise Conflict("this document has failed: begin it again, with the same digest", param="document")
+    if state is DocumentState.INDEXING:
+        for older in rows.execute(
+            "SELECT older.number FROM {documents} AS older JOIN {documents} AS newer USING (owner, name) "
+            "WHERE newer.number = :number AND older.number < newer.number",
+            {"number": number},
+        ).all():
+            _remove(change, older.number)
+        kept = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
+        rows.execute(
+            "UPDATE {documents} SET state = :state, progress = 100, warnings = :warnings, updated_at = :now "
+            "WHERE number = :number",
+            {"state": DocumentState.READY.value, "warnings": kept, "now": change.now, "number": number},
+        )
+        _drop_batches(rows, number)
+        rows.execute("UPDATE {words} SET ready = true WHERE document = :number", {"number": number})
+        if rows.settings.dimensions:
+            rows.execute("UPDATE {vectors} SET ready = true WHERE document = :number", {"number": number})
+        add_counts(rows, f"document = {number}")
+    return get_document(rows, document)
+
+
+def _drop_batches(rows: TableRows, number: int) -> None:
+    rows.execute("DELETE FROM {batches} WHERE document = :number", {"number": number})
+
+
+def fail_document(change: TableWrite, document: str, error: str) -> DocumentInfo:
+    """Keeps why an INDEXING document failed, and removes its chunks."""
+    rows = change.rows
+    number, state = find_document(rows, document)
+    if state is DocumentState.INDEXING:
+        delete_all_chunks(change, number)
+        _drop_batches(rows, number)
+        rows.execute(
+            "UPDATE {documents} SET state = :state, error = :error, progress = 0, updated_at = :now "
+            "WHERE number = :number",
+            {
+                "state": DocumentState.FAILED.value,
+                "error": encode_text(error[:LONGEST_ERROR]),
+                "now": change.now,
+                "number": number,
+            },
+        )
+    return get_document(rows, document)
+
+
+def list_documents(rows: TableRows, offset: int, limit: int) -> DocumentPage:
+    """Returns documents, the latest first."""
+    owner = {"owner": rows.number}
+    total = rows.count("SELECT count(*) AS total FROM {documents} WHERE owner = :owner", owner)
+    found = rows.execute(
+        DOCUMENT + " ORDER BY number DESC LIMIT :limit OFFSET :offset",
+        owner | {"limit": limit, "offset": offset},
+    )
+    return DocumentPage(tuple(map(build_document, found)), total)
+
+
+def get_document(rows: TableRows, document: str) -> DocumentInfo:
+    """Raises NotFound."""
+    number, _ = find_document(rows, document)
+    row = rows.execute(DOCUMENT + " AND number = :number", {"owner": rows.number, "number": number}).one()
+    return build_document(row)
+
+
+def delete_document(change: TableWrite, document: str) -> None:
+    """Raises NotFound."""
+    number, _ = find_document(change.rows, document)
+    _remove(change, number)
+
+
+def find_document(rows: TableRows, document: str) -> tuple[int, DocumentState]:
+    """Returns a document's number and state. Raises NotFound."""
+    row = rows.execute(
+        "SELECT number, state FROM {documents} WHERE owner = :owner AND id = :id",
+        {"owner": rows.number, "id": document.replace("\0", "")},
+    ).first()
+    if row is None or "\0" in document:
+        raise NotFound(f"there is no document {document[:40]!r} in this knowledge table", param="document")
+    return row.number, DocumentState(row.state)
+
+
+def find_numbers(rows: TableRows, documents: Sequence[str]) -> list[int]:
+    """Returns the numbers of the ready documents among these."""
+    found = rows.execute(
+        "SELECT number FROM {documents} WHERE owner = :owner AND id = ANY(:ids) AND state = :state",
+        {
+            "owner": rows.number,
+            "ids": [id_ for id_ in documents if "\0" not in id_],
+            "state": DocumentState.READY.value,
+        },
+    )
+    return [row.number for row in found]
+
+
+def _remove(change: TableWrite, number: int) -> None:
+    """Removes a document with its chunks and batches."""
+    delete_all_chunks(change, number)
+    change.rows.execute("DELETE FROM {documents} WHERE number = :number", {"number": number})
+    change.count(documents=-1)
+
+
+def build_document(row: DatabaseRow) -> DocumentInfo:
+    """Makes a document of a row of DOCUMENT."""
+    return DocumentInfo(
+        id=row.id,
+        name=row.name,
+        digest=row.digest,
+        media_type=row.media_type,
+        bytes=row.bytes,
+        chunks=row.chunks,
+        batches=tuple(row.batches),
+        state=DocumentState(row.state),
+        error=None if row.error is None else decode_text(row.error),
+        progress=row.progress,
+        warnings=tuple(json.loads(row.warnings)),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

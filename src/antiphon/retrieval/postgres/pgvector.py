@@ -1,0 +1,111 @@
+"""The extension pgvector: whether a database has it, and the names of what it brings."""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from antiphon.errors import InvalidValue, KnowledgeUnavailable
+
+OLDEST = (0, 6)
+"""The oldest version that is supported."""
+
+HALVES_FROM = (0, 7)
+"""The first version with vectors in half precision (`halfvec`)."""
+
+INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}
+"""Most dimensions of a vector of each type that an HNSW index takes."""
+
+MOST_DIMENSIONS = 16_000
+"""Most dimensions of any vector."""
+
+IN_FILES = 'or set knowledge.storage = "files"'
+"""The remedy that always works."""
+
+MISSING = (
+    "the PostgreSQL server has no pgvector, which knowledge tables need: install it (the package "
+    "postgresql-{major}-pgvector of apt.postgresql.org, or the image pgvector/pgvector:pg{major}) and run "
+    "CREATE EXTENSION vector, " + IN_FILES
+)
+FORBIDDEN = (
+    "pgvector is not in the database, and its user is not allowed to add it: have a superuser run CREATE "
+    f"EXTENSION vector in this database, {IN_FILES}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pgvector:
+    """The extension of one database."""
+
+    schema: str
+    """The schema in which it is."""
+    version: tuple[int, ...]
+
+    @property
+    def newest_type(self) -> str:
+        """The type of the vectors of new tables."""
+        return "halfvec" if self.version >= HALVES_FROM else "vector"
+
+    def name_column(self, kind: str, dimensions: int) -> str:
+        """Returns the type of a column. Raises InvalidValue for too many dimensions."""
+        if dimensions > MOST_DIMENSIONS:
+            raise InvalidValue(
+                f"dimensions must be at most {MOST_DIMENSIONS} where knowledge tables are in PostgreSQL",
+                param="dimensions",
+            )
+        return f"{self.qualify(kind)}({dimensions})"
+
+    def qualify(self, name: str) -> str:
+        """Returns the name of a type or operator class, with its schema."""
+        return f"{quote(self.schema)}.{name}"
+
+    @property
+    def product(self) -> str:
+        """The operator of the negative inner product. Vectors have length 1, so it orders by the cosine."""
+        return f"OPERATOR({quote(self.schema)}.<#>)"
+
+
+def quote(name: str) -> str:
+    """Returns the name of a schema as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def find_pgvector(connection: Connection) -> Pgvector | None:
+    """Returns the extension of the database; None where it was not added yet."""
+    row = connection.execute(
+        sa.text(
+            "SELECT nspname, extversion FROM pg_extension "
+            "JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'"
+        )
+    ).first()
+    return None if row is None else Pgvector(row[0], parse_version(row[1]))
+
+
+def parse_version(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def add_pgvector(connection: Connection) -> Pgvector:
+    """Returns the extension of the database, and adds it where it is missing. Raises KnowledgeUnavailable."""
+    found = find_pgvector(connection)
+    if found is None:
+        require_installable(connection)
+        try:
+            connection.execute(sa.text("CREATE EXTENSION IF NOT EXISTS vector"))
+        except sa.exc.ProgrammingError:
+            raise KnowledgeUnavailable(FORBIDDEN) from None
+        found = find_pgvector(connection)
+    if found is None or found.version < OLDEST:
+        raise KnowledgeUnavailable(
+            f"knowledge tables need pgvector {'.'.join(map(str, OLDEST))} or newer: update it and run ALTER "
+            f"EXTENSION vector UPDATE, {IN_FILES}"
+        )
+    return found
+
+
+def require_installable(connection: Connection) -> None:
+    """Raises KnowledgeUnavailable where the server does not have the extension's files."""
+    available = sa.text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
+    if connection.execute(available).first() is None:
+        number = connection.execute(sa.text("SHOW server_version_num")).scalar_one()
+        raise KnowledgeUnavailable(MISSING.format(major=int(number) // 10_000))

@@ -1,0 +1,199 @@
+"""The relations of knowledge tables, in a schema of their own beside the store's tables.
+
+Tables, documents and batches of all projects share three relations. The chunks of each table are in relations
+of its own, so an index never has another table's rows: filters would cost pgvector's HNSW recall.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from antiphon.errors import KnowledgeUnavailable
+from antiphon.retrieval.postgres.pgvector import IN_FILES, INDEXED_DIMENSIONS, Pgvector, add_pgvector
+
+SCHEMA = "antiphon_knowledge"
+
+VERSION = 1
+"""The version of the relations."""
+
+LOCK = 0x616E746B
+"""The first number of the advisory locks. The second is 0 while the schema is made, or a project's."""
+
+SHARED = f"""
+CREATE SCHEMA {SCHEMA};
+CREATE TABLE {SCHEMA}.mark (name text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE {SCHEMA}.tables (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    project text NOT NULL,
+    name text NOT NULL,
+    settings text NOT NULL,
+    vector_type text NOT NULL,
+    segmentation integer NOT NULL,
+    next_chunk bigint NOT NULL DEFAULT 1,
+    documents bigint NOT NULL DEFAULT 0,
+    chunks bigint NOT NULL DEFAULT 0,
+    stored bigint NOT NULL DEFAULT 0,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    UNIQUE (project, name)
+);
+CREATE TABLE {SCHEMA}.documents (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    owner bigint NOT NULL REFERENCES {SCHEMA}.tables ON DELETE CASCADE,
+    id text NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    media_type text NOT NULL,
+    bytes bigint NOT NULL,
+    state text NOT NULL,
+    error text,
+    progress integer NOT NULL DEFAULT 0,
+    warnings text NOT NULL DEFAULT '[]',
+    chunks bigint NOT NULL DEFAULT 0,
+    stored bigint NOT NULL DEFAULT 0,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    UNIQUE (owner, id),
+    UNIQUE (owner, digest)
+);
+CREATE INDEX ON {SCHEMA}.documents (owner, name);
+CREATE TABLE {SCHEMA}.batches (
+    document bigint NOT NULL REFERENCES {SCHEMA}.documents ON DELETE CASCADE,
+    number integer NOT NULL,
+    PRIMARY KEY (document, number)
+);
+INSERT INTO {SCHEMA}.mark VALUES ('version', '{VERSION}');
+"""  # noqa: S608 - constants
+"""`stored` are bytes of texts and vectors. `tables.vector_type` is pgvector's type of the table's vectors."""
+
+OF_TABLE = """
+CREATE TABLE {chunks} (
+    id bigint PRIMARY KEY,
+    document bigint,
+    text text NOT NULL,
+    title text NOT NULL,
+    page integer,
+    file_name text NOT NULL,
+    metadata text NOT NULL,
+    stored bigint NOT NULL,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL
+);
+CREATE TABLE {words} (
+    id bigint PRIMARY KEY,
+    document bigint,
+    ready boolean NOT NULL,
+    length integer NOT NULL,
+    words tsvector NOT NULL
+) WITH (toast_tuple_target = 8160);
+CREATE TABLE {counts} (word text COLLATE "C" PRIMARY KEY, chunks bigint NOT NULL);
+"""
+"""A chunk without a document has none. `words.length` is the number of words. `counts` tells how many chunks
+that search finds have a word. Rows of words stay in one piece, since each hit reads one whole."""
+
+INDEXES_OF_TABLE = """
+CREATE INDEX ON {chunks} (document, id);
+CREATE INDEX ON {words} (document);
+CREATE INDEX ON {words} USING gin (words) WITH (fastupdate = off) WHERE ready;
+"""
+"""Search finds what is `ready`. Both indexes that it uses have nothing else, so the rest costs no recall."""
+
+VECTORS_OF_TABLE = """
+CREATE TABLE {vectors} (
+    id bigint PRIMARY KEY,
+    document bigint,
+    ready boolean NOT NULL,
+    value {column} NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+"""
+"""HNSW walks over removed rows until they are vacuumed."""
+
+VECTOR_INDEXES_OF_TABLE = """
+CREATE INDEX ON {vectors} (document);
+"""
+NEAREST_INDEX = "CREATE INDEX ON {vectors} USING hnsw (value {operators}) WHERE ready"
+
+RELATIONS = ("chunks", "words", "counts", "vectors")
+
+
+def prepare_schema(connection: Connection) -> Pgvector:
+    """Adds the extension and the schema where they are missing. Returns the extension. Raises
+    KnowledgeUnavailable."""
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock, 0)"), {"lock": LOCK})
+    if connection.execute(sa.text("SHOW server_encoding")).scalar_one() != "UTF8":
+        raise KnowledgeUnavailable(f"knowledge tables need a database in UTF8: use one, {IN_FILES}")
+    pgvector = add_pgvector(connection)
+    version = read_version(connection)
+    if version is None:
+        make_schema(connection)
+    elif version > VERSION:
+        raise KnowledgeUnavailable(
+            "a later version of Antiphon made the knowledge tables of this database: run that version"
+        )
+    return pgvector
+
+
+def read_version(connection: Connection) -> int | None:
+    """Returns the version of the relations; None where there are none."""
+    known = connection.execute(sa.text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.mark"}).scalar()
+    if known is None:
+        return None
+    statement = f"SELECT value FROM {SCHEMA}.mark WHERE name = 'version'"  # noqa: S608 - a constant
+    return int(connection.execute(sa.text(statement)).scalar_one())
+
+
+def make_schema(connection: Connection) -> None:
+    """Makes the schema and the relations that all tables share. Raises KnowledgeUnavailable without the
+    right."""
+    try:
+        run_all(connection, SHARED)
+    except sa.exc.ProgrammingError as problem:
+        if getattr(problem.orig, "sqlstate", None) != FORBIDDEN_STATE:
+            raise
+        raise KnowledgeUnavailable(
+            "the database's user is not allowed to make the schema of knowledge tables: run GRANT CREATE ON "
+            f"DATABASE for it, {IN_FILES}"
+        ) from None
+
+
+FORBIDDEN_STATE = "42501"
+"""PostgreSQL's code for a missing right."""
+
+
+def run_all(connection: Connection, statements: str) -> None:
+    """Runs statements that return nothing."""
+    for statement in statements.strip().removesuffix(";").split(";\n"):
+        connection.execute(sa.text(statement))
+
+
+def name_relations(number: int) -> dict[str, str]:
+    """Returns the names of all relations that a table's statements use."""
+    own = {name: f"{SCHEMA}.{name}_{number}" for name in RELATIONS}
+    return own | {name: f"{SCHEMA}.{name}" for name in ("tables", "documents", "batches")}
+
+
+def make_relations(
+    connection: Connection, number: int, pgvector: Pgvector, kind: str, dimensions: int
+) -> None:
+    """Makes the relations of a table, without indexes but for the ids."""
+    names = name_relations(number)
+    run_all(connection, OF_TABLE.format_map(names))
+    if dimensions:
+        column = pgvector.name_column(kind, dimensions)
+        run_all(connection, VECTORS_OF_TABLE.format_map(names | {"column": column}))
+
+
+def make_indexes(connection: Connection, number: int, pgvector: Pgvector, kind: str, dimensions: int) -> None:
+    """Makes the indexes of a table. Vectors of more dimensions than HNSW takes have none: each search reads
+    all."""
+    names = name_relations(number)
+    run_all(connection, INDEXES_OF_TABLE.format_map(names))
+    if dimensions:
+        run_all(connection, VECTOR_INDEXES_OF_TABLE.format_map(names))
+        if dimensions <= INDEXED_DIMENSIONS[kind]:
+            operators = pgvector.qualify(f"{kind}_ip_ops")
+            run_all(connection, NEAREST_INDEX.format_map(names | {"operators": operators}))
+
+
+def drop_relations(connection: Connection, number: int) -> None:
+    names = name_relations(number)
+    run_all(connection, "DROP TABLE IF EXISTS " + ", ".join(names[each] for each in RELATIONS))

@@ -1,0 +1,42 @@
+"""Search in one table: by words, by vector, or by both, fused."""
+
+from collections.abc import Mapping
+
+from antiphon.retrieval.base import SearchHit, SearchQuery, TextChunk
+from antiphon.retrieval.fusion import FusedRank, fuse
+from antiphon.retrieval.halves import prepare_vector
+from antiphon.retrieval.postgres.chunks import find_chunks
+from antiphon.retrieval.postgres.documents import find_numbers
+from antiphon.retrieval.postgres.rows import TableRows
+from antiphon.retrieval.postgres.vectors import find_nearest
+from antiphon.retrieval.postgres.words import count_words, score_by_words
+from antiphon.retrieval.word_choice import choose_words, find_least_score
+from antiphon.retrieval.words import QueryWord, list_words
+
+
+def search(rows: TableRows, query: SearchQuery) -> tuple[SearchHit, ...]:
+    """Returns the best chunks. Raises InvalidValue for a vector of other dimensions."""
+    vector = prepare_vector(rows.settings, query.vector)
+    depth = max(query.k, query.depth)
+    documents = find_numbers(rows, query.documents) if query.documents else []
+    if query.documents and not documents:
+        return ()
+    similarities = find_nearest(rows, vector, depth, documents) if vector else {}
+    words = list_words(query.words or "")
+    counts = count_words(rows, words) if words else {}
+
+    def count(word: QueryWord) -> int:
+        return counts.get(word, 0)
+
+    chosen = choose_words(words, rows.chunks, count)
+    scores = score_by_words(rows, counts, chosen, depth, documents)
+    if vector:
+        least = find_least_score(chosen, rows.chunks, count)
+        scores = {id_: score for id_, score in scores.items() if score >= least}
+    ranks = fuse(list(scores), list(similarities), query.k)
+    chunks = find_chunks(rows, [rank.id for rank in ranks]) if ranks else {}
+    return tuple(_build_hit(rank, chunks, similarities.get(rank.id)) for rank in ranks if rank.id in chunks)
+
+
+def _build_hit(rank: FusedRank, chunks: Mapping[int, TextChunk], similarity: float | None) -> SearchHit:
+    return SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarity)
