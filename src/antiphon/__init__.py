@@ -3,4 +3,4 @@
 This module holds the version and nothing else; importing it does nothing.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"

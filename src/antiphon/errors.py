@@ -551,6 +551,11 @@ class ErrorReport:
         return error_class(self.message, param=self.param, retry_after=self.retry_after, cause=self.cause)
 
 
+def explain_extra(name: str) -> str:
+    """Returns how to install an extra, for messages. Antiphon is in no package index."""
+    return f"make serve EXTRAS={name} in a clone, otherwise the wheel with [{name}] (docs/install.md)"
+
+
 def index_by_code() -> dict[str, type[AntiphonError]]:
     """Returns every error class by its code."""
     classes: dict[str, type[AntiphonError]] = {}

@@ -11,7 +11,9 @@ from tests.architecture.source import ROOT, SRC, expect_none
 BINARIES_MB = 30
 # Folders of tests that cross the packages of src/antiphon.
 CROSSING = set(
-    "architecture benchmarks contract e2e fixtures models parameters recordings scripts support".split()
+    """
+    architecture benchmarks contract deploy e2e fixtures models parameters recordings scripts support
+    """.split()
 )
 TOOLS = set("__pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache".split())
 UNTRACKED = TOOLS | set(".git .venv .venvs node_modules dist".split())

@@ -87,7 +87,7 @@ def test_the_locks_hold_what_the_project_asks_for():
     expect_none(unmet(groups["lock"], _lock("lock")))
     expect_none(unmet(groups["native"], _lock("native")))
     expect_none(unmet(groups["native-build"], _lock("native-build")))
-    for client in CLIENTS:
+    for client in (*CLIENTS, "release"):
         expect_none(unmet(groups[client], _lock(client)))
     for extra, requirements in project["project"]["optional-dependencies"].items():
         expect_none(unmet(requirements, _lock(extra)))

@@ -160,7 +160,7 @@ def test_a_library_without_the_processors_features(examined: Examine, place: Pat
     advice = findings["cpu-features-unused"]
     assert advice.standing is FindingSeverity.ADVICE
     assert re.search(r"not .*\bAVX2\b", advice.said) and "several times slower" in advice.said
-    assert "make native" in advice.remedy and "antiphon[native]" in advice.remedy
+    assert "make native" in advice.remedy and "the wheel with [native]" in advice.remedy
 
 
 def test_a_model_that_is_cut_short(tmp_path: Path):

@@ -124,6 +124,6 @@ def test_missing_libraries_are_named_with_their_installation(
     monkeypatch.setitem(sys.modules, "jwt", None)
     monkeypatch.setitem(sys.modules, "redis", None)
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-    assert "antiphon[oidc]" in findings(tmp_path, oidc=sso)["sign-on-unusable"].remedy
+    assert "EXTRAS=oidc" in findings(tmp_path, oidc=sso)["sign-on-unusable"].remedy
     missing = limits(tmp_path, "redis://127.0.0.1:1/0")
-    assert missing.remedy == "Install it: pip install 'antiphon[redis]'"
+    assert missing.remedy.startswith("Install it: make serve EXTRAS=redis")

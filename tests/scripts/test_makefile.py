@@ -18,7 +18,7 @@ def make(*words: str) -> str:
 def test_help_is_the_default_and_names_every_target():
     text = (ROOT / "Makefile").read_text("utf-8")
     (listed,) = re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)
-    shown = re.findall(r"^  make (\w+) +\S", make(), re.MULTILINE)
+    shown = re.findall(r"^  make ([\w-]+) +\S", make(), re.MULTILINE)
     assert sorted(shown) == sorted(set(listed.split()) - {"system", "extras"})
 
 
@@ -48,7 +48,10 @@ def test_an_extra_that_is_not_known_is_named():
     command = ["make", "--dry-run", "serve", "EXTRAS=knowledge nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "EXTRAS takes knowledge documents oidc otlp postgresql prices redis, not nonsense" in done.stderr
+    assert (
+        "EXTRAS takes knowledge native documents oidc otlp postgresql prices redis, not nonsense"
+        in done.stderr
+    )
 
 
 def test_serve_installs_the_chosen_extras_from_their_locks():
@@ -56,6 +59,10 @@ def test_serve_installs_the_chosen_extras_from_their_locks():
     locks = re.findall(r"--require-hashes --requirement requirements/(\w+)\.txt\n", told)
     assert locks == ["serve", "documents", "redis"]
     assert "requirements/documents" not in make("--dry-run", "--always-make", "serve")
+
+
+def test_serve_has_the_library_built_if_you_ask_for_it():
+    assert "scripts/build-native .venv" in make("--dry-run", "--always-make", "serve", "EXTRAS=native")
 
 
 def test_serve_looks_at_the_machine_before_it_installs():

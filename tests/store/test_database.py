@@ -139,7 +139,7 @@ def test_a_non_database_file_is_refused_without_its_content(tmp_path):
         ("sqlite+aiosqlite:///a.db", "no address of a SQLite file"),
         ("postgresql://ann:hunter2@host/name", "***"),
         ("postgresql://ann:top/hunter2@host/name", "***"),
-        ("postgresql://host/name?password=hunter2", "pip install"),
+        ("postgresql://host/name?password=hunter2", "make serve EXTRAS=postgresql"),
         ("postgresql://ann:hunter2@4@host/name", "written %40"),
     ],
 )

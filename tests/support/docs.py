@@ -19,7 +19,7 @@ SUBSTITUTION = re.compile(r"\$\([^)]*\)")
 ASSIGNMENT = re.compile(r"^[A-Z_]+=")
 
 RUN = {"curl", "antiphon", "export", "."}
-OUTSIDE = {"sudo", "pip", "hf", "git", "asciinema"}
+OUTSIDE = {"sudo", "pip", "hf", "git", "asciinema", "docker", "kubectl", "mkdir", "pg_dump", "pg_restore"}
 """Programs of others that install or need the internet."""
 
 HERE = {"chat", "doctor", "bench", "config", "version", "models list"}

@@ -15,7 +15,7 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import parse_pepper
 from antiphon.domain.context import Clock
-from antiphon.errors import SettingsError, StartupError
+from antiphon.errors import SettingsError, StartupError, explain_extra
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
@@ -147,7 +147,7 @@ async def _connect_redis(
     try:
         from antiphon.limits.redis.limiter import RedisLimiter
     except ModuleNotFoundError:
-        raise SettingsError("limits.url needs the client of Redis: pip install 'antiphon[redis]'") from None
+        raise SettingsError(f"limits.url needs an extra: {explain_extra('redis')}") from None
     opens = settings.limits.unavailable == "open"
     limiter = RedisLimiter(url, clock, seeds, opens, settings.limits.prefix)
     async with task_group() as group:
@@ -174,7 +174,7 @@ def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock
             parse_group_rules,
         )
     except ModuleNotFoundError:
-        raise StartupError("single sign-on needs a library: pip install 'antiphon[oidc]'") from None
+        raise StartupError(f"single sign-on needs an extra: {explain_extra('oidc')}") from None
 
     terms = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
     keys = SigningKeys(oidc.issuer, oidc.keys_url, fetch, clock.monotonic)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from antiphon.domain.tracing import Tracer
-from antiphon.errors import SettingsError
+from antiphon.errors import SettingsError, explain_extra
 from antiphon.settings.server import TracingSettings
 
 
@@ -21,9 +21,7 @@ async def open_tracer(settings: TracingSettings) -> AsyncIterator[Tracer | None]
     except ModuleNotFoundError as missing:
         if not (missing.name or "").startswith("opentelemetry"):
             raise
-        raise SettingsError(
-            "tracing.endpoint needs the extra otlp: make serve EXTRAS=otlp, or pip install 'antiphon[otlp]'"
-        ) from None
+        raise SettingsError(f"tracing.endpoint needs the extra otlp: {explain_extra('otlp')}") from None
     tracer = create_tracer(settings)
     try:
         yield tracer

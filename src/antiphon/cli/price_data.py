@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.domain.prices import DIGITS
-from antiphon.errors import SettingsError
+from antiphon.errors import SettingsError, explain_extra
 
 PACKAGE = "genai-prices"
 
@@ -135,7 +135,7 @@ def read_prices(file: Path | None) -> PriceData:
             source = f"{PACKAGE} {file.name}"
     except ImportError as missing:
         raise SettingsError(
-            "the package genai-prices is not installed; install antiphon[prices], or give --file with the "
+            f"the package genai-prices is not installed: {explain_extra('prices')}; or give --file with the "
             "data.json of its repository"
         ) from missing
     except (OSError, msgspec.MsgspecError, RecursionError) as error:

@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
+from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable, explain_extra
 from antiphon.telemetry.logs import record
 
 if TYPE_CHECKING:
@@ -294,6 +294,14 @@ class Database:
         self._engine.dispose()
 
 
+def knows_revision(revision: str) -> bool:
+    """Whether this version knows a revision of the schema."""
+    from alembic.script import ScriptDirectory
+
+    script = ScriptDirectory(str(MIGRATIONS))
+    return revision in [each.revision for each in script.walk_revisions()]
+
+
 def _file_identity(path: Path) -> tuple[int, int] | None:
     """Returns the device and inode of a file; None if the file is missing."""
     try:
@@ -312,9 +320,7 @@ def _make_engine(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
         if backend == "postgresql":
             return _postgresql(url, shown_url, connect_s)
     except ModuleNotFoundError:
-        raise StoreRefused(
-            f"{shown_url} needs PostgreSQL's driver: pip install 'antiphon[postgresql]'"
-        ) from None
+        raise StoreRefused(f"{shown_url} needs PostgreSQL's driver: {explain_extra('postgresql')}") from None
     raise StoreRefused(
         f"{shown_url} is a database that is not supported; say sqlite:///PATH or postgresql://..."
     )

@@ -82,7 +82,7 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="MEASURE=AMOUNT/WINDOW",
-            help="What it may use up, as requests=600/minute, cost=12.50/month, concurrent=4. [no limit]",
+            help="What it may use up, as requests=600/minute, cost=12.50/month, concurrent=4. [all]",
         ),
     ] = None,
     expires: Annotated[

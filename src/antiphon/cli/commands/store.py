@@ -1,4 +1,4 @@
-"""`antiphon store`: shows and upgrades the database's schema, and creates another operator's key."""
+"""`antiphon store`: the database's schema, backups of a server's files, and another operator's key."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,11 @@ import typer
 
 from antiphon.cli import options
 from antiphon.cli.admin_client import ADMIN_FILE
-from antiphon.cli.output import FAILED, report_errors
+from antiphon.cli.output import FAILED, note, report_errors
 from antiphon.errors import StoreRefused
 
 if TYPE_CHECKING:
+    from antiphon.store.backup import BackupSources
     from antiphon.store.database import Database
 
 MAKER = "antiphon store admin-key"
@@ -49,6 +50,52 @@ def upgrade(
         print(f"the database is at revision {database.schema_state().found}")
 
 
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="A folder that is not there yet.")],
+    config: options.Config = None,
+) -> None:
+    """Copy the server's own files, also while it runs.
+
+    They are SQLite's database, the spool, the pepper, the operator's key, knowledge tables and adapters.
+    Keep the copy secret. It has no PostgreSQL database; pg_dump copies that."""
+    with _open_database(config) as database:
+        from antiphon.store.backup import write_backup
+
+        manifest = write_backup(_find_files(config, database), folder)
+        print(f"{len(manifest.files)} files are in {folder}")
+        if database.file is None:
+            note(f"{database.shown} is not in it: copy it with pg_dump, see docs/backup.md")
+
+
+@app.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(help="What `antiphon store backup` made.")],
+    config: options.Config = None,
+) -> None:
+    """Put a backup's files where the settings say; none may be there yet, and no server may run.
+
+    Keys that were revoked after the backup are valid again."""
+    with report_errors():
+        from antiphon.store.backup import read_manifest, restore_backup
+        from antiphon.store.database import knows_revision
+
+        manifest = read_manifest(folder)
+        if manifest.has_database and manifest.revision and not knows_revision(manifest.revision):
+            raise StoreRefused(
+                f"{folder} is of a later version of Antiphon ({manifest.version}): run that one"
+            )
+    with _open_database(config) as database:
+        if manifest.has_database and database.file is None:
+            raise StoreRefused(f"{folder} has a SQLite database, and the settings name {database.shown}")
+        restore_backup(folder, manifest, _find_files(config, database))
+        print(f"{len(manifest.files)} files were restored")
+        if not manifest.has_database:
+            note("the backup has no database: restore PostgreSQL's with pg_restore, see docs/backup.md")
+        if not _print_status(database):
+            note("antiphon store upgrade brings it up to date")
+
+
 @app.command("admin-key")
 def admin_key(
     config: options.Config = None,
@@ -72,6 +119,27 @@ def admin_key(
             if path.exists():
                 raise StoreRefused(f"{path} is there already: move it away, or say another with --out")
             make_admin(tenancy, find_pepper(settings, home, tenancy), path, by=MAKER)
+
+
+def _find_files(config: Path | None, database: "Database") -> "BackupSources":
+    """Finds where the settings have the server's files."""
+    from antiphon.cli.bootstrap import find_spool
+    from antiphon.cli.commands.serve import place_knowledge
+    from antiphon.cli.serve_options import ServeOptions, find_home
+    from antiphon.store.backup import SPOOL, BackupSources
+    from antiphon.weights.adapters.registry import default_registry
+
+    settings = place_knowledge(ServeOptions(config=config).load_settings())
+    home = find_home(os.environ, Path.home())
+    adapters = settings.lora.registry or default_registry(os.environ, Path.home())
+    parts = {
+        SPOOL: Path(find_spool(settings.ledger.spool, home)),
+        "knowledge": Path(settings.knowledge.directory or ""),
+        "adapters": Path(adapters).expanduser().absolute(),
+    }
+    file = database.file
+    revision = database.schema_state().found if file is None or file.exists() else None
+    return BackupSources(file, revision, home, parts)
 
 
 @contextmanager

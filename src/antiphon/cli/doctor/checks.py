@@ -46,6 +46,7 @@ from antiphon.errors import (
     SettingsError,
     StoreRefused,
     StoreUnavailable,
+    explain_extra,
 )
 from antiphon.processes.engine_hosts import filter_host_environment
 from antiphon.processes.supervisor import bind
@@ -418,9 +419,7 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     try:
         from antiphon.limits.redis.limiter import check_redis
     except ModuleNotFoundError:
-        missing = SettingsError(
-            "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
-        )
+        missing = SettingsError(f"limits.url needs the client of Redis; install it: {explain_extra('redis')}")
         return to_finding("limits-unusable", missing)
     try:
         return report_ok("limits", check_redis(url, REACHED_S))

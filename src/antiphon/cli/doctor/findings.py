@@ -4,7 +4,7 @@ section for each. It checks nothing itself."""
 from dataclasses import dataclass
 from enum import StrEnum
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, explain_extra
 
 
 class FindingSeverity(StrEnum):
@@ -35,14 +35,14 @@ REMEDIES = {
     "interpreter-unusable": "Unset ANTIPHON_ENGINE_INTERPRETER, or let it name a Python that runs and has "
     "Antiphon installed.",
     "library-missing": "Install the locked one: make serve, or in Antiphon's environment: "
-    "pip install --requirement requirements/serve.txt",
+    "pip install --no-deps --requirement requirements/serve.txt",
     "library-unusable": "Install the xllamacpp version that requirements/serve.txt names, or unset "
     "ANTIPHON_ENGINE_LIBRARY.",
     "library-crashes": "It is damaged, or was built for another processor: install it again, or name "
     "another with ANTIPHON_ENGINE_LIBRARY.",
     "library-passed-over": "Remove it, or install a version that Antiphon knows.",
     "cpu-features-unused": "Build a library for this processor, which Antiphon then takes: make native, or "
-    "in another environment: pip install 'antiphon[native]'. It needs a C++ compiler and CMake; "
+    "in another environment the wheel with [native]. It needs a C++ compiler and CMake; "
     "docs/native-build.md",
     "model-invalid": "Name a whole GGUF file with --model.",
     "model-not-fetched": "Fetch it now with `antiphon models pull`, or let `antiphon serve` do it.",
@@ -73,8 +73,7 @@ REMEDIES = {
     "ANTIPHON_KNOWLEDGE_STORAGE=files",
     "limits-unusable": "Let ANTIPHON_LIMITS_URL name a Redis or Valkey that answers from here, with its "
     "password where it has one, or leave it out: then this server counts alone.",
-    "sign-on-unusable": "Install the library of tokens in Antiphon's environment: pip install "
-    "'antiphon[oidc]'",
+    "sign-on-unusable": f"Install the library of tokens: {explain_extra('oidc')}",
     "provider-invalid": "Mend it in [providers.NAME]; docs/vendors.md tells how.",
     "provider-unreachable": "Look whether the vendor works, whether base_url is right, and whether a proxy "
     "is needed.",

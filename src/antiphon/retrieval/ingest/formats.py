@@ -5,7 +5,7 @@ import io
 import zipfile
 from importlib.util import find_spec
 
-from antiphon.errors import UnsupportedMediaType
+from antiphon.errors import UnsupportedMediaType, explain_extra
 from antiphon.retrieval.ingest.documents import (
     BINARY_FORMATS,
     FIELD,
@@ -157,7 +157,7 @@ def require_extra(file_format: DocumentFormat, file_name: str) -> None:
     if not has_library(file_format):
         raise UnsupportedMediaType(
             f"{shorten_name(file_name)} is {file_format}, which this server cannot read yet; its operator "
-            "installs the readers with pip install 'antiphon[documents]' or make serve EXTRAS=documents",
+            f"installs the readers: {explain_extra('documents')}",
             param=FIELD,
         )
 

@@ -1,0 +1,185 @@
+"""Backups of a server's own files: copied while the server runs, and put back where there is nothing yet.
+
+    <backup>/manifest.json       what it holds: format, version, revision of the database, digest of each file
+    <backup>/database.db         SQLite's database; PostgreSQL's is not in it
+    <backup>/<part>/...          the files of each part: home, spool, knowledge, adapters
+
+SQLite's own backup copies every database, so a copy is of one moment. The spool is copied before the
+database: an entry that moves meanwhile is in both, and the database takes it once. A backup that was cut
+short has no manifest.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+
+import antiphon
+from antiphon.errors import StoreRefused
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+DATABASE = "database.db"
+SPOOL = "spool"
+SQLITE_HEAD = b"SQLite format 3\0"
+COMPANIONS = ("-wal", "-shm", "-journal")
+LOCKS = frozenset({"lock", "drain.lock"})
+HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
+"""What a home has beside the other parts. Models can be fetched again; the rest is a running server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSources:
+    """Where the settings have a server's files."""
+
+    database: Path | None
+    """SQLite's file; None for PostgreSQL."""
+    revision: str | None
+    """The revision of the database's schema."""
+    home: Path
+    parts: Mapping[str, Path]
+    """Directories by their names in the backup, beside the home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup holds."""
+
+    version: str
+    has_database: bool
+    revision: str | None
+    files: Mapping[str, str]
+    """SHA-256 of each file by its path in the backup."""
+
+
+def write_backup(sources: BackupSources, folder: Path) -> Manifest:
+    """Copies everything into a new folder that only its owner can read. Raises StoreRefused."""
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+        names = sorted(sources.parts, key=lambda name: name != SPOOL)
+        for name in names:
+            _copy_part(sources.parts[name], folder / name)
+        has_database = sources.database is not None and sources.database.exists()
+        if sources.database is not None and has_database:
+            copy_database(sources.database, folder / DATABASE)
+        for name in sorted(HOME_FILES):
+            if (sources.home / name).is_file():
+                _copy_file(sources.home / name, folder / "home" / name)
+        files = {str(path.relative_to(folder)): _digest(path) for path in _list_files(folder)}
+        manifest = Manifest(antiphon.__version__, has_database, sources.revision, files)
+        _write_manifest(folder, manifest)
+    except FileExistsError:
+        raise StoreRefused(f"{folder} is there already: name a folder that is not") from None
+    except (OSError, sqlite3.Error) as problem:
+        raise StoreRefused(f"{folder} is not whole, remove it: {problem}") from None
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads a backup's manifest and compares every file with it. Raises StoreRefused."""
+    try:
+        told = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if told["format"] != FORMAT:
+            raise StoreRefused(f"{folder} was made by a later version of Antiphon ({told['version']})")
+        manifest = Manifest(told["version"], told["has_database"], told["revision"], told["files"])
+        damaged = [name for name, digest in manifest.files.items() if _digest(folder / name) != digest]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise StoreRefused(f"{folder} is no whole backup: {problem}") from None
+    if damaged:
+        raise StoreRefused(f"{folder} is damaged: {', '.join(damaged)}")
+    return manifest
+
+
+def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> None:
+    """Copies every file to its place. Raises StoreRefused where a place is taken, before anything is copied,
+    and where a file cannot be written."""
+    places = {name: _find_place(name, targets) for name in manifest.files}
+    if taken := sorted(str(place) for place in places.values() if place.exists()):
+        raise StoreRefused(f"nothing was restored, {taken[0]} is there already: move it away")
+    try:
+        for name, place in places.items():
+            _copy_file(folder / name, place)
+    except OSError as problem:
+        raise StoreRefused(f"the backup is not restored wholly: {problem}") from None
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copies a SQLite file while others write to it. Raises OSError and sqlite3.Error."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    address = f"{source.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True)) as database, closing(sqlite3.connect(target)) as copy:
+        database.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")
+    shutil.copymode(source, target)
+
+
+def _copy_part(source: Path, target: Path) -> None:
+    """Copies a directory's files. A file that ends meanwhile is left out."""
+    for path in _list_files(source):
+        place = target / path.relative_to(source)
+        with suppress(FileNotFoundError):
+            if _is_database(path):
+                copy_database(path, place)
+            else:
+                _copy_file(path, place)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    shutil.copymode(source, target)
+
+
+def _list_files(folder: Path) -> Iterator[Path]:
+    """Yields the regular files, without those that belong to a running process."""
+    for top, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = (Path(top) / name for name in sorted(names) if name not in LOCKS)
+        yield from (path for path in paths if path.is_file() and not path.name.endswith(COMPANIONS))
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(SQLITE_HEAD)) == SQLITE_HEAD
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _find_place(name: str, targets: BackupSources) -> Path:
+    """Finds where a file of a backup belongs. Raises StoreRefused for a path that leaves its part."""
+    part, *rest = Path(name).parts
+    if name == DATABASE and targets.database is not None:
+        return targets.database
+    if part == "home" and len(rest) == 1 and rest[0] in HOME_FILES:
+        return targets.home / rest[0]
+    if part in targets.parts and rest and ".." not in rest:
+        return targets.parts[part].joinpath(*rest)
+    raise StoreRefused(f"the backup has a file without a place here: {name}")
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest last, and waits until the disk has everything."""
+    told = {
+        "format": FORMAT,
+        "version": manifest.version,
+        "made": int(time.time()),
+        "has_database": manifest.has_database,
+        "revision": manifest.revision,
+        "files": dict(manifest.files),
+    }
+    for name in manifest.files:
+        with (folder / name).open("rb") as copied:
+            os.fsync(copied.fileno())
+    with (folder / MANIFEST).open("x", encoding="utf-8") as file:
+        json.dump(told, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,129 @@
+"""Backup, restore and upgrade as docs/backup.md tells them: a new server goes on with everything."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import Cluster
+from tests.support.knowledge_tables import fill_table
+from tests.support.processes import bare_environment
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
+
+CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
+
+
+def run(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """`antiphon store` with a home."""
+    return subprocess.run(
+        [sys.executable, "-m", "antiphon", "store", *words],
+        env=bare_environment() | {"ANTIPHON_HOME": str(home)} | more,
+        cwd=home.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def set_up(home: Path, store: str | None) -> dict[str, str]:
+    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)} | (
+        {"ANTIPHON_STORE": store} if store else {}
+    )
+
+
+def copy_home(home: Path, other: Path, stores: tuple[str | None, str | None]) -> None:
+    """Backs a home up and restores it to another place."""
+    backup = home.parent / "backup"
+    for place, store, command in ((home, stores[0], "backup"), (other, stores[1], "restore")):
+        done = run(place, command, str(backup), **({"ANTIPHON_STORE": store} if store else {}))
+        assert done.returncode == 0, done.stderr
+        assert ("pg_" in done.stderr) == (store is not None)
+
+
+def copy_database(cluster: Cluster, store: str) -> str:
+    """Copies a database of PostgreSQL as the page says. Returns the address of the copy."""
+    other, dump = cluster.database(), cluster.folder / "antiphon.dump"
+    commands: list[list[str | Path]] = [
+        [cluster.programs / "pg_dump", "--format=custom", f"--file={dump}", store],
+        [cluster.programs / "pg_restore", "--exit-on-error", "--no-owner", f"--dbname={other}", dump],
+    ]
+    for command in commands:
+        subprocess.run(command, check=True)
+    return other
+
+
+def ask(server: Server, key: dict[str, str]) -> tuple[int, list[str]]:
+    """The status of a chat, and the names of the knowledge tables."""
+    with server.client(headers=key) as client:
+        status = client.post("/v1/chat/completions", json=CHAT).status_code
+        tables = client.get("/v1/knowledge/tables").json()["data"]
+    return status, [table["name"] for table in tables]
+
+
+def count_requests(server: Server, home: Path) -> int:
+    """The requests in the ledger."""
+    with server.client(headers=read_admin(home)) as client:
+        requests: int = client.get("/admin/v1/usage").json()["total"]["requests"]
+    return requests
+
+
+def read_admin(home: Path) -> dict[str, str]:
+    return {"authorization": f"Bearer {(home / 'admin.key').read_text().strip()}"}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.deploy)])
+async def test_a_restored_server_has_keys_usage_and_tables(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    cluster: Cluster | None = request.getfixturevalue("cluster") if backend == "postgresql" else None
+    store = cluster.database() if cluster else None
+    home, other = tmp_path / "home", tmp_path / "other"
+    await fill_table(home / "knowledge")
+    with serving(env=set_up(home, store)) as server:
+        with server.client(headers=read_admin(home)) as client:
+            asked = {"kind": "service", "project": "default"}
+            secret = client.post("/admin/v1/keys", json=asked).json()["secret"]
+        key = {"authorization": f"Bearer {secret}"}
+        before = ask(server, key)
+        wait_until(lambda: count_requests(server, home) == 1, what="the ledger has it")
+        copied = copy_database(cluster, store) if cluster and store else None
+        copy_home(home, other, (store, copied))
+    assert before == (200, ["sea"])
+    with serving(env=set_up(other, copied)) as server:
+        assert ask(server, key) == before
+        wait_until(lambda: count_requests(server, other) == 2, what="the ledger has both")
+
+
+def test_a_backup_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    shutil.copy(FIRST, home / "antiphon.db")
+    assert run(home, "backup", str(tmp_path / "backup")).returncode == 0
+    restored = run(other, "restore", str(tmp_path / "backup"))
+    assert restored.returncode == 0 and "pending:" in restored.stdout
+    assert "antiphon store upgrade" in restored.stderr
+    assert run(other, "upgrade").returncode == 0
+    assert run(other, "status").returncode == 0
+    again = run(other, "restore", str(tmp_path / "backup"))
+    assert again.returncode == 1 and "antiphon.db is there already" in again.stderr
+
+
+def test_a_backup_of_a_later_version_stays_outside(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(FIRST, home / "antiphon.db")
+    backup = tmp_path / "backup"
+    assert run(home, "backup", str(backup)).returncode == 0
+    manifest = backup / "manifest.json"
+    manifest.write_text(
+        json.dumps(json.loads(manifest.read_text()) | {"revision": "9999", "version": "9.9.9"})
+    )
+    refused = run(tmp_path / "other", "restore", str(backup))
+    assert refused.returncode == 1 and "later version of Antiphon (9.9.9)" in refused.stderr
+    assert not (tmp_path / "other" / "antiphon.db").exists()

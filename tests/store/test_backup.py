@@ -1,0 +1,134 @@
+"""Backups of a server's files: consistent while it writes, and put back whole or not at all."""
+
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import StoreRefused
+from antiphon.store.backup import BackupSources, read_manifest, restore_backup, write_backup
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> BackupSources:
+    """A home with a file of each kind."""
+    home = tmp_path / "home"
+    for name in (
+        "spool/one",
+        "adapters/a.gguf",
+        "knowledge/p/uploads/x",
+        "pepper",
+        "knowledge/lock",
+        "server-1.json",
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(name)
+    (home / "adapters" / ".loading-1").mkdir()
+    (home / "adapters" / ".loading-1" / "half").touch()
+    (home / "adapters" / "a.gguf").chmod(0o644)
+    (home / "pepper").chmod(0o600)
+    for name in ("antiphon.db", "knowledge/p/t.db"):
+        with closing(sqlite3.connect(home / name)) as made:
+            made.execute("CREATE TABLE rows (number INTEGER)")
+            made.commit()
+    parts = {name: home / name for name in ("spool", "knowledge", "adapters")}
+    return BackupSources(home / "antiphon.db", "0001", home, parts)
+
+
+def move(sources: BackupSources, home: Path) -> BackupSources:
+    """The same of another home."""
+    return replace(
+        sources, database=home / "antiphon.db", home=home, parts={name: home / name for name in sources.parts}
+    )
+
+
+def count(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as opened:
+        number: int = opened.execute("SELECT count(*) FROM rows").fetchone()[0]
+    return number
+
+
+def test_databases_are_copied_while_others_write(sources: BackupSources, tmp_path: Path) -> None:
+    table = sources.parts["knowledge"] / "p" / "t.db"
+    with closing(sqlite3.connect(table)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("INSERT INTO rows VALUES (1)")
+        writer.commit()
+        writer.execute("INSERT INTO rows VALUES (2)")  # not committed: not in the copy
+        write_backup(sources, tmp_path / "backup")
+        assert (table.with_name("t.db-wal")).stat().st_size > 0
+    copy = tmp_path / "backup" / "knowledge" / "p" / "t.db"
+    assert count(copy) == 1 and not copy.with_name("t.db-wal").exists()
+
+
+def test_a_backup_goes_to_another_home(sources: BackupSources, tmp_path: Path) -> None:
+    written = write_backup(sources, tmp_path / "backup")
+    manifest = read_manifest(tmp_path / "backup")
+    assert manifest == written and manifest.has_database
+    other = move(sources, tmp_path / "other")
+    restore_backup(tmp_path / "backup", manifest, other)
+    names = {str(path.relative_to(other.home)) for path in other.home.rglob("*") if path.is_file()}
+    assert names == {
+        "adapters/a.gguf",
+        "antiphon.db",
+        "knowledge/p/t.db",
+        "knowledge/p/uploads/x",
+        "pepper",
+        "spool/one",
+    }
+    modes = {name: (other.home / name).stat().st_mode & 0o777 for name in ("pepper", "adapters/a.gguf")}
+    assert modes == {"pepper": 0o600, "adapters/a.gguf": 0o644}
+    assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
+
+
+def test_nothing_is_overwritten(sources: BackupSources, tmp_path: Path) -> None:
+    manifest = write_backup(sources, tmp_path / "backup")
+    with pytest.raises(StoreRefused, match="is there already"):
+        write_backup(sources, tmp_path / "backup")
+    other = move(sources, tmp_path / "other")
+    other.home.mkdir()
+    (other.home / "pepper").write_text("mine")
+    with pytest.raises(StoreRefused, match=r"nothing was restored, .*pepper is there"):
+        restore_backup(tmp_path / "backup", manifest, other)
+    assert os.listdir(other.home) == ["pepper"]
+
+
+def test_a_backup_that_is_not_whole_is_refused(sources: BackupSources, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    write_backup(sources, backup)
+    (backup / "home" / "pepper").write_text("other")
+    with pytest.raises(StoreRefused, match="is damaged: home/pepper"):
+        read_manifest(backup)
+    (backup / "home" / "pepper").unlink()
+    with pytest.raises(StoreRefused, match="no whole backup"):
+        read_manifest(backup)
+    (backup / "manifest.json").unlink()
+    with pytest.raises(StoreRefused, match="no whole backup"):
+        read_manifest(backup)
+
+
+def test_a_file_cannot_leave_its_part(sources: BackupSources, tmp_path: Path) -> None:
+    manifest = write_backup(sources, tmp_path / "backup")
+    for name in ("knowledge/../../x", "home/bin/x", "home/server-1.json", "elsewhere/x", "knowledge"):
+        bad = replace(manifest, files={name: ""})
+        with pytest.raises(StoreRefused, match="without a place"):
+            restore_backup(tmp_path / "backup", bad, move(sources, tmp_path / "other"))
+
+
+def test_a_later_format_is_refused(sources: BackupSources, tmp_path: Path) -> None:
+    write_backup(sources, tmp_path / "backup")
+    file = tmp_path / "backup" / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
+    with pytest.raises(StoreRefused, match="later version"):
+        read_manifest(tmp_path / "backup")
+
+
+def test_a_home_without_a_database_is_copied(sources: BackupSources, tmp_path: Path) -> None:
+    shutil.rmtree(sources.parts["adapters"])
+    manifest = write_backup(replace(sources, database=None, revision=None), tmp_path / "backup")
+    assert not manifest.has_database and "database.db" not in manifest.files
