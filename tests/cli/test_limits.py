@@ -59,12 +59,12 @@ def test_costs_are_written_in_the_currency(antiphon: Run, server: Scripted) -> N
         "--url",
         server.url,
     )
-    assert "set: 12.5 cost per month" in ended.stderr
+    assert "set: 12.50 cost per month" in ended.stderr
     sent = server.asked[1][2]
     assert isinstance(sent, dict) and sent["amount"] == 12_500_000_000
     server.answers = [(200, {**card, "remaining": 500_000_000, "reset_seconds": 60.5})]
     lines = antiphon("limits", "show", "limit_0000000000000000001", "--url", server.url).stdout.splitlines()
-    assert ["remaining", "0.5"] in [line.split() for line in lines]
+    assert ["remaining", "0.50"] in [line.split() for line in lines]
 
 
 def test_limits_are_listed_in_words(antiphon: Run, server: Scripted) -> None:
@@ -115,9 +115,22 @@ def test_large_budgets_are_set_to_the_last_billionth(
         "--url",
         server.url,
     )
-    assert f"set: {amount} cost per month" in ended.stderr
+    assert f"set: {float(amount):,.2f} cost per month" in ended.stderr
     sent = server.asked[1][2]
     assert isinstance(sent, dict) and sent["amount"] == nano
+
+
+def test_amounts_and_times_are_shown_as_people_write_them(antiphon: Run, server: Scripted) -> None:
+    card = {**CARD, "measure": "cost", "window": "month", "amount": 1_012_500_000_000}
+    status = {**card, "remaining": 250_000, "reset_seconds": 532_800.2}
+    tokens = {**CARD, "measure": "output_tokens", "window": "day", "amount": 1_000_000}
+    server.answers = [(200, status), page(card, tokens)]
+    shown = antiphon("limits", "show", "limit_0000000000000000001", "--url", server.url).stdout
+    fields = dict(line.split(maxsplit=1) for line in shown.splitlines() if len(line.split()) > 1)
+    expected = {"amount": "1,012.50", "remaining": "0.00025", "available_in": "6d 4h"}
+    assert {name: fields[name] for name in expected} == expected
+    listed = antiphon("limits", "list", "--url", server.url).stdout
+    assert "1,012.50 cost per month" in listed and "1,000,000 output tokens per day" in listed
 
 
 @pytest.mark.parametrize(

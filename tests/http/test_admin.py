@@ -5,6 +5,7 @@ import asyncio
 import sqlite3
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from typing import Any
 
 import jsonschema
 import pytest
@@ -276,6 +277,49 @@ async def test_a_user_gets_another_address_and_none(server):
     ]
     _, owner = await server.person(ProjectRole.OWNER)
     assert (await patched({"email": "eve@example.com"}, token=owner)).status == 403
+
+
+async def test_the_audit_tells_fields_before_and_after(server):
+    async def send(path: str, body: dict[str, Any], method: str = "POST") -> Any:
+        reply = await server.asked(server.admin, f"{ROOT}/{path}", body, method=method)
+        assert reply.status < 300, reply
+        return reply.json()
+
+    project = (await send("projects", {"name": "Old"}))["id"]
+    await send(f"projects/{project}", {"name": "New"}, "PATCH")
+    await send(f"projects/{project}/recording", {"days": 3, "redact": ["email"]}, "PUT")
+    user, _ = await server.person(ProjectRole.MEMBER)
+    await send(f"projects/{project}/members/{user}", {"role": "member"}, "PUT")
+    await send(f"projects/{project}/members/{user}", {"role": "owner"}, "PUT")
+    key = (await send("keys", {"kind": "service", "project": project, "expires_at": 1_900_000_000}))["id"]
+    await send(f"keys/{key}", {"models": ["a*", "b"], "expires_at": None}, "PATCH")
+    body = {"subject": "project", "target": project, "measure": "cost", "amount": 10**10, "window": "month"}
+    limit = (await send("limits", body))["id"]
+    await send(f"limits/{limit}", {"amount": 12_500_000_000}, "PATCH")
+    price = {"models": "m", "currency": "USD", "input": "0.15", "output": "0.6"}
+    price_id = (await send("prices", price))["id"]
+    await send(f"prices/{price_id}", {"until": 1_900_000_000}, "PATCH")
+    told: dict[str, list[dict[str, Any]]] = {}
+    for each in (await server.asked(server.admin, f"{ROOT}/audit")).json()["data"]:
+        told.setdefault(each["action"], []).append(each)
+
+    def changes(action: str, at: int = 0) -> list[tuple[str, str | None, str | None]]:
+        return [(each["field"], each["before"], each["after"]) for each in told[action][at]["changes"]]
+
+    assert changes("project.change", 1) == [("name", "Old", "New")]
+    assert changes("project.change") == [("recording", "off", "3 days, without email")]
+    assert changes("membership.put") == [("user", user, user), ("role", "member", "owner")]
+    assert changes("key.change") == [
+        ("expires", "2030-03-17 17:46:40 UTC", "none"),
+        ("models", "all", "a*, b"),
+    ]
+    assert changes("limit.change") == [("amount", "10.00", "12.50")]
+    assert told["limit.change"][0]["about"] == f"project {project} cost month"
+    assert told["limit.change"][0]["detail"] == {"amount": 12_500_000_000}
+    assert ("amount", None, "10.00") in changes("limit.create")
+    assert ("input", None, "0.15 USD") in changes("price.create")
+    assert changes("price.change") == [("until", "none", "2030-03-17 17:46:40 UTC")]
+    assert told["price.change"][0]["time"].endswith(" UTC")
 
 
 async def test_an_email_address_is_one_however_it_is_written(server):

@@ -107,3 +107,19 @@ async def test_an_erasure_is_audited_and_covers_late_recordings(server):
     ]
     keep(server, kept(2))
     assert (await server.asked(server.admin, everything)).json()["data"] == []
+
+
+async def test_every_reading_is_audited_and_refusals_are_not(server):
+    keep(server, *(kept(number) for number in range(3)))
+    owner, viewer = [(await server.person(role))[1] for role in (ProjectRole.OWNER, ProjectRole.VIEWER)]
+    everything = f"{ROOT}/requests?project=default&limit=2"
+    assert (await server.asked(owner, everything)).json()["next"] == "r1"
+    assert (await server.asked(owner, f"{everything}&after=r1")).status == 200
+    assert (await server.asked(server.admin, f"{ROOT}/requests/r2")).status == 200
+    assert (await server.asked(viewer, everything)).status == 403
+    assert (await server.asked(viewer, f"{ROOT}/requests/r2")).status == 404
+    audit = (await server.asked(server.admin, f"{ROOT}/audit?target=default")).json()["data"]
+    read = [entry for entry in audit if entry["action"] == "project.read_requests"]
+    assert [entry["detail"] for entry in read] == [{"request": "r2"}, {"requests": 1}, {"requests": 2}]
+    assert len({entry["actor"] for entry in read}) == 2
+    assert "r1" not in str([entry["detail"] for entry in audit]), "a place to go on from is not read"

@@ -58,8 +58,12 @@ def test_changes_take_the_place_of_what_was_and_leave_entries(rules, tenancy):
     entries = tenancy.audit(10)
     actions = ["limit.remove", "price.change", "limit.change", "price.create", "limit.create"]
     assert [entry.action for entry in entries] == actions
-    assert json.loads(entries[1].detail) == {"until": 5_000}
-    assert json.loads(entries[2].detail) == {"amount": 60, "window": None}
+    about = {"models": "cantor*", "currency": "USD"}
+    assert json.loads(entries[1].detail) == {"until": 5_000, "before": {"until": None}, "about": about}
+    changed = json.loads(entries[2].detail)
+    assert changed.pop("before") == {"amount": MINUTE.amount, "window": MINUTE.window}
+    assert changed.pop("about")["target"] == MINUTE.target
+    assert changed == {"amount": 60, "window": None}
     assert json.loads(entries[0].detail)["amount"] == 60
 
 

@@ -81,6 +81,10 @@ class Admin:
         answer = self._client.call("DELETE", _join_path(path, {}))
         return answer if isinstance(answer, dict) else {}
 
+    def erase(self, *path: str, **query: str) -> Card:
+        """Removes what a query selects, and returns what was removed."""
+        return self._call("DELETE", path, query)
+
     def _call(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
     ) -> Card:

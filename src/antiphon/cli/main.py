@@ -15,7 +15,18 @@ import typer
 
 import antiphon
 from antiphon.cli import options
-from antiphon.cli.commands import keys, knowledge, limits, lora, models, prices, projects, store, usage
+from antiphon.cli.commands import (
+    keys,
+    knowledge,
+    limits,
+    lora,
+    models,
+    prices,
+    projects,
+    requests,
+    store,
+    usage,
+)
 
 if TYPE_CHECKING:
     from antiphon.cli.serve_options import ServeOptions
@@ -52,6 +63,7 @@ app.add_typer(keys.app)
 app.command("audit")(keys.audit)
 app.add_typer(limits.app)
 app.add_typer(prices.app)
+app.add_typer(requests.app)
 app.add_typer(usage.app)
 app.add_typer(store.app)
 

@@ -1,6 +1,7 @@
 """How commands print: results on standard output, notes on standard error, errors with an exit status."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,6 +113,21 @@ def format_time(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):  # beyond the calendar
         return str(seconds)
+
+
+SHOWN_UNITS = 2
+UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def format_duration(seconds: float) -> str:
+    """Formats a time by its two largest units, rounded up: `6d 4h`, `35s`."""
+    parts: list[str] = []
+    left = math.ceil(seconds)
+    for unit, size in UNITS:
+        if left >= size and len(parts) < SHOWN_UNITS:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    return " ".join(parts) or "now"
 
 
 class CallFailed(Exception):

@@ -34,6 +34,16 @@ def format_decimal(amount: int) -> str:
     return f"{units}.{fraction:0{DIGITS}}".rstrip("0").rstrip(".")
 
 
+CENTS = 2
+"""The fewest decimals of money that people read."""
+
+
+def format_money(amount: int) -> str:
+    """Returns nano-units for people: exact, with at least two decimals, and thousands apart."""
+    units, fraction = divmod(amount, NANO)
+    return f"{units:,}." + f"{fraction:0{DIGITS}}".rstrip("0").ljust(CENTS, "0")
+
+
 MILLION = 1_000_000
 
 

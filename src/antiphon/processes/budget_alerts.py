@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import BudgetWarning, Measure
-from antiphon.domain.prices import format_decimal
+from antiphon.domain.prices import format_money
 from antiphon.errors import StoreUnavailable
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.settings.tenancy import LimitsSettings
@@ -100,7 +100,7 @@ def build_id(warning: BudgetWarning) -> str:
 
 def format_amount(measure: Measure, amount: int) -> str:
     """Returns an amount as people write it: a cost in units of the currency."""
-    return format_decimal(amount) if measure is Measure.COST else str(amount)
+    return format_money(amount) if measure is Measure.COST else str(amount)
 
 
 def encode_warning(warning: BudgetWarning) -> bytes:

@@ -1,6 +1,6 @@
 """Kept requests of projects: its owners and the operator turn this on, read the requests and erase them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from antiphon.domain.identity import Actor
@@ -36,17 +36,40 @@ class RequestLog:
 
     async def list_records(
         self, actor: Actor, project: str, most: int, before: tuple[int, str] | None
-    ) -> Sequence[RecordedRequest]:
-        """Lists kept requests before a time and id, latest first. Raises NotFound and PermissionDenied."""
+    ) -> tuple[Sequence[RecordedRequest], bool]:
+        """Lists kept requests before a time and id, latest first, and whether there are more. Notes in the
+        audit that they were read. Raises NotFound and PermissionDenied."""
         self._require_owner(actor, project)
-        return await self._changes.run_in_thread(lambda: self._records.page(project, most, before))
+
+        def read() -> tuple[Sequence[RecordedRequest], bool]:
+            records = self._records.page(project, most + 1, before)
+            self._note_reading(actor, project, {"requests": min(len(records), most)})
+            return records[:most], len(records) > most
+
+        return await self._changes.run_in_thread(read)
 
     async def get_record(self, actor: Actor, id_: str) -> RecordedRequest:
-        """Raises NotFound, also where the actor may not read it."""
+        """Returns a kept request, and notes in the audit that it was read. Raises NotFound, also where the
+        actor may not read it."""
+        record = await self.find_place(actor, id_)
+
+        def note() -> None:
+            self._note_reading(actor, record.project, {"request": record.id})
+
+        await self._changes.run_in_thread(note)
+        return record
+
+    async def find_place(self, actor: Actor, id_: str) -> RecordedRequest:
+        """Returns a kept request to go on from, which nobody is shown. Raises NotFound, also where the actor
+        may not read it."""
         record = await self._changes.run_in_thread(lambda: self._records.find_record(id_))
         if record is None or not self._is_owner(actor, record.project):
             raise NotFound(f"there is no kept request {id_[:100]}")
         return record
+
+    def _note_reading(self, actor: Actor, project: str, what: Mapping[str, object]) -> None:
+        """Writes the audit entry of a reading, before its answer."""
+        self._records.note_reading(project, what, self._changes.attribute_to(actor))
 
     async def erase(self, actor: Actor, project: str) -> int:
         """Removes a project's kept requests, and those of earlier requests that still wait in any process.

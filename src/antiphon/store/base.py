@@ -54,6 +54,11 @@ class ChangeAuthor:
     """The directory's revision that the change was checked against; None applies it to any revision."""
 
 
+AUDIT_BEFORE, AUDIT_ABOUT = "before", "about"
+"""Parts of an audit entry's detail beside the new values: the earlier values of the same fields, and the
+fields that say what was changed."""
+
+
 class StaleDirectory(Exception):
     """Another process changed the directory after a change was checked, so nothing was written. It never
     leaves `services.changes`."""
@@ -183,6 +188,9 @@ class RecordStore(Protocol):
     def expire(self, now: int) -> int:
         """Removes the records and the summaries that have expired by now (Unix seconds). Returns the number
         of records."""
+
+    def note_reading(self, project: str, what: Mapping[str, object], author: ChangeAuthor) -> None:
+        """Writes an audit entry about records that somebody reads. Raises StoreUnavailable."""
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
         """Removes all records and summaries of a project, and refuses later ones that began before `until`

@@ -20,7 +20,7 @@ from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
-from antiphon.store.base import ChangeAuthor, StaleDirectory
+from antiphon.store.base import AUDIT_BEFORE, ChangeAuthor, StaleDirectory
 from antiphon.store.database import Database
 from antiphon.telemetry.logs import record
 
@@ -43,10 +43,12 @@ class Change:
         self.connection.execute(table.insert(), dict(values))
 
     def put(self, table: sa.Table, values: Mapping[str, object], noun: str) -> dict[str, object]:
-        """Updates the row with that id. Returns the values that differ from before. Raises NotFound."""
+        """Updates the row with that id. Returns the values that differ, with the earlier ones under
+        AUDIT_BEFORE. Raises NotFound."""
         before = self.require(table, str(values["id"]), noun)
         self.connection.execute(table.update().where(table.c.id == values["id"]).values(**values))
-        return {name: value for name, value in values.items() if before[name] != value}
+        changes = {name: value for name, value in values.items() if before[name] != value}
+        return {**changes, AUDIT_BEFORE: {name: before[name] for name in changes}} if changes else {}
 
     def require(self, table: sa.Table, id_: str, noun: str) -> Row:
         """Returns the row with that id. Raises NotFound."""

@@ -1,6 +1,7 @@
 """Requests and answers that projects keep, in a database."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -58,6 +59,11 @@ class SqlRecords:
         with self._database.writing() as connection:
             connection.execute(schema.summaries.delete().where(schema.summaries.c.expires <= now))
             return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
+
+    def note_reading(self, project: str, what: Mapping[str, object], author: ChangeAuthor) -> None:
+        row = {"at": author.at, "actor": author.actor, "action": "project.read_requests", "target": project}
+        with self._database.writing() as connection:
+            connection.execute(schema.audit.insert(), row | {"detail": json.dumps(what), "revision": None})
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
         """Deletes a project's recorded requests and its summaries. Returns the number of requests and the new

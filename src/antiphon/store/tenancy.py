@@ -12,7 +12,7 @@ from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
-from antiphon.store.base import ChangeAuthor, Directory, KeptKey
+from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE, ChangeAuthor, Directory, KeptKey
 from antiphon.store.changes import change_directory, describe_row, read_revision
 from antiphon.store.database import Database
 from antiphon.store.directory import read_changes, read_directory
@@ -82,12 +82,15 @@ class SqlTenancy:
             change.require(schema.users, user, "user")
             there = _is_membership(schema.memberships, project, user)
             values = asdict(membership)
+            role = change.connection.execute(sa.select(schema.memberships.c.role).where(there)).scalar()
             changed = change.connection.execute(
                 schema.memberships.update().where(there).values(role=membership.role)
             )
             if not changed.rowcount:
                 change.insert(schema.memberships, values)
-            detail = {"user": user, "role": membership.role}
+            detail: dict[str, object] = {"user": user, "role": membership.role}
+            if role is not None:
+                detail |= {AUDIT_BEFORE: {"user": user, "role": role}}
             change.note("membership.put", project, detail)
         return change.revision
 
@@ -217,7 +220,9 @@ class SqlRules:
 
     def change_limit(self, limit: Limit, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "the limit cannot be changed so") as change:
-            change.note("limit.change", limit.id, change.put(schema.limits, asdict(limit), "limit"))
+            changes = change.put(schema.limits, asdict(limit), "limit")
+            about = {name: getattr(limit, name) for name in ("subject", "target", "measure", "window")}
+            change.note("limit.change", limit.id, changes | {AUDIT_ABOUT: about})
         return change.revision
 
     def remove_limit(self, id_: str, author: ChangeAuthor) -> int:
@@ -235,7 +240,9 @@ class SqlRules:
 
     def change_price(self, price: Price, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "the price cannot be changed so") as change:
-            change.note("price.change", price.id, change.put(schema.prices, asdict(price), "price"))
+            changes = change.put(schema.prices, asdict(price), "price")
+            about = {"models": price.models, "currency": price.currency}
+            change.note("price.change", price.id, changes | {AUDIT_ABOUT: about})
         return change.revision
 
     def find_other_currency(self, but: str) -> str | None:

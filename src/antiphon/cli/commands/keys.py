@@ -239,12 +239,21 @@ def _print_key(card: Card, as_json: bool) -> None:
 
 
 def _format_audit_row(card: Card) -> dict[str, str]:
-    detail = card.get("detail")
-    fields = detail.items() if isinstance(detail, dict) else ()
-    return {
-        **pick(card, "id", "at", "actor", "action", "target"),
-        "detail": " ".join(f"{name}={value}" for name, value in fields),
-    }
+    changes = card.get("changes")
+    texts = (
+        [_format_change(each) for each in changes if isinstance(each, dict)]
+        if isinstance(changes, list)
+        else []
+    )
+    about = f"{card['about']}: " if card.get("about") else ""
+    row = pick(card, "id", "at", "actor", "action", "target")
+    return {**row, "change": about + "; ".join(texts)}
+
+
+def _format_change(change: Card) -> str:
+    """Formats one field: `amount: 10.00 → 12.50`; of something new `amount: 10.00`."""
+    values = [str(change[name]) for name in ("before", "after") if change.get(name) is not None]
+    return f"{change.get('field')}: {' → '.join(values)}"
 
 
 def _format_row(card: Card) -> dict[str, str]:

@@ -7,10 +7,10 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
 from antiphon.cli.names import LIMIT, find_id, find_target
-from antiphon.cli.output import CallFailed, Card, pick, print_id, print_list, print_one
+from antiphon.cli.output import CallFailed, Card, format_duration, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
-from antiphon.domain.prices import format_decimal, parse_decimal
+from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
 
 app = options.make_group("limits", "Limits and budgets of a running server.")
@@ -94,11 +94,10 @@ def show(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show a limit, what is left of it, and the seconds until all of it is available again."""
+    """Show a limit, what is left of it, and when all of it is available again."""
     with connect_admin(url) as server:
         card = server.get("limits", _find_limit(server, limit, window, models))
-        amounts = {} if as_json else {name: _get_amount(card, name) for name in ("amount", "remaining")}
-        print_one({**card, **amounts}, as_json)
+        print_one(card if as_json else _format_status(card), as_json)
 
 
 @app.command()
@@ -145,6 +144,15 @@ def _format_row(card: Card) -> dict[str, str]:
     return {**pick(card, "id", "subject", "target"), "limit": _describe(card), **models, **pick(card, "note")}
 
 
+def _format_status(card: Card) -> Card:
+    """Formats a limit and its state: amounts, and the time until all of it is available."""
+    fields = {name: value for name, value in card.items() if name != "reset_seconds"}
+    amounts = {name: _get_amount(card, name) for name in ("amount", "remaining")}
+    seconds = card.get("reset_seconds")
+    reset = format_duration(seconds) if isinstance(seconds, int | float) else "-"
+    return {**fields, **amounts, "available_in": reset}
+
+
 def parse_limit(text: str) -> Card:
     """Parses a key's limit, such as `requests=600/minute`, `cost=12.50/month` or `concurrent=4`. Raises
     SettingsError and CallFailed."""
@@ -189,7 +197,7 @@ def _get_amount(card: Card, name: str) -> str:
     amount = card.get(name)
     if not isinstance(amount, int):
         return "-"
-    return format_decimal(amount) if card.get("measure") == Measure.COST else str(amount)
+    return format_money(amount) if card.get("measure") == Measure.COST else f"{amount:,}"
 
 
 def _describe(card: Card) -> str:

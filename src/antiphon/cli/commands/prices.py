@@ -12,6 +12,7 @@ from antiphon.cli.names import PRICE, find_id
 from antiphon.cli.options import now, parse_time
 from antiphon.cli.output import Card, pick, print_id, print_list
 from antiphon.cli.output import note as say
+from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -189,6 +190,9 @@ def _format_import(card: Card) -> dict[str, str]:
 
 def _format_row(card: Card) -> dict[str, str]:
     fields = pick(card, "id", "models", "currency", "input", "cached", "output", "request", "since")
+    for name in ("input", "cached", "output", "request"):
+        amount = parse_decimal(fields[name])
+        fields[name] = fields[name] if amount is None else format_money(amount)
     return {**fields, "state": _describe_state(card), **pick(card, "note")}
 
 

@@ -10,6 +10,13 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
 from antiphon.errors import InvalidValue
+from antiphon.http.admin.audit_changes import (
+    AuditChange,
+    describe_subject,
+    format_moment,
+    hide_context,
+    list_changes,
+)
 from antiphon.http.admin.resource import (
     CREATED,
     NO_CONTENT,
@@ -126,7 +133,8 @@ class MemberCard(Struct, frozen=True, kw_only=True):
 
 
 class AuditCard(Struct, frozen=True, kw_only=True):
-    """One change in the audit."""
+    """One change in the audit. `detail` has the new values as the server keeps them. `time`, `about` and
+    `changes` say the same in words: costs in the currency's unit, times in UTC."""
 
     object: Literal["audit_entry"] = "audit_entry"
     id: int
@@ -135,6 +143,9 @@ class AuditCard(Struct, frozen=True, kw_only=True):
     action: str
     target: str
     detail: dict[str, Any]
+    time: str
+    about: str
+    changes: list[AuditChange]
 
 
 class ProjectPage(ListPage, frozen=True, kw_only=True):
@@ -349,11 +360,15 @@ def build_member_card(membership: Membership) -> MemberCard:
 
 def build_audit_card(entry: AuditEntry) -> AuditCard:
     """Builds the card of a change."""
+    detail = msgspec.json.decode(entry.detail, type=dict[str, Any])
     return AuditCard(
         id=entry.id,
         at=entry.at,
         actor=entry.actor,
         action=entry.action,
         target=entry.target,
-        detail=msgspec.json.decode(entry.detail, type=dict[str, Any]),
+        detail=hide_context(detail),
+        time=format_moment(entry.at),
+        about=describe_subject(detail),
+        changes=list_changes(entry.action, detail),
     )
