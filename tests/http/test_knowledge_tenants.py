@@ -14,16 +14,22 @@ import pytest
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.http.admin.knowledge import KnowledgeResource
+from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.services.knowledge.erasure import KnowledgeErasure
 from antiphon.testing import EmbeddingScript
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.http.test_knowledge import TABLES, form
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.http_server import KEY, serving_edge
 from tests.support.knowledge import Knowledge, open_service
+from tests.support.knowledge_database import *  # noqa: F403
+from tests.support.knowledge_database import open_postgres
 
 MARK = "bravo"
 """Stands in every text of the other project."""
 NOWHERE = "nowhere"
+DATABASE = "in PostgreSQL"
+IN_EACH_PLACE = pytest.mark.parametrize("world", ["in files", DATABASE], indirect=True)
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
 CHANGES: dict[tuple[str, str], Any] = {
     ("PATCH", "/{table}"): {"name": "mine"},
@@ -62,8 +68,8 @@ class Tenants:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Tenants]:
-    async with keyed(folder) as plain, open_service(folder) as knowledge:
+async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIterator[Tenants]:
+    async with keyed(folder) as plain, open_service(folder, index=index) as knowledge:
         knowledge.callers.find_any = True
         jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
         pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
@@ -108,9 +114,15 @@ async def fill(made: Tenants) -> None:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[Tenants]:
-    async with opened(tmp_path) as made:
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Tenants]:
+    if getattr(request, "param", "") != DATABASE:
+        async with opened(tmp_path) as made:
+            yield made
+        return
+    index = open_postgres(request.getfixturevalue("knowledge_database"))
+    async with opened(tmp_path, index) as made:
         yield made
+    await index.aclose()
 
 
 async def list_routes(world: Tenants) -> list[tuple[str, str]]:
@@ -125,6 +137,7 @@ async def list_routes(world: Tenants) -> list[tuple[str, str]]:
     ]
 
 
+@IN_EACH_PLACE
 async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None:
     routes, before, asked = await list_routes(world), await world.show(), 0
     assert len(routes) == 14
@@ -210,6 +223,7 @@ async def test_without_a_key_nothing_is_shown(world: Tenants) -> None:
 ERASURE = f"{ROOT}/knowledge?project="
 
 
+@IN_EACH_PLACE
 async def test_a_projects_owner_and_the_operator_remove_all(world: Tenants) -> None:
     before, own = await world.show(), world.server.admin
     for who, key in world.callers.items():

@@ -12,7 +12,7 @@ from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.retrieval.base import IndexLimits
+from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
 from antiphon.retrieval.ingest.reader import SandboxedReader
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.services.knowledge.documents import DocumentJobs, IngestParts, run_jobs
@@ -48,7 +48,7 @@ class Knowledge:
     """A service and what is under it."""
 
     service: KnowledgeService
-    index: SqliteIndex
+    index: KnowledgeIndex
     jobs: DocumentJobs
     uploads: UploadFolder
     directory: Path
@@ -80,14 +80,16 @@ async def open_service(
     *,
     names: Sequence[str] = ("e",),
     limits: IndexLimits = LIMITS,
-    index: SqliteIndex | None = None,
+    index: KnowledgeIndex | None = None,
     context_length: int = 512,
 ) -> AsyncIterator[Knowledge]:
-    """A service whose files are in a directory. `index`: of an earlier service that is still open."""
+    """A service whose files are in a directory. `index`: another one, which stays open."""
     engine = ScriptedEmbeddingEngine(script, context_length=context_length)
     models = build_models(engine, names)
     embedding = ServedEmbeddingModels(models, Pipeline(models, Metrics(), restart_patience=0.0))
-    opened = index or SqliteIndex(directory / "index", SystemClock(), limits)
+    own = None if index else SqliteIndex(directory / "index", SystemClock(), limits)
+    opened = index or own
+    assert opened is not None
     uploads, callers = UploadFolder(directory / "uploads"), KnownActors(ALICE, BOB, LOCAL_ANONYMOUS)
     passing = (opened, embedding, SandboxedReader(), uploads, callers.find, SystemClock(), INGEST)
     parts = IngestParts(*passing, pause=0.01, look=LOOK_S)
@@ -96,5 +98,5 @@ async def open_service(
             service = KnowledgeService(opened, embedding, jobs, limits)
             yield Knowledge(service, opened, jobs, uploads, directory, engine, callers, models)
     finally:
-        if index is None:
-            await opened.aclose()
+        if own is not None:
+            await own.aclose()

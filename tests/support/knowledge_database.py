@@ -34,4 +34,9 @@ def knowledge_database(pgvector_database: str) -> Iterator[str]:
 
 def open_postgres(address: str, limits: IndexLimits = LIMITS) -> PostgresIndex:
     """An index over a database."""
-    return PostgresIndex(Database(address, show_details=False), SystemClock(), limits)
+    database = Database(address, show_details=False)
+    try:
+        return PostgresIndex(database, SystemClock(), limits)
+    except BaseException:
+        database.close()
+        raise

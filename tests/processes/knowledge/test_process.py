@@ -72,9 +72,9 @@ async def run_knowledge(directory: Path, settings: Settings | None = None) -> As
 
 
 @asynccontextmanager
-async def run_without_rest(directory: Path) -> AsyncIterator[Running]:
+async def run_without_rest(directory: Path, base: Settings | None = None) -> AsyncIterator[Running]:
     """Runs the process and starts it again however often it dies. The supervisor rests after three deaths."""
-    settings, over = with_knowledge(Settings(), str(directory)), asyncio.Event()
+    settings, over = with_knowledge(base or Settings(), str(directory)), asyncio.Event()
 
     async def keep(socket: str) -> None:
         while not over.is_set():

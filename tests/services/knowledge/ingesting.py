@@ -1,13 +1,16 @@
-"""A process that adds a document, to be killed: python ingesting.py DIRECTORY WORDS. It prints how many
-batches are kept."""
+"""A process that adds a document, to be killed: python ingesting.py DIRECTORY WORDS [DATABASE]. It prints how
+many batches are kept. With the address of a database the tables are there."""
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.knowledge import FileUpload, TableRequest
-from tests.support.knowledge import ALICE, act, open_service
+from tests.support.knowledge import ALICE, Knowledge, act, open_service
+from tests.support.knowledge_database import open_postgres
 
 
 def make_text(words: int) -> str:
@@ -19,8 +22,23 @@ def make_upload(words: int) -> FileUpload:
     return FileUpload("long.txt", text, chunk_size=40, chunk_overlap=0, chunk_unit=SizeUnit.CHARACTERS)
 
 
-async def main(directory: Path, words: int) -> None:
-    async with open_service(directory) as at:
+@asynccontextmanager
+async def open_place(directory: Path, address: str | None) -> AsyncIterator[Knowledge]:
+    """A service whose tables are in a directory, or in a database."""
+    if address is None:
+        async with open_service(directory) as at:
+            yield at
+        return
+    index = open_postgres(address)
+    try:
+        async with open_service(directory, index=index) as at:
+            yield at
+    finally:
+        await index.aclose()
+
+
+async def main(directory: Path, words: int, address: str | None) -> None:
+    async with open_place(directory, address) as at:
         if not await at.service.list_tables(ALICE):
             await at.service.create_table(TableRequest("t"), act())
         document = await at.service.add_document("t", make_upload(words), act())
@@ -35,4 +53,4 @@ async def main(directory: Path, words: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))

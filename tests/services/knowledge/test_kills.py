@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval.base import DocumentState
-from tests.services.knowledge.ingesting import make_text
+from tests.services.knowledge.ingesting import make_text, open_place
 from tests.services.knowledge.test_documents import list_texts, until, wait_for
 from tests.support.docs import ROOT
-from tests.support.knowledge import open_service
+from tests.support.knowledge_database import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 
-def kill_after(directory: Path, words: int, reports: int) -> int:
+def kill_after(directory: Path, words: int, reports: int, address: str | None) -> int:
     """Runs the process until it has reported so often. Returns how many batches it had kept by then."""
     command = [sys.executable, "-m", "tests.services.knowledge.ingesting", str(directory), str(words)]
+    command += [address] if address else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         seen = [int(line) for _, line in zip(range(reports), process.stdout, strict=False)]
@@ -33,13 +34,17 @@ def kill_after(directory: Path, words: int, reports: int) -> int:
         ),
     ],
 )
-async def test_a_killed_ingest_goes_on(tmp_path: Path, words: int, kills: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("place", ["files", "database"])
+async def test_a_killed_ingest_goes_on(
+    tmp_path: Path, words: int, kills: tuple[int, ...], place: str, request: pytest.FixtureRequest
+) -> None:
+    address = request.getfixturevalue("knowledge_database") if place == "database" else None
     at_least = 0
     for reports in kills:
-        seen = kill_after(tmp_path, words, reports)
+        seen = kill_after(tmp_path, words, reports, address)
         assert seen >= at_least  # nothing that was kept is lost
         at_least = seen
-    async with open_service(tmp_path) as at:
+    async with open_place(tmp_path, address) as at:
         document = await wait_for(at, DocumentState.READY)
         texts = await list_texts(at)
         assert " ".join(texts) == make_text(words)
