@@ -113,6 +113,7 @@ BORDERS = {
         "antiphon.processes.coordinator.frames",
         "antiphon.processes.knowledge.frames",
         "antiphon.engines.host.frames",
+        "antiphon.engines.host.ray.frames",
         "antiphon.ledger.records",
         "antiphon.retrieval.ingest.extract",
     ),
@@ -138,6 +139,9 @@ BORDERS = {
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
     "uvicorn": ("antiphon.http", "antiphon.assembly"),
+    # Of the extra ray: the processes of a cluster alone import them.
+    "ray": ("antiphon.engines.host.ray",),
+    "grpc": ("antiphon.engines.host.ray.probe",),
     "uvloop": (
         "antiphon.http",
         "antiphon.engines.host",

@@ -20,6 +20,7 @@ ASSIGNMENT = re.compile(r"^[A-Z_]+=")
 
 RUN = {"curl", "antiphon", "export", "."}
 OUTSIDE = {"sudo", "pip", "hf", "git", "asciinema", "docker", "kubectl", "mkdir", "pg_dump", "pg_restore"}
+OUTSIDE |= {"ray", "serve"}
 """Programs of others that install or need the internet."""
 
 HERE = {"chat", "doctor", "bench", "config", "version", "models list"}

@@ -46,6 +46,12 @@ Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a fre
 Workers = Annotated[
     int | None, typer.Option(help="HTTP processes, which share everything. [1]", min=1, max=64)
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Run models on a Ray cluster: local starts one on this machine, HOST:PORT joins one. [none]"
+    ),
+]
 Sequences = Annotated[int | None, typer.Option(help="Choices that run at once, for each model. [8]")]
 ContextLength = Annotated[
     int | None, typer.Option(help="Tokens of one sequence. [what the model has and the memory holds]")
@@ -70,6 +76,7 @@ SERVING: dict[str, object] = {
     "host": Host,
     "port": Port,
     "workers": Workers,
+    "cluster": Cluster,
     "sequences": Sequences,
     "context_length": ContextLength,
     "threads": Threads,

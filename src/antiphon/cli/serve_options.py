@@ -191,12 +191,13 @@ def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
 
     server = pick_given(host="host", port="port", workers="workers")
     log = pick_given(level="log_level", format="log_format")
+    cluster = pick_given(address="cluster")
     shared = pick_given(
         sequences="sequences", context_length="context_length", threads="threads", exact="exact"
     )
     config = values["config"]
     return ServeOptions(
-        {"server": server, "log": log},
+        {"server": server, "log": log, "cluster": cluster},
         texts("model"),
         shared,
         config if isinstance(config, Path) else None,

@@ -30,7 +30,7 @@ string. `antiphon.testing.check_token_engine` checks the contract:
   raised.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -491,6 +491,15 @@ class TokenEngine(Protocol):
 
     async def aclose(self) -> None:
         """Ends every sequence and frees the model."""
+
+
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """A token engine that computes on other machines, all of which can be away for a while."""
+
+    def watch_absence(self, notify: Callable[[str], None]) -> None:
+        """Calls `notify` now and whenever this changes: with the reason why no call can be served, or with an
+        empty text."""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ A host that is added while the server runs serves nothing until it is ready and 
 import asyncio
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +14,10 @@ from pathlib import Path
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
 from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, News, Status
+from antiphon.engines.host.ray.config import ClusterAddress
 from antiphon.engines.host.runtime import build_socket_path
 from antiphon.errors import AntiphonError
+from antiphon.processes.cluster import DRIVER, ReplicaEngine, build_driver_config, filter_ray_environment
 from antiphon.processes.ipc import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
 from antiphon.settings.models import ModelSettings
@@ -89,14 +92,17 @@ class EngineHosts:
         factory: str,
         tell: Callable[[bytes], None],
         on_change: Callable[[], None],
+        cluster: ClusterAddress | None = None,
     ) -> None:
         """`factory`: `module:attribute` of the token engine. `tell`: sends a line to all HTTP processes.
-        `on_change`: called when a host becomes ready or stops being ready."""
+        `on_change`: called when a host becomes ready or stops being ready. `cluster`: where the models of the
+        cluster run."""
         self._settings = settings
         self._runtime = runtime
         self._factory = factory
         self._tell = tell
         self._on_change = on_change
+        self._cluster = cluster
         self._numbers = itertools.count()
         self._serving = {model.name: self.make(model) for model in settings.models}
         self._others: set[EngineHost] = set()
@@ -160,8 +166,13 @@ class EngineHosts:
             f"the engine of {model.name}",
             lambda: self._start(find()),
             lambda state, info: self._update(find(), state, info),
+            paced=self._is_driver(model),  # the cluster can always come back
             on_report=lambda status: self._receive(find(), status),
         )
+
+    def _is_driver(self, model: ModelSettings) -> bool:
+        """Whether the host of a model is a driver of the cluster."""
+        return self._cluster is not None and model.cluster
 
     def _receive(self, host: EngineHost, status: Status) -> None:
         """Passes on the report of a host about the use of its model. A host that unloads is not started
@@ -208,21 +219,34 @@ class EngineHosts:
 
     async def _start(self, host: EngineHost) -> Child:
         settings, model = self._settings, host.model
+        cluster = self._cluster if model.cluster else None
+        load = build_load_spec(model, settings)
+        factory = VLLM_ENGINE if model.engine == "vllm" else self._factory
 
         def configuration(status_fd: int) -> bytes:
-            return to_line(
+            own = to_line(
                 HostConfig(
                     name=model.name,
-                    factory=VLLM_ENGINE if model.engine == "vllm" else self._factory,
-                    load=build_load_spec(model, settings),
+                    factory=factory,
+                    load=load,
                     socket=host.socket,
                     status_fd=status_fd,
                     log_level=settings.log.level,
                     log_format=settings.log.format,
-                    user=settings.engine.user,
+                    user=settings.engine.user if cluster is None else None,
                     keep_alive=model.keep_alive,
                 )
             )
+            if cluster is None:
+                return own
+            engine = ReplicaEngine(factory, load)
+            return own + to_line(
+                build_driver_config(model, settings, cluster, engine, waits=host.info is not None)
+            )
+
+        if cluster is not None:
+            environment = filter_ray_environment(os.environ)
+            return await start_child([sys.executable, "-P", "-m", DRIVER], configuration, environment)
 
         command = [model.interpreter or choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
         prefixes = VLLM_PREFIXES if model.engine == "vllm" else ()

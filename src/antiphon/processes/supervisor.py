@@ -1,6 +1,7 @@
 """Starts, watches and ends every process of one server, and binds its TCP socket.
 
-    supervisor ─┬─ engine host of each model     (python -m antiphon.engines.host)
+    supervisor ─┬─ Ray node, in a cluster        (python -m antiphon.engines.host.ray.node; `cluster`)
+                ├─ engine host of each model     (python -m antiphon.engines.host)
                 ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
                 ├─ coordinator, of several       (python -m antiphon.processes.coordinator)
                 └─ knowledge, from its first use (python -m antiphon.processes.knowledge; `knowledge_host`)
@@ -30,6 +31,7 @@ from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.control import CoordinatorConfig, HttpConfig
 from antiphon.engines.host.runtime import build_coordinator_path, create_runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError
+from antiphon.processes.cluster import ClusterNode, find_cluster
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge_host import KnowledgeHost
@@ -47,6 +49,9 @@ RELOAD_SIGNAL = signal.SIGUSR1
 on every platform, unlike real-time signals."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+NODE_DEADLINE = 15.0
+"""Seconds that the node of a cluster gets to end Ray's processes."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
@@ -94,13 +99,18 @@ def supervise(
         signal.signal(number, signal.SIG_IGN)  # replaced once there are HTTP processes
     if settings.engine.user is not None:
         find_other_user(settings.engine.user)  # raises an error before any process is started
+    cluster = find_cluster(settings)  # raises an error before any process is started
     with bind(settings.server.host, settings.server.port) as listener, create_runtime_directory() as runtime:
-        supervisor = _Supervisor(settings, listener, runtime, programs, on_replaced)
+        node = None if cluster is None else ClusterNode(settings, cluster, runtime)
+        if node is None:
+            open_port(listener)
+        supervisor = _Supervisor(settings, listener, runtime, programs, on_replaced, node)
         return asyncio.run(supervisor.run(on_serving, reload))
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds a listening TCP socket and returns it. Raises AddressUnavailable with the remedy."""
+    """Binds a TCP socket and returns it. `open_port` has it listen. Raises AddressUnavailable with the
+    remedy."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -113,11 +123,19 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError as problem:
         listener.close()
         raise AddressUnavailable(_explain_bind_error(problem, host, port)) from None
     return listener
+
+
+def open_port(listener: socket.socket) -> None:
+    """Has a bound socket listen. Raises AddressUnavailable with the remedy."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as problem:
+        host, port = listener.getsockname()[:2]
+        raise AddressUnavailable(_explain_bind_error(problem, host, port)) from None
 
 
 def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
@@ -166,6 +184,7 @@ class _Supervisor:
         runtime: Path,
         programs: Programs,
         replaced: Callable[[str | None], None],
+        node: ClusterNode | None,
     ) -> None:
         self._settings = settings
         self._listener = listener
@@ -179,7 +198,15 @@ class _Supervisor:
             self._fail,
             replaced,
         )
-        self._hosts = EngineHosts(settings, runtime, programs.engine, self._workers.tell, self._note_progress)
+        self._node = node
+        self._hosts = EngineHosts(
+            settings,
+            runtime,
+            programs.engine,
+            self._workers.tell,
+            self._note_progress,
+            None if node is None else node.address,
+        )
         self._coordinator = ChildWatch(
             "the coordinator", self._start_coordinator, lambda *_: None, paced=True
         )
@@ -194,6 +221,7 @@ class _Supervisor:
         the server."""
         self._watch_signals()
         async with asyncio.TaskGroup() as group:
+            await self._join_cluster(group)
             reloads = Reloads(self._list_reloadable(), reload, group)
             self._workers.on_question = reloads.request_for
             loads = ModelLoads(self._hosts, self._settings.engine.memory_budget, group)
@@ -205,13 +233,8 @@ class _Supervisor:
                 group.create_task(reloads.keep()),
                 group.create_task(loads.keep()),
             ]
-            for host in self._hosts.list_serving():
-                if host.is_on_request:
-                    continue
-                group.create_task(self._keep_host(host))
-            if self._has_coordinator:
-                group.create_task(self._coordinator.keep_running())
-            group.create_task(self._workers.keep())
+            if not self._stop.is_set():
+                self._start_children(group)
             await self._stop.wait()
             for task in for_now:
                 task.cancel()
@@ -219,6 +242,33 @@ class _Supervisor:
         if self._failure is not None:
             raise self._failure
         return 0
+
+    def _start_children(self, group: asyncio.TaskGroup) -> None:
+        """Starts the engine hosts, the coordinator and the HTTP processes."""
+        for host in self._hosts.list_serving():
+            if not host.is_on_request:
+                group.create_task(self._keep_host(host))
+        if self._has_coordinator:
+            group.create_task(self._coordinator.keep_running())
+        group.create_task(self._workers.keep())
+
+    async def _join_cluster(self, group: asyncio.TaskGroup) -> None:
+        """Starts or joins the cluster, if there is one, and opens the port after that. Ends the server if the
+        cluster cannot be used."""
+        node = self._node
+        if node is None:
+            return
+        group.create_task(node.keep())
+        stopping, settling = group.create_task(self._stop.wait()), group.create_task(node.settled.wait())
+        await asyncio.wait((stopping, settling), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        settling.cancel()
+        try:
+            if node.error is not None:
+                raise node.error
+            open_port(self._listener)
+        except AntiphonError as error:
+            self._fail(error)
 
     def _watch_signals(self) -> None:
         """Handles the signals that end the server or replace its HTTP processes."""
@@ -269,6 +319,8 @@ class _Supervisor:
                 watch.kill()
             if self._knowledge is not None:
                 self._knowledge.watch.kill()
+            if self._node is not None:
+                self._node.watch.kill()
         self._stop.set()
 
     async def _end_all(self) -> None:
@@ -281,6 +333,8 @@ class _Supervisor:
                 group.create_task(watch.stop(HOST_DEADLINE))
             if self._knowledge is not None:
                 group.create_task(self._knowledge.stop(HOST_DEADLINE))
+        if self._node is not None:  # after the drivers, which Ray would end
+            await self._node.watch.stop(NODE_DEADLINE)
 
     # --- the HTTP processes and the coordinator ------------------------------------------------------------
 

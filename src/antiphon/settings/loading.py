@@ -18,6 +18,7 @@ import msgspec
 
 from antiphon import validation_messages
 from antiphon.errors import SettingsError
+from antiphon.settings.cluster import require_cluster
 from antiphon.settings.models import ModelSettings, require_engine_settings
 from antiphon.settings.providers import (
     PROVIDER_NAME,
@@ -53,6 +54,8 @@ Layers = Sequence[tuple[SourceKind, Mapping[str, object]]]
 
 def format_flag(section: str, name: str) -> str:
     """Returns the flag of a setting, as the command line has it."""
+    if section == "cluster" and name == "address":
+        return "--cluster"
     prefix = "log-" if section == "log" else ""
     return f"--{prefix}{name.replace('_', '-')}"
 
@@ -135,6 +138,7 @@ def load_settings(
     _require_safe_listener(settings.server, settings.keys.enabled)
     require_complete_webhook(settings.limits)
     require_complete_oidc(settings.oidc, settings.keys.enabled)
+    require_cluster(settings.cluster, settings.models)
     _require_unique_names(settings.models)
     require_engine_settings(settings.models)
     require_routed_models(routed, providers, [model.name for model in settings.models])
@@ -325,7 +329,12 @@ def _describe_value(tree: Mapping[str, object], path: str) -> str:
         return "a table"
     if isinstance(value, list):
         return "a list"
-    if "api_key" in path or path == "key" or path.startswith("headers") or "@" in str(value):
+    if (
+        "api_key" in path
+        or path in ("key", "cluster.token")
+        or path.startswith("headers")
+        or "@" in str(value)
+    ):
         return "a number" if isinstance(value, int | float) else "what it is"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -127,6 +127,38 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor_parallel: Annotated[
         int, Meta(description="Devices over which vLLM splits each layer.", ge=1, le=64)
     ] = 1
+    cluster: Annotated[
+        bool,
+        Meta(
+            description="Whether the model runs in the cluster, where the server has one; otherwise it runs "
+            "in a process of this server."
+        ),
+    ] = True
+    replicas: Annotated[
+        int, Meta(description="Replicas in the cluster; with max_replicas the fewest.", ge=1, le=1000)
+    ] = 1
+    max_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(
+            description="Most replicas in the cluster: replicas are added while more sequences run and wait "
+            "than all replicas have places for; none keeps their number."
+        ),
+    ] = None
+    replica_cpus: Annotated[
+        Annotated[float, Meta(gt=0, le=1024)] | None,
+        Meta(description="CPUs that each replica takes; none is its threads, or 1."),
+    ] = None
+    replica_gpus: Annotated[
+        float,
+        Meta(description="GPUs that each replica takes, all of one machine; a part shares one.", ge=0, le=64),
+    ] = 0.0
+    replica_resources: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[^\s=]+=[0-9]{1,6}(\.[0-9]{1,4})?$")], ...],
+        Meta(
+            description="Other resources that each replica takes, each NAME=NUMBER, as the cluster's "
+            "machines name them."
+        ),
+    ] = ()
 
 
 LLAMA_ONLY = frozenset({"exact", "kv_type", "layout", "step_latency", "weights", "load", "keep_alive"})

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.errors import SettingsError
+from antiphon.settings.cluster import ClusterSettings
 from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import (
@@ -80,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
+    cluster: ClusterSettings = ClusterSettings()
     hub: HubSettings = HubSettings()
     lora: LoraSettings = LoraSettings()
     keys: KeysSettings = KeysSettings()
@@ -101,6 +103,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: tuple[str, ...] = (
     "server",
     "engine",
+    "cluster",
     "hub",
     "lora",
     "keys",

@@ -66,6 +66,33 @@ async def test_a_lost_connection_kills_started_calls_only() -> None:
             assert isinstance(await failure(events), EngineDied)
 
 
+async def test_a_host_that_can_serve_no_call_refuses_at_once() -> None:
+    async with linked(endless()) as link, asyncio.timeout(PATIENCE):
+        running = link.client.generate(asking())
+        assert isinstance(await anext(running), SequenceStarted)
+        link.host.note_absence("no replica of cantor runs")
+        await until(link.client, EngineState.RESTARTING)
+        with pytest.raises(EngineUnavailable, match="no replica of cantor runs") as refusal:
+            await link.client.info()
+        assert refusal.value.retry_after
+        assert isinstance(await anext(running), Steps)
+        link.host.note_absence("")
+        await until(link.client, EngineState.READY)
+        assert (await link.client.info()).load.running == 1
+        await running.aclose()
+
+
+async def test_a_new_connection_is_told_that_no_call_can_be_served() -> None:
+    with short_directory() as place:
+        path = str(place / "0.sock")
+        async with serve_engine(endless(), path) as host:
+            host.note_absence("no replica")
+            async with open_host_engine(path, "cantor") as client, asyncio.timeout(PATIENCE):
+                await until(client, EngineState.RESTARTING)
+                host.note_absence("")
+                await until(client, EngineState.READY)
+
+
 async def failure(events) -> Exception | None:
     """What the stream ends with."""
     try:

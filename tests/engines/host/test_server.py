@@ -10,7 +10,7 @@ import pytest
 from antiphon.domain.models import Load
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import open_host_engine
-from antiphon.engines.host.frames import TO_GATEWAY, CancelCall, GenerateCall, StepsReply
+from antiphon.engines.host.frames import TO_GATEWAY, AbsenceNotice, CancelCall, GenerateCall, StepsReply
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
 from antiphon.processes.ipc import HEADER, MAX_FRAME, FrameReader, Hello
@@ -85,7 +85,7 @@ async def test_cancel_ends_one_sequence_and_nothing_more_is_said_of_it() -> None
         calls = []
         async with asyncio.timeout(PATIENCE):
             async for group in messages(peer, heard):
-                calls += [message.call for message in group if not isinstance(message, Hello)]
+                calls += [message.call for message in group if not isinstance(message, Hello | AbsenceNotice)]
                 if calls[-20:] == [2] * 20:
                     break
         peer.writer.close()

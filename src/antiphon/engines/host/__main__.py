@@ -9,21 +9,23 @@ credential.
 
 import asyncio
 import faulthandler
-import importlib
 import logging
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
-from antiphon.engines.base import TokenEngine
-from antiphon.engines.host.confine import confine
+from antiphon.engines.base import RemoteEngine, TokenEngine
+from antiphon.engines.host.confine import OPEN_FILES, confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.idle import HostOrders, IdleUnloading, unload_idle
 from antiphon.engines.host.runtime import leave_directory
-from antiphon.engines.host.server import serve_engine
+from antiphon.engines.host.server import create_engine, serve_engine
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.processes.ipc import FrameError, bind_private, from_line, remove_socket
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
@@ -43,40 +45,61 @@ new engine."""
 def main() -> None:
     """Runs the process. It ends by `os._exit`, because threads of the engine's library cannot be joined in
     time."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     lifeline = Lifeline()
     try:
         config = from_line(lifeline.read_line(), HostConfig)
     except (EOFError, FrameError) as problem:
         sys.exit(f"an engine host is started by the supervisor, with its configuration on stdin: {problem}")
+    run_host(lifeline, config, partial(create_engine, config.factory))
+
+
+def run_host(
+    lifeline: Lifeline,
+    config: HostConfig,
+    create: Callable[[], TokenEngine],
+    open_files: int = OPEN_FILES,
+) -> NoReturn:
+    """Runs an engine host to its end. `create`: makes the engine. `open_files`: how many files it may
+    open."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     configure(config.log_level, config.log_format)
     pipe = StatusPipe(config.status_fd)
     try:
-        sock = _confine_host(config)
+        sock = _confine_host(config, open_files)
     except AntiphonError as error:
         pipe.report_failure(error)
         sys.exit(1)
     orders = HostOrders()
     lifeline.watch(on_line=orders.receive, on_end=lambda: _abandon(config.socket))
-    status = asyncio.run(_host(config, pipe, sock, orders))
+    status = asyncio.run(_host(config, create, pipe, sock, orders))
     logging.shutdown()
     os._exit(status)
 
 
-def _confine_host(config: HostConfig) -> socket.socket | None:
+def _confine_host(config: HostConfig, open_files: int) -> socket.socket | None:
     """Gives up rights that the engine does not need. If the host becomes another user, which could not bind a
     socket in the runtime directory, binds the socket before that and returns it. Raises SettingsError."""
     if config.user is None:
-        confine()
+        confine(open_files=open_files)
         return None
     sock = bind_private(config.socket)
     library = [config.load.library] if config.load.library else []
-    confine(config.user, [Path(__file__).parent, Path(os.__file__).parent, config.load.model, *library])
+    needed: list[str | os.PathLike[str]] = [
+        Path(__file__).parent,
+        Path(os.__file__).parent,
+        config.load.model,
+        *library,
+    ]
+    confine(config.user, needed, open_files)
     return sock
 
 
 async def _host(
-    config: HostConfig, status: StatusPipe, sock: socket.socket | None, orders: HostOrders
+    config: HostConfig,
+    create: Callable[[], TokenEngine],
+    status: StatusPipe,
+    sock: socket.socket | None,
+    orders: HostOrders,
 ) -> int:
     """Loads the model, serves calls until stopped, and frees the model. Returns the exit status."""
     stop = asyncio.Event()
@@ -85,7 +108,7 @@ async def _host(
     loop.add_signal_handler(signal.SIGTERM, lambda: os._exit(0))  # nothing to drain while loading
     status.report_loading()
     try:
-        engine = _create_engine(config.factory)
+        engine = create()
         info = await engine.load(config.load)
     except AntiphonError as error:
         status.report_failure(error)
@@ -98,6 +121,8 @@ async def _host(
         return 1
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with serve_engine(engine, config.socket, sock=sock) as host:
+        if isinstance(engine, RemoteEngine):
+            engine.watch_absence(host.note_absence)
         faulthandler.enable()  # from here on, a crash of the library prints a traceback
         status.report_ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
@@ -110,13 +135,6 @@ async def _host(
         await host.drain(DRAIN)
     await engine.aclose()
     return 0
-
-
-def _create_engine(factory: str) -> TokenEngine:
-    """Calls the function that `factory` names as `module:attribute`, and returns the engine that it makes."""
-    module, _, attribute = factory.partition(":")
-    engine: TokenEngine = getattr(importlib.import_module(module), attribute)()
-    return engine
 
 
 def _abandon(path: str) -> None:

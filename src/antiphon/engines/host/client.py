@@ -28,6 +28,7 @@ from antiphon.engines.base import (
 from antiphon.engines.host.control import EngineNews
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
+    AbsenceNotice,
     AddAdapterCall,
     CancelCall,
     CheckCall,
@@ -110,6 +111,8 @@ class HostTokenEngine:
         """The adapters that the host refused after it was restarted."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None
+        self._absence = ""
+        """Why the connected host can serve no call now; empty if it can."""
         self._settled = asyncio.Event()
         self.generation = 0
         """The number of connections so far. What the host tells about its model is valid for one
@@ -118,11 +121,11 @@ class HostTokenEngine:
     # --- standing -------------------------------------------------------------------------------------------
 
     def state(self) -> EngineState:
-        """READY while the connection is open and the host has sent its Hello."""
+        """READY while the connection is open, the host has sent its Hello and can serve calls."""
         if self._given_up is not None:
             return EngineState.FAILED
         if self._channel is not None:
-            return EngineState.READY
+            return EngineState.RESTARTING if self._absence else EngineState.READY
         if self._parking is not None:
             return self._parking.state
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
@@ -229,6 +232,7 @@ class HostTokenEngine:
     def _drop(self, reason: str) -> None:
         """Ends every call with an error. The error depends on whether the call's sequence had started."""
         self._channel = None
+        self._absence = ""
         if self._given_up is None:
             self._settled.clear()
         self._pending_reloads.clear()
@@ -278,6 +282,8 @@ class HostTokenEngine:
         channel = self._channel
         if channel is None or self._given_up is not None:
             raise self._build_absence()
+        if self._absence:
+            raise EngineUnavailable(self._absence, retry_after=RETRY_AFTER)
         number, call = next(self._numbers), call or PendingCall()
         try:
             encoded = channel.encode(asking(number))
@@ -298,6 +304,9 @@ class HostTokenEngine:
         second Hello."""
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
+        if isinstance(message, AbsenceNotice):
+            self._absence = message.reason
+            return
         if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
             call = self._calls.get(message.call)
             if call is not None:

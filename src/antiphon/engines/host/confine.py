@@ -33,14 +33,16 @@ OOM_SCORE = Path("/proc/self/oom_score_adj")
 PR_SET_NO_NEW_PRIVS = 38
 
 
-def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = ()) -> None:
+def confine(
+    user: str | None = None, needed: Iterable[str | os.PathLike[str]] = (), open_files: int = OPEN_FILES
+) -> None:
     """Gives up rights for good. Call it before a second thread starts.
 
     Raises SettingsError if the process cannot become that user, or could then not read a needed path.
     """
     _be_first_to_go()
     _lower_limit(resource.RLIMIT_CORE, 0)
-    _lower_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _lower_limit(resource.RLIMIT_NOFILE, open_files)
     if user is not None and (entry := find_other_user(user)) is not None:
         _become_user(entry)
         _require_readable(entry.pw_name, needed)

@@ -157,6 +157,13 @@ class VectorsReply(Frame, tag=11):
     value: Vectors
 
 
+class AbsenceNotice(Frame, tag=12):
+    """Tells why the host can serve no call now, in a sentence for callers. Empty when it can again. No call
+    asks for it."""
+
+    reason: str
+
+
 HostCall = (
     GenerateCall
     | TokenizePiecesCall
@@ -180,7 +187,7 @@ Reply = (
     | DoneReply
     | VectorsReply
 )
-ToGateway = Hello | Reply
+ToGateway = Hello | AbsenceNotice | Reply
 
 
 def build_event_reply(call: int, event: TokenEvent | Vectors) -> Reply:

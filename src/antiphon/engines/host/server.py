@@ -6,6 +6,7 @@ process.
 """
 
 import asyncio
+import importlib
 import logging
 import socket
 import time
@@ -17,6 +18,7 @@ from antiphon.domain.request import Constraint
 from antiphon.engines.base import AdapterEngine, ConstraintEngine, EmbeddingEngine, TokenEngine
 from antiphon.engines.host.frames import (
     TO_HOST,
+    AbsenceNotice,
     AddAdapterCall,
     CancelCall,
     CheckCall,
@@ -59,6 +61,7 @@ class HostSession:
         self._host = host
         self._calls: dict[int, asyncio.Task[None]] = {}
         self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._end_calls)
+        self.channel.greeted.add_done_callback(self._begin_session)
 
     def is_busy(self) -> bool:
         """Whether a call runs, or an answer is still unsent."""
@@ -75,6 +78,12 @@ class HostSession:
                 raise FrameError(f"call {message.call} began twice")
             case _:
                 self._begin(message)
+
+    def _begin_session(self, greeted: asyncio.Future[None]) -> None:
+        """Tells a new gateway if no call can be served."""
+        is_connected = not greeted.cancelled() and greeted.exception() is None
+        if is_connected and self._host.absence:
+            self.channel.put(AbsenceNotice(self._host.absence))
 
     def _begin(self, asking: HostCall) -> None:
         if self._host.is_closing:
@@ -179,6 +188,13 @@ def require_embedding_engine(engine: TokenEngine) -> EmbeddingEngine:
     return engine
 
 
+def create_engine(factory: str) -> TokenEngine:
+    """Calls the function that `factory` names as `module:attribute`, and returns the engine that it makes."""
+    module, _, attribute = factory.partition(":")
+    engine: TokenEngine = getattr(importlib.import_module(module), attribute)()
+    return engine
+
+
 @dataclass(slots=True)
 class HostServer:
     """All sessions of one engine."""
@@ -191,6 +207,17 @@ class HostServer:
     """Whether no call is served any more."""
     used_at: float = field(default_factory=time.monotonic)
     """When the latest call began or ended."""
+    absence: str = ""
+    """Why no call can be served now; empty if calls can be served."""
+
+    def note_absence(self, reason: str) -> None:
+        """Tells every gateway that no call can be served, or with an empty reason that calls can be
+        served."""
+        if reason == self.absence:
+            return
+        self.absence = reason
+        for session in self.sessions:
+            session.channel.put(AbsenceNotice(reason))
 
     def note_use(self, asking: HostCall) -> None:
         """Notes that a call needs the model. Looking at the model's facts is no use."""

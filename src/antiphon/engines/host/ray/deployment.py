@@ -1,0 +1,209 @@
+"""Deploys a model as an application of Ray Serve, and waits for its replicas. Everything that blocks runs in
+a thread, since the driver's event loop must go on."""
+
+import asyncio
+import logging
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import antiphon
+from antiphon.engines.host.ray.config import DeploymentSpec, DriverConfig, set_ray_environment
+from antiphon.engines.host.ray.frames import encode_spec, find_load_error
+from antiphon.engines.host.ray.replica_table import ReplicaTable
+from antiphon.errors import AntiphonError, LoadError
+from antiphon.telemetry.logs import record
+
+if TYPE_CHECKING:
+    from ray.serve.handle import DeploymentHandle
+
+NAMESPACE = "antiphon"
+DEPLOYMENT = "replica-"
+"""Begins the name of each deployment. The rest is the digest of what its replicas are."""
+
+PREFIX = "antiphon-"
+"""Begins the name of each application."""
+
+PAUSE = 0.25
+"""Seconds between two looks at an application that has no replica yet."""
+
+SLOW = 30.0
+"""Seconds after which the log says why there is no replica yet."""
+
+EXTRA_CALLS = 64
+"""Calls that make no token, which one replica takes besides its sequences."""
+
+HEALTH_PERIOD, HEALTH_TIMEOUT = 5.0, 30.0
+"""Seconds between two checks of a replica, and in which it must answer. A loaded machine delays answers."""
+
+
+class Deployment:
+    """The application of one model."""
+
+    def __init__(self, config: DriverConfig) -> None:
+        """Makes the handles of the application, which must be deployed. Call it in the event loop that makes
+        the calls. From then on the request router learns of the replicas."""
+        from ray import serve
+
+        self.application = name_application(config.deployment.name)
+        self._name = name_deployment(config.deployment)
+        self._config = config
+        handle = serve.get_deployment_handle(self._name, self.application)
+        plain = handle.options(
+            _by_reference=False, request_serialization="msgpack", response_serialization="noop"
+        )
+        self.asking: DeploymentHandle = plain.options(method_name="ask")
+        """Calls that make no token."""
+        self.streaming: DeploymentHandle = plain.options(method_name="generate", stream=True)
+        """Calls that make tokens or vectors."""
+
+    async def wait_for_replica(self, table: ReplicaTable) -> None:
+        """Waits until the application has a running replica. At the first start, raises the error of a
+        replica that cannot load, or LoadError."""
+        is_told, begin = False, asyncio.get_running_loop().time()
+        while not table.names:
+            message = await asyncio.to_thread(self._look)
+            error = find_load_error(message)
+            if error is not None and not self._config.waits:
+                await asyncio.to_thread(self._delete)
+                raise error
+            if not is_told and asyncio.get_running_loop().time() > begin + SLOW:
+                is_told = True
+                record("no_replica_yet", logging.WARNING, model=self._config.deployment.name, reason=message)
+            await asyncio.sleep(PAUSE)
+
+    def _look(self) -> str:
+        """Returns Ray Serve's messages about the application."""
+        from ray import serve
+
+        application = serve.status().applications.get(self.application)
+        if application is None:
+            return "the application is not deployed"
+        deployments = [each for name, each in application.deployments.items() if name == self._name]
+        return "\n".join([application.message, *(each.message for each in deployments)])
+
+    def _delete(self) -> None:
+        """Removes the application, whose replicas would be started again and again."""
+        from ray import serve
+
+        serve.delete(self.application)
+
+
+async def open_deployment(config: DriverConfig) -> Deployment:
+    """Connects to the cluster and deploys the model. Replicas of an equal deployment stay as they are. Raises
+    LoadError."""
+    set_ray_environment(config.cluster.token)
+    while True:
+        try:
+            await asyncio.to_thread(_connect, config)
+            await asyncio.to_thread(_deploy, config.deployment)
+        except AntiphonError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - Ray raises errors of any kind
+            if not config.waits:
+                raise LoadError(
+                    f"the model {config.deployment.name} cannot be deployed in the cluster: "
+                    f"{_first_line(problem)}"
+                ) from None
+            record("cluster_away", logging.WARNING, problem=_first_line(problem))
+            await asyncio.sleep(SLOW / 10)
+        else:
+            return Deployment(config)
+
+
+def name_application(model: str) -> str:
+    """Returns the name of a model's application."""
+    return f"{PREFIX}{model}"
+
+
+def define_replica(spec: DeploymentSpec) -> DeploymentSpec:
+    """Returns what makes a replica what it is: everything but how many there are."""
+    return DeploymentSpec(spec.name, spec.factory, spec.load, spec.placement, interpreter=spec.interpreter)
+
+
+def name_deployment(spec: DeploymentSpec) -> str:
+    """Returns the name of a deployment. Replicas of one deployment are alike; a change of the model makes
+    another deployment, and a change of their number does not."""
+    content = encode_spec(define_replica(spec)) + antiphon.__version__.encode()
+    return DEPLOYMENT + blake2b(content, digest_size=6).hexdigest()
+
+
+def _first_line(problem: Exception) -> str:
+    """Returns the first line of an exception's message."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0][:300]
+
+
+def _connect(config: DriverConfig) -> None:
+    """Makes this process a driver, through the node of this machine. In a thread Ray leaves the signal
+    handlers as they are."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(
+            address=config.cluster.address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+
+
+def _deploy(spec: DeploymentSpec) -> None:
+    """Has Ray Serve run the replicas, and no HTTP proxy."""
+    from ray import serve
+    from ray.serve.config import RequestRouterConfig
+
+    from antiphon.engines.host.ray.replica import EngineReplica
+
+    serve.start(proxy_location="Disabled")
+    encoded = encode_spec(define_replica(spec))
+    application = name_application(spec.name)
+    options: dict[str, object] = {
+        "name": name_deployment(spec),
+        "max_ongoing_requests": spec.load.sequences + spec.load.queue + EXTRA_CALLS,
+        "ray_actor_options": build_actor_options(spec),
+        "graceful_shutdown_timeout_s": spec.drain_timeout,
+        "graceful_shutdown_wait_loop_s": 0.5,
+        "health_check_period_s": HEALTH_PERIOD,
+        "health_check_timeout_s": HEALTH_TIMEOUT,
+        "request_router_config": RequestRouterConfig(
+            request_router_class="antiphon.engines.host.ray.request_router:AffinityRouter",
+        ),
+        **build_scaling(spec),
+    }
+    deployment = serve.deployment(**options)(EngineReplica)
+    deployment._version = options["name"]  # noqa: SLF001 - otherwise each deploy restarts all replicas
+    app = deployment.bind(spec.name, encoded)
+    serve.run_many(
+        [serve.RunTarget(app, name=application, route_prefix=None)],
+        wait_for_ingress_deployment_creation=True,
+        wait_for_applications_running=False,
+    )
+
+
+def build_actor_options(spec: DeploymentSpec) -> dict[str, object]:
+    """Returns what Ray must give each replica."""
+    options: dict[str, object] = {
+        "num_cpus": spec.placement.cpus,
+        "num_gpus": spec.placement.gpus,
+        "resources": dict(spec.placement.others),
+    }
+    if spec.interpreter is not None:
+        options["runtime_env"] = {"py_executable": spec.interpreter}
+    return options
+
+
+def build_scaling(spec: DeploymentSpec) -> dict[str, object]:
+    """Returns how many replicas there are. Ray counts the sequences that run and wait on all of them."""
+    if spec.max_replicas is None or spec.max_replicas == spec.replicas:
+        return {"num_replicas": spec.replicas}
+    return {
+        "autoscaling_config": {
+            "min_replicas": spec.replicas,
+            "max_replicas": spec.max_replicas,
+            "initial_replicas": spec.replicas,
+            "target_ongoing_requests": spec.load.sequences,
+            "upscale_delay_s": spec.upscale_delay,
+            "downscale_delay_s": spec.downscale_delay,
+            "metrics_interval_s": max(0.1, min(5.0, spec.upscale_delay / 2)),
+            "look_back_period_s": max(0.2, min(10.0, spec.upscale_delay)),
+        }
+    }

@@ -1,0 +1,315 @@
+"""A token engine whose sequences run on the replicas of a Ray cluster.
+
+It deploys the model at its load, and then only calls. Ray cancels a call only when it is told to, and waits
+for ever while there is no replica: so each call here ends by an explicit cancel, and a call without any
+replica is refused at once. The callers own the deadlines.
+
+A sequence whose replica dies raises EngineDied if it had started, and EngineLost if it waited: the pipeline
+tries it once more. `deployment` talks to Ray Serve's controller.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from antiphon.domain.request import Constraint, EmbedRequest, Vectors
+from antiphon.engines.base import (
+    EngineInfo,
+    LoadSpec,
+    SequenceStarted,
+    TextPiece,
+    TokenEvent,
+    TokenRequest,
+    Vocabulary,
+)
+from antiphon.engines.host.frames import (
+    AddAdapterCall,
+    CheckCall,
+    DoneReply,
+    EmbedCall,
+    ErrorReply,
+    FinishedReply,
+    GenerateCall,
+    HostCall,
+    InfoCall,
+    InfoReply,
+    RemoveAdapterCall,
+    Reply,
+    ScoresReply,
+    StartedReply,
+    StepsReply,
+    TokenizePiecesCall,
+    TokensReply,
+    VectorsReply,
+    VocabularyCall,
+    VocabularyReply,
+)
+from antiphon.engines.host.ray.affinity import RoutingKey, build_prefix_keys
+from antiphon.engines.host.ray.config import DriverConfig
+from antiphon.engines.host.ray.deployment import Deployment, name_application, open_deployment
+from antiphon.engines.host.ray.frames import CALL, decode_answer, decode_reply, encode_call
+from antiphon.engines.host.ray.load_sums import LoadSums, replace_load
+from antiphon.engines.host.ray.replica_table import ReplicaTable, find_table
+from antiphon.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    EngineDied,
+    EngineError,
+    EngineLost,
+    EngineUnavailable,
+)
+from antiphon.telemetry.logs import record
+
+if TYPE_CHECKING:
+    from ray.serve.handle import DeploymentResponseGenerator
+
+CALL_DEADLINE = 30.0
+"""Seconds for an answer to a call that makes no token. Tokenizing the largest body takes about one second."""
+
+INFO_DEADLINE = 1.0
+"""Seconds in which replicas report their load. A replica that is late keeps its last report."""
+
+RETRY_AFTER = 5.0
+"""Retry delay in seconds while there is no replica. Ray Serve needs at least this long to start one."""
+
+R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply)
+
+
+class RayTokenEngine:
+    """`TokenEngine` over all replicas of one model."""
+
+    def __init__(self, config: DriverConfig) -> None:
+        self._config = config
+        self._name = config.deployment.name
+        self._deployment: Deployment | None = None
+        self._table = ReplicaTable()
+        self._info: EngineInfo | None = None
+        self._sums = LoadSums()
+        self._vocabulary: Vocabulary | None = None
+        self._adapters: dict[str, str] = {}
+        """The path of each adapter, by digest."""
+        self._numbers = itertools.count()
+        self._streams: dict[int, DeploymentResponseGenerator[bytes]] = {}
+        self._on_absence: Callable[[str], None] = lambda _: None
+
+    # --- replicas -------------------------------------------------------------------------------------------
+
+    def watch_absence(self, notify: Callable[[str], None]) -> None:
+        """Has `notify` called with a reason when no replica is left, and with an empty text when there is one
+        again."""
+        self._on_absence = notify
+        notify(self._describe_absence())
+
+    def _describe_absence(self) -> str:
+        """Returns why no call can be served; empty if calls can be served."""
+        if self._table.names:
+            return ""
+        return f"no replica of {self._name} runs in the cluster; try again shortly"
+
+    def _note_replicas(self) -> None:
+        """Ends the sequences that wait for a replica if none is left, since Ray would keep them for ever."""
+        names = self._table.names
+        self._sums.keep(names)
+        record("replicas_changed", model=self._name, replicas=len(names))
+        self._on_absence(self._describe_absence())
+        if not names:
+            for number, stream in tuple(self._streams.items()):
+                if number not in self._table.assigned:
+                    stream.cancel()
+
+    def _require_deployment(self) -> Deployment:
+        """Returns the deployment. Raises EngineUnavailable while it has no replica."""
+        if self._deployment is None or not self._table.names:
+            raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
+        return self._deployment
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: HostCall, answer: type[R]) -> R:
+        """Sends a call that makes no token to one replica, and returns its reply."""
+        response = self._require_deployment().asking.remote(encode_call(call))
+        try:
+            async with asyncio.timeout(CALL_DEADLINE):
+                frame = await response
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the replica of {self._name} did not answer within {CALL_DEADLINE:g} s"
+            ) from None
+        except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises errors of any kind
+            raise self._map_error(problem, is_started=False) from None
+        finally:
+            response.cancel()
+        return self._require_reply(decode_answer(frame).reply, answer)
+
+    async def _ask_all(self, call: HostCall, seconds: float) -> list[tuple[str, Reply]]:
+        """Sends a call to all replicas, and returns the replies that come in time, each with its replica."""
+        response = self._require_deployment().asking.broadcast("ask", encode_call(call))
+        try:
+            async with asyncio.timeout(seconds):
+                results = await response.results_async(return_exceptions=True)
+        except TimeoutError:
+            return []
+        except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises errors of any kind
+            raise self._map_error(problem, is_started=False) from None
+        answers = [decode_answer(each) for each in results if isinstance(each, bytes)]
+        return [(each.replica, each.reply) for each in answers]
+
+    def _require_reply(self, reply: Reply, answer: type[R]) -> R:
+        """Returns a reply of the expected type. Raises the error that it carries, or EngineError."""
+        if isinstance(reply, ErrorReply):
+            raise reply.value.to_exception()
+        if not isinstance(reply, answer):
+            raise EngineError(f"a replica of {self._name} answered with {type(reply).__name__}")
+        return reply
+
+    async def _stream(
+        self, call: HostCall, key: RoutingKey, adapter: str = ""
+    ) -> AsyncGenerator[Reply, None]:
+        """Sends a call to the replica that its key prefers, and yields its replies. Closing cancels it."""
+        deployment, number = self._require_deployment(), next(self._numbers)
+        self._table.open(number, key)
+        stream = self._streams[number] = deployment.streaming.remote(encode_call(call, adapter), number)
+        is_started = False
+        try:
+            while True:
+                try:
+                    frame = await anext(stream)
+                except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - as above
+                    raise self._map_error(problem, is_started) from None
+                reply = decode_reply(frame)
+                if isinstance(reply, ErrorReply):
+                    raise reply.value.to_exception()
+                is_started = True
+                yield reply
+                if isinstance(reply, FinishedReply | DoneReply):
+                    return
+        finally:
+            stream.cancel()
+            del self._streams[number]
+            self._table.close(number)
+
+    def _map_error(self, problem: BaseException, is_started: bool) -> BaseException:
+        """Returns what a caller gets for an exception of Ray: every one means that the replica is gone. An
+        exception that cancels this task stays."""
+        task = asyncio.current_task()
+        if isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling():
+            return problem
+        cause = f"{type(problem).__name__}: {problem}"
+        record("replica_lost", logging.WARNING, model=self._name, started=is_started, problem=cause[:200])
+        if is_started:
+            return EngineDied(
+                f"the replica of {self._name} ended while it was generating this answer; try again",
+                retry_after=RETRY_AFTER,
+                cause=cause,
+            )
+        return EngineLost(
+            f"the replica of {self._name} ended while this request waited for it; try again",
+            retry_after=RETRY_AFTER,
+            cause=cause,
+        )
+
+    # --- the interface --------------------------------------------------------------------------------------
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        """Deploys the model, and waits for its first replica. Raises a StartupError."""
+        self._table = find_table(name_application(self._name))
+        self._table.places = spec.sequences
+        self._table.on_change = self._note_replicas
+        self._deployment = deployment = await open_deployment(self._config)
+        while True:
+            await deployment.wait_for_replica(self._table)
+            with suppress(EngineUnavailable):  # the replica ended again; its reason comes with the next wait
+                self._info = (await self._ask(InfoCall(CALL), InfoReply)).value
+                return self._info
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        return (await self._ask(TokenizePiecesCall(CALL, tuple(pieces), add_bos), TokensReply)).value
+
+    async def vocabulary(self) -> Vocabulary:
+        """Returns the table of token ids, which is the same in all replicas."""
+        if self._vocabulary is None:
+            self._vocabulary = (await self._ask(VocabularyCall(CALL), VocabularyReply)).value
+        return self._vocabulary
+
+    async def info(self) -> EngineInfo:
+        """Returns the model's facts, and the load of all replicas together. Without an answer the load is
+        what the replicas reported last."""
+        if self._info is None:
+            raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
+        with suppress(AntiphonError):
+            for replica, reply in await self._ask_all(InfoCall(CALL), INFO_DEADLINE):
+                if isinstance(reply, InfoReply):
+                    self._sums.note(replica, reply.value.load)
+        return replace_load(self._info, self._sums.sum(), max(1, len(self._table.names)))
+
+    async def check(self, constraint: Constraint) -> None:
+        await self._ask(CheckCall(CALL, constraint), DoneReply)
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        """Makes the adapter at `path`, which all machines have there, usable. A replica that starts later
+        loads it when a sequence needs it."""
+        call = AddAdapterCall(CALL, digest, path)
+        replies = await self._ask_all(call, CALL_DEADLINE)
+        if not replies:
+            await self._ask(call, DoneReply)
+        for _, reply in replies:
+            self._require_reply(reply, DoneReply)
+        self._adapters[digest] = path
+
+    async def remove_adapter(self, digest: str) -> None:
+        self._adapters.pop(digest, None)
+        with suppress(EngineUnavailable):
+            await self._ask_all(RemoveAdapterCall(CALL, digest), CALL_DEADLINE)
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        path = self._adapters.get(request.adapter, "") if request.adapter else ""
+        stream = self._stream(GenerateCall(CALL, request), build_routing_key(request), path)
+        try:
+            async for reply in stream:
+                match reply:
+                    case StartedReply(value=begun):
+                        yield begun
+                    case ScoresReply(value=scores):
+                        yield scores
+                    case StepsReply(value=steps):
+                        yield steps
+                    case FinishedReply(value=finished):
+                        yield finished
+                    case other:
+                        raise EngineError(f"a replica of {self._name} answered with {type(other).__name__}")
+        finally:
+            await stream.aclose()
+
+    async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
+        stream = self._stream(EmbedCall(CALL, request), RoutingKey())
+        try:
+            async for reply in stream:
+                match reply:
+                    case StartedReply(value=begun):
+                        yield begun
+                    case VectorsReply(value=vectors):
+                        yield vectors
+                    case DoneReply():
+                        return
+                    case other:
+                        raise EngineError(f"a replica of {self._name} answered with {type(other).__name__}")
+        finally:
+            await stream.aclose()
+
+    async def aclose(self) -> None:
+        """Cancels every sequence. The replicas stay, for other servers of the cluster."""
+        for stream in tuple(self._streams.values()):
+            stream.cancel()
+
+
+def build_routing_key(request: TokenRequest) -> RoutingKey:
+    """Returns what a sequence has in common with earlier ones. Scoring a prompt uses no prefix."""
+    adapter = request.adapter or ""
+    group = f"group {request.actor} {request.group}".encode() if request.group else b""
+    if request.prompt_logprobs is not None:
+        return RoutingKey((), adapter, group)
+    tokens = [token for segment in request.segments for token in segment.tokens]
+    return RoutingKey(build_prefix_keys(tokens, adapter, request.cache_salt), adapter, group)

@@ -1,0 +1,235 @@
+"""The node process: starts a Ray cluster on this machine, or joins one, and keeps it until it ends.
+
+The supervisor runs it as `python -m antiphon.engines.host.ray.node`. Before anything is started it proves
+that the cluster is there, has this Ray and this Python, takes the token and nothing without it, and has room
+for the replicas of every model. Ray's own processes are one process group, which it ends by its id:
+`ray stop` would end every Ray on the machine.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from antiphon.engines.host.control import Lifeline, StatusPipe
+from antiphon.engines.host.ray.config import NodeConfig, require_ray, set_ray_environment
+from antiphon.engines.host.ray.probe import probe_cluster, require_room
+from antiphon.errors import AntiphonError, StartupError
+from antiphon.processes.ipc import FrameError, from_line
+from antiphon.task_group import task_group
+from antiphon.telemetry.logs import configure, record
+
+STARTED = b"Ray runtime started"
+"""The line of `ray start` after which drivers can connect."""
+
+OBJECT_STORE_BYTES = 100 * 1024 * 1024
+"""Memory for Ray's objects. Nothing here passes objects; Ray would take 30 % of the memory."""
+
+PATIENCE = 2.0
+"""Seconds that Ray's processes get to end by themselves."""
+
+RETRY_PAUSE = 3.0
+"""Seconds between two attempts to reach a cluster that was there before."""
+
+SLOW_START = "timed out during startup"
+"""Of the message with which `ray start` ends when one of its parts is slow."""
+
+ATTEMPTS = 3
+"""The most starts of Ray. The files are in the system's cache after the first one."""
+
+ERROR = re.compile(r"([\w.]+\.)?\w*(Error|Exception): ")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+MAX_LINES = 40
+"""The most lines of `ray start` that are kept to tell why it failed."""
+
+
+def main() -> None:
+    """Runs the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline = Lifeline()
+    try:
+        config = from_line(lifeline.read_line(), NodeConfig)
+    except (EOFError, FrameError) as problem:
+        sys.exit(f"a node is started by the supervisor, with its configuration on stdin: {problem}")
+    configure(config.log_level, config.log_format)
+    status = StatusPipe(config.status_fd)
+    node = RayNode(config, status)
+    lifeline.watch(lambda _: None, node.abandon)
+    sys.exit(asyncio.run(node.run()))
+
+
+class RayNode:
+    """Ray's processes on this machine."""
+
+    def __init__(self, config: NodeConfig, status: StatusPipe) -> None:
+        self._config = config
+        self._status = status
+        self._stop = asyncio.Event()
+        self._group: int | None = None
+        """The process group of Ray's processes."""
+
+    async def run(self) -> int:
+        """Runs from start to end, and returns the exit status."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        self._status.report_loading()
+        set_ray_environment(self._config.cluster.token)
+        try:
+            require_ray()
+            if not self._config.is_local:
+                await self._find_cluster()
+            if self._stop.is_set():
+                return 0
+            return await self._keep_ray()
+        except AntiphonError as error:
+            self._status.report_failure(error)
+            return 1
+        finally:
+            await self._end_ray()
+
+    async def _find_cluster(self) -> None:
+        """Proves that the cluster can be joined. Raises the reason at the first start, and waits later."""
+        while not self._stop.is_set():
+            try:
+                return await asyncio.to_thread(probe_cluster, self._config.cluster)
+            except StartupError as problem:
+                if not self._config.waits:
+                    raise
+                record("cluster_away", logging.WARNING, problem=problem.message)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_PAUSE):
+                    await self._stop.wait()
+        return None
+
+    async def _keep_ray(self) -> int:
+        """Starts Ray, reports that it runs, and waits for its end or ours. Starts it again if it was too
+        slow: Ray gives each part of itself 30 s, which a loaded machine can exceed."""
+        for attempt in range(1, ATTEMPTS + 1):
+            status, lines = await self._run_ray()
+            if self._stop.is_set():
+                return 0
+            reason = "" if lines is None else f": {find_reason(lines)}"
+            if SLOW_START not in reason or attempt == ATTEMPTS:
+                raise StartupError(f"Ray ended with status {status} on this machine{reason}")
+            record("ray_starts_again", logging.WARNING, attempt=attempt)
+            self._signal(signal.SIGKILL)
+        return 1
+
+    async def _run_ray(self) -> tuple[int, list[str] | None]:
+        """Runs Ray from its start to its end. Returns its exit status, and its last lines if it never
+        ran."""
+        process, output = await self._start_ray()
+        async with task_group() as group:
+            tasks = [group.create_task(self._end_when_stopped())]
+            lines = await self._read_start(output)
+            if lines is None:
+                await self._report_ready()
+                tasks.append(group.create_task(self._status.report_alive_until(self._stop)))
+                await drain_output(output)
+            status = await process.wait()
+            for task in tasks:
+                task.cancel()
+        return status, lines
+
+    async def _start_ray(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
+        """Starts Ray's processes. Returns the process that watches them, and its output."""
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *self.list_options()]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._group = process.pid
+        if process.stdout is None:
+            raise StartupError("the output of Ray cannot be read")
+        return process, process.stdout
+
+    async def _report_ready(self) -> None:
+        """Proves that there is room for every model, and reports that drivers can connect."""
+        config = self._config
+        if not config.grows and not config.waits:
+            await asyncio.to_thread(require_room, config.cluster, config.placements)
+        self._status.report_ready()
+
+    async def _read_start(self, output: asyncio.StreamReader) -> list[str] | None:
+        """Reads the output of `ray start`. Returns None once Ray runs, or the last lines if it ends
+        before."""
+        lines: list[str] = []
+        while line := await output.readline():
+            if STARTED in line:
+                return None
+            lines = [*lines[-MAX_LINES:], line.decode(errors="replace").strip()]
+            record("ray_says", logging.DEBUG, line=lines[-1])
+        return lines
+
+    def list_options(self) -> list[str]:
+        """Returns the options of `ray start`."""
+        config = self._config
+        shared = [
+            "--disable-usage-stats",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--min-worker-port=0",  # any free port, so that several can be on one machine
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+        ]
+        if not config.is_local:
+            return [f"--address={config.cluster.address}", "--num-cpus=0", "--num-gpus=0", *shared]
+        _, _, port = config.cluster.address.rpartition(":")
+        cpus = [] if config.cpus is None else [f"--num-cpus={config.cpus}"]
+        options = ["--head", f"--port={port}", "--include-dashboard=false"]
+        options.append(f"--ray-client-server-port={find_free_port()}")  # 10001 may be taken
+        return [*options, f"--temp-dir={config.directory}", *cpus, *shared]
+
+    async def _end_when_stopped(self) -> None:
+        """Ends Ray when this process must end."""
+        await self._stop.wait()
+        self._signal(signal.SIGTERM)
+        await asyncio.sleep(PATIENCE)
+        self._signal(signal.SIGKILL)
+
+    async def _end_ray(self) -> None:
+        """Ends what is left of Ray's processes."""
+        self._stop.set()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to Ray's processes."""
+        if self._group is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._group, number)
+
+    def abandon(self) -> None:
+        """Ends Ray and this process at once, because the supervisor is gone."""
+        self._signal(signal.SIGKILL)
+        os._exit(1)
+
+
+async def drain_output(output: asyncio.StreamReader) -> None:
+    """Reads and drops the output until it ends."""
+    while await output.read(65536):
+        pass
+
+
+def find_free_port() -> int:
+    """Returns a TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def find_reason(lines: list[str]) -> str:
+    """Returns the line of `ray start` that tells why it failed: the last error, or the last line."""
+    told = [COLOUR.sub("", line) for line in lines if line]
+    errors = [line for line in told if ERROR.match(line)]
+    return (errors or told or ["it said nothing"])[-1][:300]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Asks a cluster's head what it is, before this machine joins it: by single calls, without a driver.
+
+The calls are those of Ray's own processes. Ray's version is checked first, since they belong to one version.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from antiphon.engines.host.ray.config import ClusterAddress, Placement, require_ray
+from antiphon.errors import LoadError, StartupError
+
+if TYPE_CHECKING:
+    import grpc
+
+CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+LIST_NODES = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
+GET_VALUE = "/ray.rpc.InternalKVGcsService/InternalKVGet"
+
+DEADLINE = 10.0
+"""Seconds for one answer of a head."""
+
+
+def probe_cluster(cluster: ClusterAddress) -> None:
+    """Proves that the cluster can be joined. Raises StartupError with the remedy."""
+    import grpc
+
+    installed = require_ray()
+    refusal = ask_head(cluster.address, CHECK_ALIVE, b"", token=None)
+    if isinstance(refusal, bytes):
+        raise StartupError(
+            f"the Ray cluster at {cluster.address} requires no token, so everybody who reaches it can run "
+            "programs on its machines: start all of it with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        )
+    if refusal != grpc.StatusCode.UNAUTHENTICATED:
+        raise StartupError(
+            f"no Ray cluster answers at {cluster.address}: start its head with `ray start --head`, or mend "
+            "--cluster"
+        )
+    if not isinstance(ask_head(cluster.address, CHECK_ALIVE, b"", cluster.token), bytes):
+        raise StartupError(
+            f"the Ray cluster at {cluster.address} does not take this token: set ANTIPHON_CLUSTER_TOKEN to "
+            "the one that its head was started with (RAY_AUTH_TOKEN)"
+        )
+    require_versions(fetch_versions(cluster), installed, cluster.address)
+
+
+def ask_head(address: str, path: str, request: bytes, token: str | None) -> "bytes | grpc.StatusCode":
+    """Calls a head once. Returns its answer, or the status of its refusal or of the failed connection."""
+    import grpc
+
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
+        try:
+            answer: bytes = call(request, timeout=DEADLINE, metadata=metadata)
+        except grpc.RpcError as problem:
+            status: grpc.StatusCode = problem.code()
+            return status
+        return answer
+
+
+def require_versions(cluster: Mapping[str, str], installed: str, address: str) -> None:
+    """Raises StartupError unless the cluster has the same Ray and the same Python. `cluster`: as its head
+    tells."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    theirs = cluster.get("ray_version", "unknown"), cluster.get("python_version", "unknown")
+    if theirs != (installed, python):
+        raise StartupError(
+            f"the cluster at {address} has Ray {theirs[0]} under Python {theirs[1]}, and this machine Ray "
+            f"{installed} under Python {python}: install the same of both on all machines"
+        )
+
+
+def fetch_versions(cluster: ClusterAddress) -> dict[str, str]:
+    """Returns the versions of Ray and Python that the head was started with. Raises StartupError."""
+    from ray.core.generated import gcs_service_pb2 as messages
+
+    request = messages.InternalKVGetRequest(key=b"CLUSTER_METADATA", namespace=b"cluster")
+    answer = ask_head(cluster.address, GET_VALUE, request.SerializeToString(), cluster.token)
+    if isinstance(answer, bytes):
+        value = messages.InternalKVGetReply.FromString(answer).value
+        told = json.loads(value or b"{}")
+        return {name: str(each) for name, each in told.items()} if isinstance(told, dict) else {}
+    raise StartupError(f"the Ray cluster at {cluster.address} does not tell its version: {answer}")
+
+
+def require_room(cluster: ClusterAddress, placements: Mapping[str, Placement]) -> None:
+    """Raises LoadError for a replica that no machine of the cluster can hold, even an empty one."""
+    machines = fetch_machines(cluster)
+    for name, placement in placements.items():
+        needed = placement.list_resources()
+        if not any(has_room(machine, needed) for machine in machines):
+            offered = "; ".join(describe_resources(each) for each in machines) or "nothing"
+            raise LoadError(
+                f"no machine of the cluster can hold a replica of {name}, which takes "
+                f"{describe_resources(needed)}; they offer {offered}. Add a machine, lower replica_cpus and "
+                "replica_gpus of the model, or set cluster.grows if the cluster adds machines itself"
+            )
+
+
+def has_room(machine: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    """Whether a machine has all needed resources."""
+    return all(machine.get(name, 0.0) >= amount for name, amount in needed.items())
+
+
+def describe_resources(resources: Mapping[str, float]) -> str:
+    """Describes resources for people: `2 CPU, 1 GPU`."""
+    shown = {
+        name: each for name, each in resources.items() if not name.startswith(("node:", "memory", "object_"))
+    }
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "no CPU"
+
+
+def fetch_machines(cluster: ClusterAddress) -> list[dict[str, float]]:
+    """Returns the resources of each living machine. Raises StartupError."""
+    from ray.core.generated import gcs_pb2
+    from ray.core.generated import gcs_service_pb2 as messages
+
+    answer = ask_head(
+        cluster.address, LIST_NODES, messages.GetAllNodeInfoRequest().SerializeToString(), cluster.token
+    )
+    if not isinstance(answer, bytes):
+        raise StartupError(f"the Ray cluster at {cluster.address} does not tell its machines: {answer}")
+    nodes = messages.GetAllNodeInfoReply.FromString(answer).node_info_list
+    alive = gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
+    return [dict(node.resources_total) for node in nodes if node.state == alive]

@@ -1,0 +1,173 @@
+"""One replica: the engine host's calls, served to drivers by Ray Serve.
+
+Ray Serve makes the object in a process of its own, calls its methods by name, and cancels a call's task when
+the driver cancels it. Whatever fails becomes a reply, since an exception cannot cross. A replica whose engine
+no longer answers ends its process: Ray Serve then starts another at once.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from antiphon.domain.request import Vectors
+from antiphon.engines.base import SequenceStarted, TokenEvent
+from antiphon.engines.host.frames import (
+    AddAdapterCall,
+    DoneReply,
+    EmbedCall,
+    ErrorReply,
+    GenerateCall,
+    HostCall,
+    RemoveAdapterCall,
+    build_event_reply,
+)
+from antiphon.engines.host.ray.frames import (
+    CALL,
+    decode_call,
+    decode_spec,
+    describe_load_error,
+    encode_answer,
+    encode_error,
+    encode_reply,
+)
+from antiphon.engines.host.server import (
+    answer_call,
+    create_engine,
+    require_adapter_engine,
+    require_embedding_engine,
+)
+from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, ErrorReport, LoadError
+from antiphon.telemetry.logs import describe_exception, record
+
+HEALTH_DEADLINE = 10.0
+"""Seconds in which the engine must report its load."""
+
+LEAVE_DELAY = 0.2
+"""Seconds between a dead engine's last replies and the end of the process, so that they arrive."""
+
+LOST = 4
+"""Exit status of a replica whose engine no longer answers."""
+
+
+class EngineReplica:
+    """Serves one loaded token engine."""
+
+    async def __init__(self, model: str, encoded_spec: bytes) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Loads the model. Raises RuntimeError with the engine's reason, which the driver reads in Ray
+        Serve's message."""
+        spec = decode_spec(encoded_spec)
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # a core dump contains weights and prompts
+        self._model = model
+        self._name = self._find_own_name()
+        self._adapters: dict[str, asyncio.Lock] = {}
+        self._held: set[str] = set()
+        try:
+            self._engine = create_engine(spec.factory)
+            await self._engine.load(spec.load)
+        except AntiphonError as error:
+            raise RuntimeError(describe_load_error(error)) from None
+        except ImportError as problem:
+            missing = LoadError(
+                f"the model {spec.name} cannot be loaded in the cluster: {problem}; install it where Ray "
+                "runs, or name another Python with cluster.interpreter"
+            )
+            raise RuntimeError(describe_load_error(missing)) from None
+
+    # --- called by Ray Serve --------------------------------------------------------------------------------
+
+    async def check_health(self) -> None:
+        """Raises if the engine no longer answers. Ray Serve then replaces the replica."""
+        async with asyncio.timeout(HEALTH_DEADLINE):
+            await self._engine.info()
+
+    def record_routing_stats(self) -> dict[str, list[str]]:
+        """Returns what request routers know of this replica."""
+        return {"adapters": sorted(self._held)}
+
+    # --- called by drivers ----------------------------------------------------------------------------------
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Answers a call that makes no token."""
+        try:
+            call = decode_call(frame).call
+            reply = await answer_call(self._engine, call)
+            self._note_adapter(call)
+            return encode_answer(self._name, reply)
+        except AntiphonError as error:
+            return encode_answer(self._name, ErrorReply(CALL, ErrorReport.from_error(error)))
+        except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails
+            return encode_answer(self._name, ErrorReply(CALL, ErrorReport.from_error(self._explain(defect))))
+
+    async def generate(self, frame: bytes, number: int) -> AsyncGenerator[bytes, None]:
+        """Runs one sequence, or makes vectors. `number` is the driver's own."""
+        try:
+            asking = decode_call(frame)
+            await self._load_adapter(asking.call, asking.adapter)
+            async with aclosing(self._start(asking.call)) as events:
+                async for event in events:
+                    yield encode_reply(build_event_reply(CALL, event))
+            if isinstance(asking.call, EmbedCall):
+                yield encode_reply(DoneReply(CALL))
+        except AntiphonError as error:
+            yield encode_error(error)
+            await self._leave_if_dead(error)
+        except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails
+            yield encode_error(self._explain(defect))
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _start(self, call: HostCall) -> AsyncGenerator[TokenEvent | SequenceStarted | Vectors, None]:
+        """Begins the work of a call that makes tokens or vectors."""
+        match call:
+            case GenerateCall(_, request):
+                return self._engine.generate(request)
+            case EmbedCall(_, request):
+                return require_embedding_engine(self._engine).embed(request)
+            case _:
+                raise EngineError(f"{type(call).__name__} makes no tokens")
+
+    async def _load_adapter(self, call: HostCall, path: str) -> None:
+        """Loads the adapter of a sequence, if this replica has not loaded it yet. Raises InvalidValue."""
+        digest = call.request.adapter if isinstance(call, GenerateCall) else None
+        if digest is None or digest in self._held or not path:
+            return
+        engine = require_adapter_engine(self._engine)
+        async with self._adapters.setdefault(digest, asyncio.Lock()):
+            if digest not in self._held:
+                await engine.add_adapter(digest, path)
+                self._held.add(digest)
+
+    def _note_adapter(self, call: HostCall) -> None:
+        """Notes which adapters the engine has after a call."""
+        if isinstance(call, AddAdapterCall):
+            self._held.add(call.digest)
+        elif isinstance(call, RemoveAdapterCall):
+            self._held.discard(call.digest)
+
+    async def _leave_if_dead(self, error: AntiphonError) -> None:
+        """Ends the process soon if the engine's own process has died."""
+        if not isinstance(error, EngineDied | EngineUnavailable):
+            return
+        try:
+            await self.check_health()
+        except (AntiphonError, TimeoutError) as problem:
+            record("engine_lost", logging.ERROR, model=self._model, error=str(problem))
+            asyncio.get_running_loop().call_later(LEAVE_DELAY, os._exit, LOST)
+
+    def _explain(self, defect: Exception) -> EngineError:
+        """Logs a defect of the engine, and returns the error that the caller gets."""
+        location = describe_exception(defect)
+        record("engine_call_failed", logging.ERROR, problem=location)
+        return EngineError("the engine failed at this request; the replica's log says why", cause=location)
+
+    @staticmethod
+    def _find_own_name() -> str:
+        """Returns the name by which request routers know this replica."""
+        from ray import serve
+
+        name: str = serve.get_replica_context().replica_id.unique_id
+        return name

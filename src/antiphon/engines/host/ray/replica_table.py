@@ -1,0 +1,103 @@
+"""What a driver knows of the replicas of its model: which there are, what runs on each, and which sequences
+still wait for one.
+
+Ray Serve makes the request router itself, so the router and the token engine of one driver share a table by
+the application's name.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+
+from antiphon.engines.host.ray.affinity import Candidate, PrefixIndex, RoutingKey, choose_replica
+
+
+@dataclass(slots=True)
+class ReplicaTable:
+    """The replicas of one model."""
+
+    places: int = 1
+    """The sequences that one replica runs at once."""
+    on_change: Callable[[], None] = lambda: None
+    """Called when the set of replicas changes."""
+    names: tuple[str, ...] = ()
+    """The replicas that take calls."""
+    index: PrefixIndex = field(default_factory=PrefixIndex)
+    keys: dict[int, RoutingKey] = field(default_factory=dict)
+    """The routing key of each open sequence, by its number."""
+    assigned: dict[int, str] = field(default_factory=dict)
+    """The replica of each open sequence that has one."""
+    loads: Counter[str] = field(default_factory=Counter)
+    """The open sequences of this driver on each replica."""
+    adapters: dict[str, set[str]] = field(default_factory=dict)
+    """Adapters that sequences of this driver brought to each replica."""
+    random: Random = field(default_factory=SystemRandom)
+    uses_affinity: bool = True
+    """Whether prefixes and adapters count. A benchmark compares with chance."""
+
+    def set_replicas(self, names: Sequence[str]) -> None:
+        """Notes the replicas that take calls from now on."""
+        if set(names) == set(self.names):
+            return
+        self.names = tuple(names)
+        self.adapters = {name: held for name, held in self.adapters.items() if name in self.names}
+        self.on_change()
+
+    def open(self, number: int, key: RoutingKey) -> None:
+        """Begins a sequence."""
+        self.keys[number] = key
+
+    def choose(self, number: int | None, known_loads: dict[str, int], reported: dict[str, set[str]]) -> str:
+        """Returns the replica for a sequence, or for a call without one. `known_loads`: open calls by all
+        drivers, as far as Ray knows. `reported`: adapters as the replicas report them."""
+        candidates = [
+            Candidate(
+                name,
+                max(self.loads[name], load),
+                frozenset(self.adapters.get(name, set()) | reported.get(name, set())),
+            )
+            for name, load in known_loads.items()
+        ]
+        key = self.keys.get(-1 if number is None else number, RoutingKey())
+        if not self.uses_affinity:
+            return self.random.choice(candidates).name
+        chosen = choose_replica(key, candidates, self.index, self.places, self.random).name
+        self._note(key, chosen)  # at once, for the sequences that are chosen for meanwhile
+        return chosen
+
+    def _note(self, key: RoutingKey, replica: str) -> None:
+        """Notes that a replica computes what a sequence has in common with later ones."""
+        self.index.add(key.prefixes, replica)
+        if key.group:
+            self.index.add((key.group,), replica)
+        if key.adapter:
+            self.adapters.setdefault(replica, set()).add(key.adapter)
+
+    def assign(self, number: int, replica: str) -> None:
+        """Notes the replica to which a sequence was sent."""
+        key = self.keys.get(number)
+        if key is None:
+            return
+        if number in self.assigned:
+            self.loads[self.assigned[number]] -= 1
+        self.assigned[number] = replica
+        self.loads[replica] += 1
+        self._note(key, replica)
+
+    def close(self, number: int) -> None:
+        """Ends a sequence."""
+        self.keys.pop(number, None)
+        if (replica := self.assigned.pop(number, None)) is not None:
+            self.loads[replica] -= 1
+            if not self.loads[replica]:
+                del self.loads[replica]
+
+
+TABLES: dict[str, ReplicaTable] = {}
+"""The table of each application of this process, by the application's name."""
+
+
+def find_table(application: str) -> ReplicaTable:
+    """Returns the table of an application."""
+    return TABLES.setdefault(application, ReplicaTable())

@@ -1,0 +1,161 @@
+"""The node process of a Ray cluster, and what the drivers of its models are told.
+
+The node comes first: it proves that the cluster can be used before the server opens its port. After that it
+is always started again, since the cluster can come back.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
+from antiphon.engines.host.child import Child, ChildWatch, start_child
+from antiphon.engines.host.ray.config import (
+    AUTH_VARIABLES,
+    ClusterAddress,
+    DeploymentSpec,
+    DriverConfig,
+    NodeConfig,
+    Placement,
+    require_ray,
+)
+from antiphon.errors import AntiphonError
+from antiphon.processes.ipc import to_line
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES
+from antiphon.settings.cluster import LOCAL, find_token, is_in_cluster
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import Settings
+
+NODE = "antiphon.engines.host.ray.node"
+DRIVER = "antiphon.engines.host.ray"
+
+VARIABLES = INTERPRETER_VARIABLES | {"USER", "TZ", "XDG_CACHE_HOME", "PYTHONWARNINGS"}
+PREFIXES = ("LC_", "DYLD_", "OMP_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "RAY_", "VLLM_", "HF_HUB_")
+"""Prefixes of variables that Ray's processes get, and through them the replicas of a local cluster. None of
+them is a credential; the token goes through the pipe."""
+
+
+def find_cluster(settings: Settings) -> ClusterAddress | None:
+    """Returns the cluster of the settings; None if there is none. A local one gets a free port, and a token
+    if it has none. Raises SettingsError, before anything is started."""
+    cluster = settings.cluster
+    if cluster.address is None:
+        return None
+    require_ray()
+    token = find_token(cluster, os.environ) or secrets.token_hex(32)
+    if cluster.address != LOCAL:
+        return ClusterAddress(cluster.address, token)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return ClusterAddress(f"127.0.0.1:{probe.getsockname()[1]}", token)
+
+
+def filter_ray_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of the node process and of drivers."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name in VARIABLES or name.startswith(PREFIXES)) and name not in AUTH_VARIABLES
+    }
+
+
+@dataclass(slots=True)
+class ClusterNode:
+    """The node process of one server."""
+
+    settings: Settings
+    address: ClusterAddress
+    runtime: Path
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the node is in the cluster, or has failed to come there."""
+    error: AntiphonError | None = None
+    """Why the node never came into the cluster."""
+    watch: ChildWatch = field(init=False)
+    _was_ready: bool = False
+
+    def __post_init__(self) -> None:
+        self.watch = ChildWatch("the Ray node", self._start, self._update, paced=True)
+
+    async def keep(self) -> None:
+        """Keeps the node running. If it never becomes ready, notes its reason."""
+        try:
+            await self.watch.keep_running()
+        except AntiphonError as error:
+            self.error = error
+        finally:
+            self.settled.set()
+
+    def _update(self, state: EngineState, _: EngineInfo | None) -> None:
+        """Notes that the node is in the cluster."""
+        if state is EngineState.READY:
+            self._was_ready = True
+            self.settled.set()
+
+    async def _start(self) -> Child:
+        settings, cluster = self.settings, self.settings.cluster
+
+        def configuration(status_fd: int) -> bytes:
+            return to_line(
+                NodeConfig(
+                    cluster=self.address,
+                    status_fd=status_fd,
+                    directory=str(self.runtime / "ray"),
+                    placements={
+                        model.name: build_placement(model)
+                        for model in settings.models
+                        if is_in_cluster(model, cluster)
+                    },
+                    is_local=cluster.address == LOCAL,
+                    cpus=cluster.cpus,
+                    grows=cluster.grows,
+                    waits=self._was_ready,
+                    log_level=settings.log.level,
+                    log_format=settings.log.format,
+                )
+            )
+
+        command = [sys.executable, "-P", "-m", NODE]
+        return await start_child(command, configuration, filter_ray_environment(os.environ))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEngine:
+    """What each replica of a model runs."""
+
+    factory: str
+    """`module:attribute` of a callable that makes the token engine."""
+    load: LoadSpec
+
+
+def build_placement(model: ModelSettings) -> Placement:
+    """Returns the resources that each replica of a model takes."""
+    others = dict(each.split("=", 1) for each in model.replica_resources)
+    cpus = model.replica_cpus if model.replica_cpus is not None else float(model.threads or 1)
+    return Placement(cpus, model.replica_gpus, {name: float(amount) for name, amount in others.items()})
+
+
+def build_driver_config(
+    model: ModelSettings, settings: Settings, address: ClusterAddress, engine: ReplicaEngine, waits: bool
+) -> DriverConfig:
+    """Returns the configuration of a model's driver. `waits`: whether it waits for a cluster that is not
+    there."""
+    placement, cluster = build_placement(model), settings.cluster
+    threads = model.threads or max(1, int(placement.cpus))
+    spec = DeploymentSpec(
+        name=model.name,
+        factory=engine.factory,
+        load=replace(engine.load, threads=threads),
+        placement=placement,
+        replicas=model.replicas,
+        max_replicas=model.max_replicas,
+        upscale_delay=cluster.upscale_delay,
+        downscale_delay=cluster.downscale_delay,
+        drain_timeout=cluster.drain_timeout,
+        interpreter=model.interpreter or cluster.interpreter,
+    )
+    return DriverConfig(address, spec, waits)

@@ -1,0 +1,188 @@
+"""Settings of a Ray cluster, whose machines run the replicas of local models."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.errors import SettingsError
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.server import AT_LEAST_ZERO, describe
+
+LOCAL = "local"
+"""The address that starts a cluster on this machine."""
+
+ADDRESS = re.compile(r"[^\s/:@\[\]]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
+MIN_TOKEN = 16
+
+RAY_TOKEN, RAY_TOKEN_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+"""Ray's own variables for its token. KubeRay sets the first one in its pods."""
+
+IN_CLUSTER = ("replicas", "max_replicas", "replica_cpus", "replica_gpus", "replica_resources")
+"""Settings of a model that only act in a cluster."""
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Ray cluster that runs local models (ray.md). It needs the extra `ray`."""
+
+    address: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_CLUSTER",
+            "The Ray cluster whose machines run the models: `local` starts one on this machine, HOST:PORT "
+            "joins the one there; none runs models in processes of this server.",
+            example="ray-head:6379",
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_CLUSTER_TOKEN",
+            "The token of the cluster, which Ray requires of every process; none takes that of Ray's own "
+            "variables RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH. A local cluster without one gets a new one.",
+        ),
+    ] = None
+    interpreter: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_CLUSTER_INTERPRETER",
+            "Python that runs replicas, at the same path on all machines; none means the one that runs Ray "
+            "there. A model's own interpreter comes first.",
+        ),
+    ] = None
+    cpus: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        describe(
+            "ANTIPHON_CLUSTER_CPUS",
+            "CPUs that replicas of a local cluster can take together; none means all of this machine.",
+        ),
+    ] = None
+    grows: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_CLUSTER_GROWS",
+            "Whether the cluster adds machines when replicas need them. A model that no machine can hold "
+            "then waits for one; otherwise the server refuses to start.",
+        ),
+    ] = False
+    upscale_delay: Annotated[
+        float,
+        describe(
+            "ANTIPHON_CLUSTER_UPSCALE_DELAY",
+            "Seconds that sequences must exceed the places of all replicas before a replica is added.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 10.0
+    downscale_delay: Annotated[
+        float,
+        describe(
+            "ANTIPHON_CLUSTER_DOWNSCALE_DELAY",
+            "Seconds that fewer replicas must be enough before one is removed.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 300.0
+    drain_timeout: Annotated[
+        float,
+        describe(
+            "ANTIPHON_CLUSTER_DRAIN_TIMEOUT",
+            "Seconds that the sequences of a removed replica get to finish.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 600.0
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Returns the settings without the token. `repr` and logs show this form."""
+        values = msgspec.structs.asdict(self)
+        return [(name, "***" if name == "token" and value else value) for name, value in values.items()]
+
+    def __repr__(self) -> str:
+        return f"ClusterSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+def is_in_cluster(model: ModelSettings, cluster: ClusterSettings) -> bool:
+    """Whether a model runs in the cluster."""
+    return cluster.address is not None and model.cluster
+
+
+def require_cluster(cluster: ClusterSettings, models: tuple[ModelSettings, ...]) -> None:
+    """Raises SettingsError for settings of the cluster that cannot act."""
+    if cluster.address is None:
+        idle = [name for name, value in msgspec.structs.asdict(cluster).items() if value != DEFAULTS[name]]
+        if idle:
+            raise SettingsError(
+                f"{idle[0]} of the cluster acts on nothing without a cluster: name one with --cluster "
+                "(ANTIPHON_CLUSTER), or leave it out"
+            )
+    elif cluster.address != LOCAL and not ADDRESS.fullmatch(cluster.address):
+        raise SettingsError(
+            f"--cluster takes {LOCAL}, or HOST:PORT of a Ray cluster's head, not {cluster.address!r}"
+        )
+    if cluster.cpus is not None and cluster.address != LOCAL:
+        raise SettingsError(
+            f"cluster.cpus acts only with --cluster {LOCAL}; other machines say their CPUs to `ray start`"
+        )
+    for model in models:
+        _require_replicas(model, cluster)
+
+
+def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
+    """Raises SettingsError for settings of a model's replicas that cannot act."""
+    if not is_in_cluster(model, cluster):
+        changed = [name for name in IN_CLUSTER if getattr(model, name) != getattr(UNCHANGED, name)]
+        if changed:
+            raise SettingsError(
+                f"{changed[0]} of the model {model.name} acts only in a cluster: name one with --cluster, "
+                "or leave it out"
+            )
+        return
+    if model.max_replicas is not None and model.max_replicas < model.replicas:
+        raise SettingsError(
+            f"max_replicas of the model {model.name} is {model.max_replicas}, less than its "
+            f"{model.replicas} replicas; raise it, or leave it out"
+        )
+    if model.tensor_parallel > 1 and model.replica_gpus != model.tensor_parallel:
+        raise SettingsError(
+            f"tensor_parallel of the model {model.name} is {model.tensor_parallel}: set its replica_gpus to "
+            "the same number, so that each replica gets the devices"
+        )
+    if model.load == "request":
+        raise SettingsError(
+            f'the model {model.name} runs in the cluster, where load = "request" does not act; leave it out, '
+            "or keep the model on this machine with cluster = false"
+        )
+
+
+DEFAULTS = msgspec.structs.asdict(ClusterSettings())
+UNCHANGED = ModelSettings(name="-", path="-")
+
+
+def find_token(cluster: ClusterSettings, environ: Mapping[str, str]) -> str | None:
+    """Returns the token of the cluster. None if a local cluster needs a new one. Raises SettingsError if a
+    cluster cannot be joined for lack of a usable token."""
+    token = cluster.token or environ.get(RAY_TOKEN) or _read_token(environ.get(RAY_TOKEN_FILE))
+    if token is None:
+        if cluster.address == LOCAL:
+            return None
+        raise SettingsError(
+            f"the cluster at {cluster.address} can only be joined with its token: set ANTIPHON_CLUSTER_TOKEN "
+            "to the token that its machines were started with (RAY_AUTH_TOKEN)"
+        )
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(
+            f"the token of the cluster must be at least {MIN_TOKEN} printable characters without spaces; "
+            "make one with: openssl rand -hex 32"
+        )
+    return token
+
+
+def _read_token(path: str | None) -> str | None:
+    """Reads the token of a file. Raises SettingsError."""
+    if not path:
+        return None
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip() or None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"the token of the cluster in {path} cannot be read: {problem}") from None

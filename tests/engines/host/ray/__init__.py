@@ -1,0 +1,1 @@
+"""The replicas of a Ray cluster, as far as they need no Ray."""
