@@ -12,10 +12,10 @@ CARD: dict[str, object] = {"id": "id_1", "secret": "s", "warnings": [SAID, "and 
 COMMANDS: dict[str, list[tuple[int, object]]] = {
     "limits set project default tokens 5 --per day --models nope": [page(), (201, CARD)],
     "prices add nope --input 1 --output 2 --currency USD": [page(), (201, CARD)],
-    "prices end id_1": [(200, CARD)],
-    "prices end id_1 --at 2040-01-01": [(200, CARD)],
+    "prices end price_0000000000000000001": [(200, CARD)],
+    "prices end price_0000000000000000001 --at 2040-01-01": [(200, CARD)],
     "keys create service --project default --model nope": [(201, CARD)],
-    "keys update id_1 --model nope": [(200, CARD)],
+    "keys update key_000000000001 --model nope": [(200, CARD)],
 }
 
 

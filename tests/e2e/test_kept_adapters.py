@@ -67,7 +67,7 @@ def operator(server: Server, home: Path) -> Caller:
 
 def make_project_key(caller: Caller, name: str) -> str:
     project = caller.ask("POST", "/admin/v1/projects", {"name": name}).json()["id"]
-    body = {"kind": "service", "project": project, "endpoints": ["/v1/*", f"{LORA}*"]}
+    body = {"kind": "service", "project": project, "endpoints": ["/v1/*", "*lora*"]}
     secret: str = caller.ask("POST", "/admin/v1/keys", body).json()["secret"]
     return secret
 
@@ -137,6 +137,10 @@ def require_bounds(server: Server, admin: Caller, first: str, second: str, third
             three.ask("POST", LORA, {"model_name": "mood.gguf", "model_source": "LOCAL", "name": "m"}),
             403,
         ),
+        "a path of the server at vLLM's route": (
+            three.ask("POST", "/v1/load_lora_adapter", {"lora_name": "m", "lora_path": "mood.gguf"}),
+            403,
+        ),
         "a key without the path": (plain_key(admin, server).deploy("ada/mood", "m"), 403),
     }
     assert {what: reply.status_code for what, (reply, _) in refused.items()} == {
@@ -168,7 +172,8 @@ def require_counted(admin: Caller, key: str) -> None:
 
 def require_removed(home: Path, admin: Caller, one: Caller, two: Caller) -> None:
     """A removed adapter is gone for its project alone, with its file; the operator's files stay."""
-    assert one.ask("DELETE", f"{LORA}/style").status_code == 200
+    assert one.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "style"}).status_code == 200
+    assert one.ask("DELETE", f"{LORA}/style").status_code == 404
     assert (one.names(), two.names()) == (["common"], ["common", "style"])
     assert len(list((home / "adapters").glob("*.gguf"))) == 2
     project = next(each["id"] for each in admin.ask("GET", "/admin/v1/projects").json()["data"][2:])

@@ -200,6 +200,17 @@ def test_other_weights_of_the_same_size_have_another_fingerprint(tmp_path: Path)
     assert compute_fingerprint(tmp_path / "absent") == ""
 
 
+@pytest.mark.parametrize("names", [("m-00001-of-00002.gguf", "m-00002-of-00002.gguf"), ("a.bin", "b.bin")])
+def test_the_fingerprint_covers_all_files_of_a_model(tmp_path: Path, names: tuple[str, str]) -> None:
+    first, second = (tmp_path / name for name in names)
+    first.write_bytes(b"a")
+    second.write_bytes(b"b")
+    model = first if first.suffix == ".gguf" else tmp_path
+    before = compute_fingerprint(model)
+    second.write_bytes(b"c")
+    assert compute_fingerprint(model) != before
+
+
 def test_a_kept_name_survives_its_encoding(tmp_path: Path) -> None:
     entry = AdapterName("n", "b", Adapter("aa", "/aa", 4, 8.0, 1), 7, None, "p", True)
     file = KeptNamesFile(tmp_path)

@@ -6,9 +6,11 @@ with other weights of the same shapes.
 """
 
 import fcntl
+import glob
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,6 +26,10 @@ NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
 SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
 """Parts of a model's file that its fingerprint covers: any other training of a model changes them."""
+
+
+SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+"""The name of one part of a split model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +124,32 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 
 def compute_fingerprint(path: Path) -> str:
-    """Returns a digest of a model's file: of its size, and of parts all over it. Returns an empty text if the
-    file cannot be read."""
+    """Returns a digest of a model: of the size of each of its files, and of parts all over them. A model is a
+    file, all parts of a split file, or all files of a directory. Returns an empty text if one cannot be
+    read."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(b"%d" % size)
-            for sample in range(SAMPLES):
-                file.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
+        for file in _list_files(path):
+            _add_samples(file, digest)
     except OSError:
         return ""
     return digest.hexdigest()
+
+
+def _list_files(path: Path) -> list[Path]:
+    """Returns the files of a model. Raises OSError."""
+    if path.is_dir():
+        return sorted(each for each in path.iterdir() if each.is_file())
+    if (split := SPLIT.fullmatch(path.name)) is None:
+        return [path]
+    return sorted(path.parent.glob(f"{glob.escape(split[1])}-?????-of-{split[2]}.gguf"))
+
+
+def _add_samples(path: Path, digest: "hashlib._Hash") -> None:
+    """Adds a file's size and samples of its content. Raises OSError."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(b"%d" % size)
+        for sample in range(SAMPLES):
+            file.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
+            digest.update(file.read(SAMPLE_BYTES))
