@@ -50,6 +50,10 @@ def move_links(text: str, place: str, page: str, pages: dict[str, str]) -> str:
 
     def move(match: re.Match[str]) -> str:
         target = os.path.normpath((PurePosixPath(place).parent / match[1]).as_posix())
+        if target.startswith("docs/") and (BUILD / target.removeprefix("docs/")).is_file():
+            return (
+                f"]({os.path.relpath(target.removeprefix('docs/'), PurePosixPath(page).parent.as_posix())})"
+            )
         if target not in pages:
             return match[0] if (BUILD / page).parent.joinpath(match[1]).is_file() else f"](#{GONE})"
         found = os.path.relpath(pages[target], PurePosixPath(page).parent.as_posix() or ".")

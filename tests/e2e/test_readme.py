@@ -31,6 +31,14 @@ def test_its_request_works_as_it_is_printed(server: Server) -> None:
     assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"]
 
 
+def test_its_comparison_names_tests_that_exist() -> None:
+    found = re.findall(r"\| \[(test_\w+)\]\((tests/[\w/.]+)\) \|$", README, re.MULTILINE)
+    rows = README.partition("## Beside others")[2].partition("\n## ")[0].count("\n| ") - 1
+    assert len(found) == rows > 3
+    for name, path in found:
+        assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE), name
+
+
 def test_its_make_targets_and_options_exist() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"(?:`|^)make ([a-z]+)", README, re.MULTILINE))
