@@ -51,7 +51,7 @@ class Engine:
     def storage(self) -> list[str]:
         return [
             "--root",
-            f"{self.folder}/root",
+            f"{self.folder}/images",
             "--runroot",
             f"{self.folder}/run",
             "--storage-driver",
@@ -199,7 +199,7 @@ def test_it_runs_without_root_on_a_read_only_disk(engine: Engine, image: str, ho
         assert container.run("sh", "-c", "command -v gcc cc c++ g++ make; true") == ""
         assert "tini" in container.run("cat", "/proc/1/comm")
         (told,) = json.loads(engine.podman("inspect", image).stdout)
-        kind, *check = told["HealthCheck"]["Test"]
+        kind, *check = told["Healthcheck"]["Test"]
         assert kind == "CMD" and engine.podman("exec", container.name, *check).returncode == 0
         assert engine.podman(
             "exec", "--env", "ANTIPHON_PORT=1", container.name, *check, check=False
