@@ -22,7 +22,7 @@ def list_expressions() -> Iterator[str]:
     for panel in dashboard["panels"]:
         yield from (target["expr"] for target in panel["targets"])
     yield from (each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query")
-    alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+    alerts = yaml.safe_load((ROOT / "deploy/prometheus/antiphon.rules.yml").read_text())
     yield from (rule["expr"] for group in alerts["groups"] for rule in group["rules"])
 
 
