@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from antiphon.assembly.app_state import build_adapters, build_app_state
+from antiphon.assembly.app_state import build_adapters, build_app_state, build_summary_cache
 from antiphon.assembly.models import build_models
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
@@ -21,8 +22,10 @@ from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.adapters import AdapterRequest
 from antiphon.processes.ipc import from_line, to_line
+from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings, encode_settings
+from antiphon.store.database import Database
 from antiphon.testing import FakeClock, ScriptedTokenEngine
 from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
@@ -130,3 +133,29 @@ def said(runtime: Path, sockets: dict[str, str]) -> list[str]:
     """The first three reports."""
     with started(runtime, sockets) as reports, os.fdopen(os.dup(reports), "rb") as lines:
         return [from_line(lines.readline(), Status).state for _ in range(3)]
+
+
+async def test_settings_of_summaries_reach_the_cache_in_memory():
+    clock = FakeClock()
+    cache = build_summary_cache(MemorySettings(summaries=2, summary_days=3), clock, None)
+    for digest in "abc":
+        await cache.keep("one", digest, digest, 0)
+    assert await cache.find("one", ["a", "b", "c"]) == {"b": "b", "c": "c"}
+    clock.advance(3 * 86_400 - 1)
+    assert await cache.find("one", ["c"]) == {"c": "c"}
+    clock.advance(2)
+    assert await cache.find("one", ["c"]) == {}
+
+
+async def test_settings_of_summaries_reach_the_database(tmp_path: Path):
+    database = Database(f"sqlite:///{tmp_path}/antiphon.db")
+    database.prepare()
+    clock = FakeClock()
+    managed: Any = SimpleNamespace(database=database)  # the only part that is read
+    cache = build_summary_cache(MemorySettings(summaries=2, summary_days=3), clock, managed)
+    for at, digest in enumerate("abc"):
+        await cache.keep("default", digest, digest, at)
+    assert await cache.find("default", ["a", "b", "c"]) == {"b": "b", "c": "c"}
+    clock.advance(3 * 86_400 + 1)
+    assert await cache.find("default", ["c"]) == {}
+    database.close()

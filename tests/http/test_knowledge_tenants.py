@@ -2,7 +2,6 @@
 as good as none."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
+from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.http.admin.knowledge import KnowledgeResource
 from antiphon.retrieval.base import KnowledgeIndex
@@ -72,12 +74,13 @@ async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIter
     async with keyed(folder) as plain, open_service(folder, index=index) as knowledge:
         knowledge.callers.find_any = True
         jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
+        dialects = (jamai, Fireworks(), Empower(), Sgp())
         pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
         tenants = plain.tenants
         erasure = KnowledgeErasure(tenants._changes, tenants._tenancy, knowledge.index, knowledge.uploads)
         admin = (*plain.edge.admin, *KnowledgeResource(erasure).endpoints())
         edge = replace(
-            plain.edge, knowledge=knowledge.service, others=(jamai,), pipeline=pipeline, admin=admin
+            plain.edge, knowledge=knowledge.service, others=dialects, pipeline=pipeline, admin=admin
         )
         async with serving_edge(edge) as (port, connections):
             server = Keyed(port, plain.engine, edge, connections)
@@ -125,15 +128,41 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     await index.aclose()
 
 
+WITHOUT_TABLE = {("GET", ""), ("POST", ""), ("GET", "/usage")}
+"""The routes below /v1/knowledge that name no table that is there: others tests ask them."""
+
+
+async def describe(world: Tenants) -> dict[str, Any]:
+    """The OpenAPI document."""
+    found: dict[str, Any] = (await world.server.asked(world.server.admin, "/openapi.json")).json()
+    return found
+
+
 async def list_routes(world: Tenants) -> list[tuple[str, str]]:
-    """Method and path below the tables of each route of one table."""
-    document = (await world.server.asked(world.server.admin, "/openapi.json")).json()
-    start = f"{TABLES}/{{table}}"
-    return [
-        (method.upper(), path.removeprefix(TABLES))
-        for path, item in document["paths"].items()
-        if path.startswith(start)
+    """Method and path below the tables of each route that names a table."""
+    found = {
+        (method.upper(), path.removeprefix(TABLES).removeprefix("/v1/knowledge"))
+        for path, item in (await describe(world))["paths"].items()
+        if path.startswith("/v1/knowledge")
         for method in item
+    }
+    assert found > WITHOUT_TABLE
+    return sorted(found - WITHOUT_TABLE)
+
+
+async def list_chats(world: Tenants) -> list[str]:
+    """The paths of all operations whose body can have `rag_params`."""
+    document = await describe(world)
+
+    def takes_tables(operation: dict[str, Any]) -> bool:
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        return "rag_params" in str(document["components"]["schemas"].get(name, {}).get("properties", {}))
+
+    return [
+        path
+        for path, item in document["paths"].items()
+        if any(takes_tables(operation) for operation in item.values())
     ]
 
 
@@ -160,17 +189,27 @@ async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None
     assert world.knowledge.list_uploads() == []
 
 
+CHATS = {
+    "/v1/chat/completions",
+    "/fireworks/inference/v1/chat/completions",
+    "/jamai/api/v1/chat/completions",
+    "/sgp/v4/beta/chat/completions",
+}
+
+
 async def test_no_chat_answers_from_another_projects_table(world: Tenants) -> None:
+    paths = await list_chats(world)
     messages = [{"role": "user", "content": MARK}]
-    for path in ("/v1/chat/completions", "/jamai/api/v1/chat/completions"):
+    for path in paths:
         for who, key in world.callers.items():
             replies = set()
             for table in ("t", NOWHERE):
                 rag = {"table_id": table, "search_query": "text"}
                 body = {"model": "m", "messages": messages, "rag_params": rag}
                 answer = await world.server.asked(key, path, body)
-                assert answer.status in (403, 404) and f"{MARK} text".encode() not in answer.body, (path, who)
-                replies.add((answer.status, answer.body.count(b"rag_params.table_id")))
+                assert answer.status in (403, 404), (path, who, answer.body)
+                assert f"{MARK} text".encode() not in answer.body, (path, who)
+                replies.add((answer.status, answer.body.count(b"rag_params")))
             assert len(replies) == 1, (path, who, replies)
     own = await world.server.asked(
         world.other,
@@ -178,6 +217,7 @@ async def test_no_chat_answers_from_another_projects_table(world: Tenants) -> No
         {"model": "m", "messages": messages, "rag_params": {"table_id": "t", "search_query": "text"}},
     )
     assert b"the table's embedding model e" in own.body, "its owner's chat finds the table"
+    assert set(paths) == CHATS, "an operation that is new is asked as well"
 
 
 async def test_lists_show_the_own_project_alone(world: Tenants) -> None:
@@ -185,6 +225,9 @@ async def test_lists_show_the_own_project_alone(world: Tenants) -> None:
         answer = await world.ask(key, "GET", "")
         assert answer.status == (403 if who == "searching service" else 200)
         assert MARK.encode() not in answer.body and b'"t"' not in answer.body
+        usage = await world.server.asked(key, "/v1/knowledge/usage")
+        assert usage.status == answer.status
+        assert usage.status == 403 or set(usage.json()["used"].values()) == {0}, who
 
 
 READS = {"viewer", "member", "owner", "service", "writing service", "bound", "settings", "operator"}
@@ -253,45 +296,3 @@ async def test_an_owner_removes_its_projects_tables(world: Tenants) -> None:
     removed = await world.server.asked(world.other, ERASURE + world.project, method="DELETE")
     assert (removed.status, removed.json()["removed"]) == (200, 1)
     assert (await world.ask(world.other, "GET", "")).json()["data"] == []
-
-
-JAMAI = "/jamai/api/v2/gen_tables/knowledge"
-JAMAI_CALLS: list[tuple[str, str, Any]] = [
-    ("GET", "?table_id=TABLE", None),
-    ("DELETE", "?table_id=TABLE", None),
-    ("POST", "/rename?table_id_src=TABLE&table_id_dst=mine", {}),
-    ("POST", "/duplicate?table_id_src=TABLE&table_id_dst=mine", {}),
-    ("POST", "/rows/add", {"table_id": "TABLE", "data": [{"Text": "a"}], "stream": False}),
-    ("GET", "/rows/list?table_id=TABLE", None),
-    ("GET", "/rows?table_id=TABLE&row_id=CHUNK", None),
-    ("PATCH", "/rows", {"table_id": "TABLE", "data": {"CHUNK": {"Text": "a"}}}),
-    ("POST", "/rows/delete", {"table_id": "TABLE", "row_ids": ["CHUNK"]}),
-    ("POST", "/hybrid_search", {"table_id": "TABLE", "query": MARK}),
-]
-
-
-async def test_jamais_routes_show_no_other_projects_table(world: Tenants) -> None:
-    before = await world.show()
-    headers = {"x-request-id": "same"}
-    for method, path, body in JAMAI_CALLS:
-        for who, key in world.callers.items():
-            replies = []
-            for table in ("t", NOWHERE):
-
-                def fill_in(text: str, name: str = table) -> str:
-                    return text.replace("TABLE", name).replace("CHUNK", world.chunk)
-
-                sent = None if body is None else json.loads(fill_in(json.dumps(body)))
-                answer = await world.server.asked(
-                    key, JAMAI + fill_in(path), sent, method=method, headers=headers
-                )
-                replies.append((answer.status, answer.json()["error"], answer.json()["exception"]))
-            assert replies[0] == replies[1], (method, path, who)
-            assert replies[0][0] in (403, 404), (method, path, who, replies[0])
-    for key in world.callers.values():
-        sent_form = form(("file", "a", "a.txt"), ("table_id", "t", None))
-        answer = await world.server.asked(key, f"{JAMAI}/embed_file", **sent_form)
-        assert answer.status in (403, 404)
-        listed = await world.server.asked(key, f"{JAMAI}/list")
-        assert listed.status == 403 or listed.json()["items"] == []
-    assert await world.show() == before

@@ -148,7 +148,8 @@ async def test_it_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_limits_come_from_the_settings(tmp_path: Path) -> None:
-    settings = Settings(knowledge=KnowledgeSettings(max_documents=1, max_tables=2, max_chunks=3))
+    knowledge = KnowledgeSettings(max_documents=1, max_tables=2, max_chunks=3, max_bytes=1000)
+    settings = Settings(knowledge=knowledge)
     async with run_knowledge(tmp_path, settings) as running:
         client = running.client
         await client.create_table(PROJECT, VECTORS)
@@ -157,6 +158,9 @@ async def test_limits_come_from_the_settings(tmp_path: Path) -> None:
             await client.begin_document(PROJECT, TABLE, make_document("b"))
         with pytest.raises(KnowledgeLimitReached, match="can keep 3 chunks"):
             await client.put_chunks(PROJECT, TABLE, begun.id, 0, make_chunks(list("abcd"), DIMENSIONS))
+        with pytest.raises(KnowledgeLimitReached, match="can keep 1000 bytes") as full:
+            await client.put_chunks(PROJECT, TABLE, begun.id, 0, make_chunks(["x" * 1001], DIMENSIONS))
+        assert full.value.param == "bytes"
         await client.create_table(PROJECT, TableSettings("second"))
         with pytest.raises(KnowledgeLimitReached, match="can keep 2 "):
             await client.create_table(PROJECT, TableSettings("third"))
