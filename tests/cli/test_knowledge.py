@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+from array import array
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -52,23 +55,61 @@ async def test_from_a_table_to_an_answer_and_back(ask: Ask, server: Serving, tmp
     assert "b.txt" not in (await ask("list", "my table")).stdout
 
 
+async def list_contents(server: Serving, table: str) -> tuple[list[Any], list[Any]]:
+    """What a table has of documents and of chunks, but for times and ids of chunks."""
+    documents = (await server.ask(f"/{table}/documents")).json()["data"]
+    chunks = (await server.ask(f"/{table}/chunks?vectors=true&limit=1000")).json()["data"]
+    for each in (*documents, *chunks):
+        del each["created_at"], each["updated_at"]
+        each.pop("table", None)
+    return documents, sorted(({**each, "id": ""} for each in chunks), key=str)
+
+
 async def test_a_table_travels_as_one_file(ask: Ask, server: Serving, tmp_path: Path) -> None:
-    await ask("create", "t")
+    await ask("create", "t", "--chunk-size", "20")
     (tmp_path / "a.txt").write_text("apples are red 漢字")
-    await ask("add", "t", "a.txt")
-    assert (await ask("export", "t", "t.jsonl")).stdout == "wrote 1 chunks to t.jsonl\n"
+    (tmp_path / "b.md").write_text("# Pears\n\n" + "pears are green and sweet\n\n" * 200)
+    await ask("add", "t", "a.txt", "b.md")
+    loose = {"text": "a loose chunk", "page": 7, "metadata": {"kind": "note"}}
+    assert (await server.ask("/t/chunks", {"chunks": [loose]})).status == 201
+    before = await list_contents(server, "t")
+    exported = await ask("export", "t", "t.jsonl")
+    assert exported.stdout == f"wrote {len(before[1])} chunks to t.jsonl\n" and len(before[1]) > 130
     again = await ask("export", "t", "t.jsonl")
     assert (again.exit_code, "cannot be written" in again.stderr) == (1, True)
+    asked = len(server.knowledge.engine.asked)
     made = await ask("import", "t.jsonl", "--name", "u")
-    assert made.stdout == "made u of 1 chunks\n", made.stderr
-    (hit,) = json.loads((await ask("search", "u", "apples", "--json")).stdout)["hits"]
-    assert (hit["chunk"]["text"], hit["chunk"]["file_name"]) == ("apples are red 漢字", "a.txt")
+    counts = f"made u of {len(before[1])} chunks in 2 documents"
+    assert made.stdout == f"{counts}; the vectors are those of the file\n", made.stderr
+    texts = [text for request in server.knowledge.engine.asked[asked:] for text in request.texts]
+    assert len(texts) == 2, "the dimensions of the model, and the text that tells whether it is the same"
+    assert await list_contents(server, "u") == before, "ids of documents, metadata and vectors are the same"
+    (hit,) = json.loads((await ask("search", "u", "apples", "-k", "1", "--json")).stdout)["hits"]
+    assert (hit["chunk"]["text"][:14], hit["chunk"]["file_name"]) == ("apples are red", "a.txt")
+    added = await ask("add", "u", "a.txt", "--json")
+    assert json.loads(added.stdout)["documents"][0]["id"] == before[0][1]["id"], "the same file is known"
+
+
+async def test_another_models_vectors_are_made_anew(ask: Ask, server: Serving, tmp_path: Path) -> None:
+    await ask("create", "t")
+    (tmp_path / "a.txt").write_text("apples are red")
+    await ask("add", "t", "a.txt")
+    await ask("export", "t", "t.jsonl")
+    lines = (tmp_path / "t.jsonl").read_text().splitlines()
+    head = json.loads(lines[0])
+    probe = array("f", b64decode(head["probe"]))
+    turned = array("f", [*probe[1:], probe[0]]).tobytes()  # of the same length, by another model
+    other = [json.dumps(head | {"probe": b64encode(turned).decode()}), *lines[1:]]
+    (tmp_path / "other.jsonl").write_text("\n".join(other))
+    made = await ask("import", "other.jsonl", "--name", "u")
+    assert made.stdout == "made u of 1 chunks in 1 documents; e made new vectors\n", made.stderr
+    assert (await list_contents(server, "u"))[0] == (await list_contents(server, "t"))[0]
     lost = await ask("import", "t.jsonl", "--name", "v", "--model", "none")
     assert (lost.exit_code, "none" in lost.stderr) == (1, True)
     (tmp_path / "t.jsonl").write_text((tmp_path / "t.jsonl").read_text() + '{"text": ""}\n')
     assert (await ask("import", "t.jsonl", "--name", "w")).exit_code == 1
     names = [each["name"] for each in json.loads((await ask("list", "--json")).stdout)["tables"]]
-    assert names == ["t", "u"]  # nothing stays of an import that fails
+    assert names == ["t", "u"], "nothing stays of an import that fails"
 
 
 async def test_what_goes_wrong_is_one_sentence(ask: Ask, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ async def test_a_form_keeps_every_byte_of_its_file(at: Serving) -> None:
 async def test_the_document_describes_every_route(at: Serving) -> None:
     document = (await at.served.ask("/openapi.json")).json()
     paths = {path: item for path, item in document["paths"].items() if path.startswith("/v1/knowledge")}
-    assert sum(map(len, paths.values())) == 17
+    assert sum(map(len, paths.values())) == 18
     upload = paths["/v1/knowledge/tables/{table}/documents"]["post"]
     assert list(upload["requestBody"]["content"]) == ["multipart/form-data"]
     assert "KnowledgeTableCard" in document["components"]["schemas"]

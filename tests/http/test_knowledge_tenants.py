@@ -39,6 +39,7 @@ CHANGES: dict[tuple[str, str], Any] = {
     ("POST", "/{table}/chunks"): {"chunks": [{"text": "a"}]},
     ("PUT", "/{table}/chunks/{chunk}"): {"text": "a"},
     ("POST", "/{table}/search"): {"query": MARK},
+    ("PUT", "/{table}/documents/{document}"): {"name": "a", "digest": "d", "chunks": [{"text": "a"}]},
 }
 
 
@@ -169,7 +170,7 @@ async def list_chats(world: Tenants) -> list[str]:
 @IN_EACH_PLACE
 async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None:
     routes, before, asked = await list_routes(world), await world.show(), 0
-    assert len(routes) == 14
+    assert len(routes) == 15
     for method, path in routes:
         for who, key in world.callers.items():
             replies = []
@@ -184,7 +185,7 @@ async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None
                 asked += 1
             assert replies[0] == replies[1], (method, path, who)
             assert replies[0][0] in (403, 404), (method, path, who, replies[0])
-    assert asked == 14 * 9 * 2
+    assert asked == 15 * 9 * 2
     assert await world.show() == before
     assert world.knowledge.list_uploads() == []
 

@@ -11,6 +11,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from antiphon.cli.admin_client import find_server
+from antiphon.cli.knowledge_export import (
+    CONTENT,
+    DOCUMENT,
+    FORMAT,
+    MADE,
+    PROBE,
+    SETTINGS,
+    ImportedTable,
+    is_near,
+    pick_content,
+    read_export,
+)
 from antiphon.cli.output import FORBIDDEN, CallFailed, Card, Problem, advise_key, note, report_errors
 from antiphon.errors import SettingsError
 
@@ -19,20 +31,11 @@ if TYPE_CHECKING:
 
 TABLES = "/v1/knowledge/tables"
 
-PAGE = 500
+PAGE = 200
 """Rows of one page."""
-
-BATCH = 128
-"""Chunks of one call of an import."""
 
 POLL_S = 0.3
 """Seconds between two looks at a document that is being read."""
-
-FORMAT = "antiphon knowledge table 1"
-"""The mark of an exported table's first line."""
-
-SETTINGS = ("name", "embedding_model", "chunk_size", "chunk_overlap", "chunk_unit")
-CONTENT = ("text", "title", "page", "file_name", "metadata")
 
 TellProgress = Callable[[int, int], None]
 """Gets how much is done, and of how much."""
@@ -51,11 +54,11 @@ class KnowledgeCalls:
             raise CallFailed(f"{self._client.url} does not answer like Antiphon")
         return answer
 
-    def list_pages(self, *path: str) -> Iterator[tuple[Card, int]]:
+    def list_pages(self, *path: str, **query: str) -> Iterator[tuple[Card, int]]:
         """Yields the rows of a list, page by page, with the number of all rows."""
         offset = 0
         while True:
-            answer = self.call("GET", *path, limit=PAGE, offset=offset)
+            answer = self.call("GET", *path, limit=PAGE, offset=offset, **query)
             rows, total = answer.get("data"), answer.get("total")
             if not isinstance(rows, list) or not isinstance(total, int):
                 raise CallFailed(f"{self._client.url} does not answer like Antiphon")
@@ -106,39 +109,65 @@ class KnowledgeCalls:
             answer = self.call("GET", table, "documents", str(card.get("id")))
 
     def export_table(self, table: str, file: Path, tell: TellProgress) -> int:
-        """Writes a table to a new file, a JSON object on each line. Returns the number of chunks. Raises
-        SettingsError for a file that cannot be written."""
+        """Writes a table to a new file: its settings, its ready documents, and its chunks with their vectors.
+        Returns the number of chunks. Raises SettingsError for a file that cannot be written."""
         card, count = self.call("GET", table), 0
+        model = card.get("embedding_model")
         try:
             with file.open("x", encoding="utf-8") as lines:
                 head = {"format": FORMAT} | {name: card.get(name) for name in SETTINGS}
-                lines.write(json.dumps(head) + "\n")
-                for chunk, total in self.list_pages(table, "chunks"):
-                    lines.write(json.dumps({name: chunk.get(name) for name in CONTENT}) + "\n")
+                probe = self._embed_probe(model) if isinstance(model, str) else None
+                lines.write(json.dumps({**head, "probe": probe}) + "\n")
+                documents = [
+                    row for row, _ in self.list_pages(table, "documents") if row.get("state") == "ready"
+                ]
+                for document in reversed(documents):
+                    shown = {name: document.get(name) for name in DOCUMENT}
+                    lines.write(json.dumps({"document": shown}) + "\n")
+                for chunk, total in self.list_pages(table, "chunks", vectors="true"):
+                    fields = {name: chunk.get(name) for name in CONTENT}
+                    lines.write(json.dumps({"of": chunk.get("document"), **fields}) + "\n")
                     count += 1
                     tell(count, total)
         except OSError as problem:
             raise SettingsError(f"{file} cannot be written: {problem.strerror or problem}") from None
         return count
 
-    def import_table(self, file: Path, changes: Mapping[str, object], tell: TellProgress) -> tuple[str, int]:
-        """Makes a table of an exported file. `changes`: settings that replace the file's. Returns its name
-        and the number of chunks. Nothing stays of a table that fails."""
-        lines = _read_lines(file)
-        head = lines[0] if lines else {}
-        if head.get("format") != FORMAT:
-            raise SettingsError(f"{file} is no table that antiphon knowledge export has written")
-        wanted = {name: head.get(name) for name in SETTINGS} | dict(changes)
-        name = str(self.call("POST", body=wanted).get("name"))
+    def _embed_probe(self, model: str) -> str | None:
+        """Returns the vector of PROBE by a model, in base64; None where the model makes none now."""
+        body = {"model": model, "input": PROBE, "encoding_format": "base64"}
         try:
-            for start in range(1, len(lines), BATCH):
-                chunks = [_pick_content(line) for line in lines[start : start + BATCH]]
-                self.call("POST", name, "chunks", body={"chunks": chunks})
-                tell(min(start + BATCH, len(lines)) - 1, len(lines) - 1)
+            answer = self._client.call("POST", "/v1/embeddings", body)
+        except CallFailed:
+            return None
+        data = answer.get("data") if isinstance(answer, dict) else None
+        vector = data[0].get("embedding") if isinstance(data, list) and data else None
+        return vector if isinstance(vector, str) else None
+
+    def import_table(self, file: Path, changes: Mapping[str, object], tell: TellProgress) -> ImportedTable:
+        """Makes a table of an exported file. `changes`: settings that replace the file's. Documents keep
+        their ids. Vectors stay if the table's model is that of the file. Nothing is left of a table that
+        fails."""
+        exported = read_export(file)
+        card = self.call("POST", body={name: exported.head.get(name) for name in MADE} | dict(changes))
+        name, model = str(card.get("name")), card.get("embedding_model")
+        is_same = isinstance(model, str) and is_near(self._embed_probe(model), exported.head.get("probe"))
+        keeps = is_same and card.get("dimensions") == exported.head.get("dimensions")
+        done, total, ids = 0, sum(map(len, exported.chunks.values())), True
+        try:
+            for id_, part in exported.list_parts():
+                chunks = [pick_content(line, keeps) for line in part.pop("chunks")]
+                if id_ is None:
+                    self.call("POST", name, "chunks", body={"chunks": chunks})
+                else:
+                    made = self.call("PUT", name, "documents", id_, body={**part, "chunks": chunks})
+                    ids = ids and made.get("id") == id_
+                done += len(chunks)
+                tell(done, total)
         except BaseException:
             self.call("DELETE", name)
             raise
-        return name, len(lines) - 1
+        return ImportedTable(name, total, len(exported.documents), model, keeps, ids)
 
 
 @contextmanager
@@ -163,24 +192,6 @@ def _join_path(parts: Sequence[str], query: Mapping[str, object]) -> str:
             raise CallFailed(f"{part!r} is no name")
     path = "/".join([TABLES, *(quote(part, safe="") for part in parts)])
     return f"{path}?{urlencode(query)}" if query else path
-
-
-def _read_lines(file: Path) -> list[dict[str, object]]:
-    """Returns the objects of a file. Raises SettingsError."""
-    try:
-        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line]
-    except OSError as problem:
-        raise SettingsError(f"{file} cannot be read: {problem.strerror or problem}") from None
-    except ValueError:
-        raise SettingsError(f"{file} is not JSON Lines in UTF-8") from None
-    if not all(isinstance(line, dict) for line in lines):
-        raise SettingsError(f"{file} has a line that is no JSON object")
-    return lines
-
-
-def _pick_content(line: Mapping[str, object]) -> dict[str, object]:
-    """Returns the fields of a chunk that a server takes."""
-    return {name: line[name] for name in CONTENT if line.get(name) is not None}
 
 
 def build_form(file_name: str, content: bytes, fields: Mapping[str, str]) -> tuple[str, bytes]:

@@ -114,6 +114,9 @@ class DocumentInput:
     media_type: str = "application/octet-stream"
     bytes: int = 0
     """Size of the file."""
+    id: str = ""
+    """Its id in the table, for a document of an exported table; empty: the index makes one. A document of the
+    same digest keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +287,7 @@ class KnowledgeIndex(Protocol):
 
     async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
         """Adds a document, INDEXING. Returns the existing document of the same digest, if there is one; a
-        FAILED one is then INDEXING again."""
+        FAILED one is then INDEXING again. Raises Conflict for an id of a document of another digest."""
 
     async def put_chunks(
         self,

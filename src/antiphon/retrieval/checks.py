@@ -1,6 +1,7 @@
 """Checks the values of a call, the same for every index. Each refusal names the field and the remedy."""
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -24,6 +25,9 @@ from antiphon.retrieval.base import (
     SearchQuery,
     TableSettings,
 )
+
+DOCUMENT_ID = re.compile("[0-9A-Za-z_-]{1,64}")
+"""An id of a document that a caller gives."""
 
 LARGEST_NUMBER = 2**31 - 1
 """The largest page, size and batch number."""
@@ -63,6 +67,8 @@ def require_document(document: DocumentInput) -> None:
         if not 1 <= len(value) <= LONGEST_FILE_NAME:
             raise InvalidValue(f"{field} must have from 1 to {LONGEST_FILE_NAME} characters", param=field)
         _require_printable(value, field, field)
+    if document.id and not DOCUMENT_ID.fullmatch(document.id):
+        raise InvalidValue("a document's id must have letters, digits, - and _ only, at most 64", param="id")
     if document.bytes < 0:
         raise InvalidValue("bytes must be at least 0", param="bytes")
 

@@ -17,6 +17,7 @@ from antiphon.retrieval.base import (
     ChunkInput,
     ChunkPage,
     DocumentInfo,
+    DocumentInput,
     DocumentPage,
     IndexLimits,
     IndexUsage,
@@ -58,6 +59,18 @@ class FileUpload:
     chunk_size: int | None = None
     chunk_overlap: int | None = None
     chunk_unit: SizeUnit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPart:
+    """Some chunks of a document of an exported table, with or without their vectors."""
+
+    document: DocumentInput
+    chunks: Sequence[ChunkInput]
+    batch: int
+    """Parts are numbered from 0."""
+    is_last: bool
+    warnings: Sequence[str] = ()
 
 
 class SearchMode(StrEnum):
@@ -122,6 +135,10 @@ class KnowledgeTables(Protocol):
         """Keeps a file and reads it in the background. `wait`: returns when the document is READY, and raises
         the error of one that cannot be read. The same file again returns the document that is there."""
 
+    async def import_part(self, table: str, part: DocumentPart, context: Context) -> DocumentInfo:
+        """Adds chunks of a document, and embeds those without a vector. Search finds the document after its
+        last part. A repeated part changes nothing."""
+
     async def list_documents(
         self, actor: Actor, table: str, offset: int = 0, limit: int = 100
     ) -> DocumentPage:
@@ -136,7 +153,7 @@ class KnowledgeTables(Protocol):
     async def add_chunks(
         self, table: str, chunks: Sequence[ChunkInput], context: Context
     ) -> tuple[TextChunk, ...]:
-        """Embeds and adds chunks without a document. Vectors of the input are not read."""
+        """Adds chunks without a document, and embeds those without a vector."""
 
     async def list_chunks(
         self,

@@ -139,7 +139,7 @@ def export_table(
     file: Annotated[Path, typer.Argument(help="A file to make: JSON Lines.")],
     url: options.ServerUrl = None,
 ) -> None:
-    """Write a table's settings and chunks to one file."""
+    """Write a table's settings, documents, chunks and vectors to one file."""
     with connect_knowledge(url) as server:
         with show_progress(table) as tell:
             count = server.export_table(table, file, tell)
@@ -153,13 +153,13 @@ def import_table(
     model: Annotated[str | None, typer.Option(help="The embedding model. [the one in the file]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """Make a table of an exported file. Its vectors are made anew."""
+    """Make a table of an exported file. Vectors are made anew if the embedding model is another one."""
     given = {"name": name, "embedding_model": model}
     changes = {field: value for field, value in given.items() if value is not None}
     with connect_knowledge(url) as server:
         with show_progress(file.name) as tell:
-            made, count = server.import_table(file, changes, tell)
-        print(f"made {made} of {count} chunks")
+            made = server.import_table(file, changes, tell)
+        print(made.describe())
 
 
 @contextmanager

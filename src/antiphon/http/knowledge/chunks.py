@@ -3,11 +3,11 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Answer, Endpoint, Request, Services
 from antiphon.domain.identity import Right
-from antiphon.errors import NotFound
+from antiphon.errors import InvalidValue, NotFound
 from antiphon.http.admin.resource import answer_json, declare_parameter, decode_request, read_query
 from antiphon.http.knowledge.endpoints import (
     PAGING,
@@ -31,17 +31,19 @@ Page = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class NewChunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A chunk's content."""
+    """A chunk's content. `vector` has the table's dimensions, as float32 numbers in base64; without it the
+    server makes it."""
 
     text: Text
     title: Title = ""
     page: Page | None = None
     file_name: str = ""
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    vector: bytes = b""
 
     def to_input(self) -> ChunkInput:
         """Converts to the input that the service takes."""
-        return ChunkInput(self.text, self.title, self.page, self.file_name, self.metadata)
+        return ChunkInput(self.text, self.title, self.page, self.file_name, self.metadata, self.vector)
 
 
 class NewChunks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +53,8 @@ class NewChunks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChunkCard(Struct, frozen=True, kw_only=True):
-    """A chunk. `document` is null if it belongs to none. Times are Unix seconds."""
+    """A chunk. `document` is null if it belongs to none. `vector` is there if the request asks for vectors.
+    Times are Unix seconds."""
 
     object: Literal["knowledge_chunk"] = "knowledge_chunk"
     id: str
@@ -63,6 +66,7 @@ class ChunkCard(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
     created_at: int
     updated_at: int
+    vector: bytes | UnsetType = UNSET
 
 
 class ChunkList(Struct, frozen=True, kw_only=True):
@@ -101,7 +105,7 @@ class SearchAnswer(Struct, frozen=True, kw_only=True):
     data: list[SearchResult]
 
 
-def build_chunk_card(chunk: TextChunk) -> ChunkCard:
+def build_chunk_card(chunk: TextChunk, *, with_vector: bool = False) -> ChunkCard:
     """Builds the card of a chunk."""
     return ChunkCard(
         id=chunk.id,
@@ -113,6 +117,7 @@ def build_chunk_card(chunk: TextChunk) -> ChunkCard:
         metadata=dict(chunk.metadata),
         created_at=to_seconds(chunk.created_at),
         updated_at=to_seconds(chunk.updated_at),
+        vector=chunk.vector if chunk.vector and with_vector else UNSET,
     )
 
 
@@ -130,7 +135,7 @@ def build_result(hit: SearchHit) -> SearchResult:
 def declare_chunks() -> tuple[Endpoint, ...]:
     """Declares the endpoints of chunks and of search."""
     read, write = Right.READ, Right.WRITE
-    paging = (*PAGING, declare_parameter("document"))
+    paging = (*PAGING, declare_parameter("document"), declare_parameter("vectors", {"type": "boolean"}))
     return (
         declare("GET", CHUNKS, list_chunks, "Chunks of a table", read, query=paging, gives=ChunkList),
         declare(
@@ -162,11 +167,16 @@ def declare_chunks() -> tuple[Endpoint, ...]:
 
 async def list_chunks(request: Request, services: Services) -> Answer:
     """Lists chunks of one document, or of all."""
-    offset, limit, query = read_page(request, "document")
+    offset, limit, query = read_page(request, "document", "vectors")
+    if (wanted := query.get("vectors", "false")) not in ("true", "false"):
+        raise InvalidValue("vectors must be true or false", param="vectors")
+    with_vectors = wanted == "true"
+    table, document = request.path_params["table"], query.get("document")
     page = await services.knowledge.list_chunks(
-        request.actor, request.path_params["table"], query.get("document"), offset, limit
+        request.actor, table, document, offset, limit, with_vectors=with_vectors
     )
-    return answer_json(ChunkList(data=[build_chunk_card(chunk) for chunk in page.items], total=page.total))
+    cards = [build_chunk_card(chunk, with_vector=with_vectors) for chunk in page.items]
+    return answer_json(ChunkList(data=cards, total=page.total))
 
 
 async def add_chunks(request: Request, services: Services) -> Answer:

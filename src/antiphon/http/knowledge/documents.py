@@ -1,14 +1,16 @@
 """Documents of knowledge tables: wire types, handlers and endpoints."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
 from antiphon.dialects.common.multipart import FRAMING, BinaryText, Form, read_form
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
-from antiphon.http.admin.resource import answer_json, read_query
+from antiphon.http.admin.resource import answer_json, decode_request, read_query
+from antiphon.http.knowledge.chunks import NewChunk
 from antiphon.http.knowledge.endpoints import (
     PAGING,
     TABLE,
@@ -18,8 +20,15 @@ from antiphon.http.knowledge.endpoints import (
     read_page,
     to_seconds,
 )
-from antiphon.retrieval.base import DocumentInfo, DocumentState, SizeUnit
-from antiphon.retrieval.knowledge import FileUpload
+from antiphon.retrieval.base import (
+    LONGEST_FILE_NAME,
+    MAX_BATCH,
+    DocumentInfo,
+    DocumentInput,
+    DocumentState,
+    SizeUnit,
+)
+from antiphon.retrieval.knowledge import DocumentPart, FileUpload
 
 DOCUMENTS = f"{TABLE}/documents"
 DOCUMENT = f"{DOCUMENTS}/{{document}}"
@@ -40,7 +49,7 @@ class UploadForm(Struct, frozen=True, kw_only=True):
 
 class DocumentCard(Struct, frozen=True, kw_only=True):
     """A document. `progress` is in percent. `error` tells why it failed, or what it waits for, and `warnings`
-    what could not be read. Times are Unix seconds."""
+    what could not be read. `digest` names the content and the sizes of the chunks. Times are Unix seconds."""
 
     object: Literal["knowledge_document"] = "knowledge_document"
     id: str
@@ -53,8 +62,29 @@ class DocumentCard(Struct, frozen=True, kw_only=True):
     chunks: int
     error: str | None
     warnings: list[str]
+    digest: str
     created_at: int
     updated_at: int
+
+
+class ImportedPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Some chunks of a document of an exported table. `batch` numbers the parts from 0, and `last` makes the
+    document ready. A chunk without `vector` gets one."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=LONGEST_FILE_NAME)]
+    digest: Annotated[str, Meta(min_length=1, max_length=LONGEST_FILE_NAME)]
+    media_type: Annotated[str, Meta(min_length=1, max_length=LONGEST_FILE_NAME)] = "application/octet-stream"
+    bytes: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    warnings: Annotated[list[str], Meta(max_length=100)] = msgspec.field(default_factory=list)
+    batch: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    last: bool = True
+    chunks: Annotated[list[NewChunk], Meta(max_length=MAX_BATCH)]
+
+    def to_part(self, id_: str) -> DocumentPart:
+        """Converts to the part that the service takes. `id_`: the document's."""
+        document = DocumentInput(self.name, self.digest, self.media_type, self.bytes, id_)
+        chunks = [chunk.to_input() for chunk in self.chunks]
+        return DocumentPart(document, chunks, self.batch, self.last, self.warnings)
 
 
 class DocumentList(Struct, frozen=True, kw_only=True):
@@ -78,6 +108,7 @@ def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
         chunks=info.chunks,
         error=info.error,
         warnings=list(info.warnings),
+        digest=info.digest,
         created_at=to_seconds(info.created_at),
         updated_at=to_seconds(info.updated_at),
     )
@@ -109,6 +140,15 @@ def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
             ends_with_caller=True,
         ),
         declare("GET", DOCUMENT, show_document, "One document", Right.READ, gives=DocumentCard),
+        declare(
+            "PUT",
+            DOCUMENT,
+            import_document,
+            "Add a part of an exported document",
+            Right.WRITE,
+            body=ImportedPart,
+            gives=DocumentCard,
+        ),
         declare("DELETE", DOCUMENT, delete_document, "Remove a document", Right.WRITE, gives=Removed),
     )
 
@@ -154,6 +194,14 @@ async def show_document(request: Request, services: Services) -> Answer:
     read_query(request)
     table, document = request.path_params["table"], request.path_params["document"]
     info = await services.knowledge.get_document(request.actor, table, document)
+    return answer_json(build_document_card(table, info))
+
+
+async def import_document(request: Request, services: Services) -> Answer:
+    """Adds chunks of a document, which keeps its id."""
+    table, document = request.path_params["table"], request.path_params["document"]
+    part = decode_request(request.body, ImportedPart).to_part(document)
+    info = await services.knowledge.import_part(table, part, build_context(request, services, DOCUMENT))
     return answer_json(build_document_card(table, info))
 
 

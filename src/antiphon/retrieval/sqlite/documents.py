@@ -42,6 +42,11 @@ def begin_document(change: TableChange, document: DocumentInput, id_: str) -> Do
         id_ = found[0]
         change.connection.execute("DELETE FROM document WHERE id = ?", (id_,))
     else:
+        if change.connection.execute("SELECT 1 FROM document WHERE id = ?", (id_,)).fetchone() is not None:
+            raise Conflict(
+                f"this knowledge table has another document with the id {id_!r}: import into a new table",
+                param="id",
+            )
         change.take_room(IndexUsage(documents=1))
     change.connection.execute(
         "INSERT INTO document (id, name, digest, media_type, bytes, state, created_at, updated_at)"

@@ -103,7 +103,7 @@ class SqliteIndex:
 
     async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
         checks.require_document(document)
-        id_ = self._clock.unique()
+        id_ = document.id or self._clock.unique()
 
         def begin(change: TableChange) -> DocumentInfo:
             return document_rows.begin_document(change, document, id_)

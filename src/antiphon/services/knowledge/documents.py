@@ -360,7 +360,7 @@ class DocumentJob:
         context = Context(
             self._order.request_id, self._find_actor(), deadline, parts.clock, origin=parts.origin
         )
-        return await embed_texts(parts.models, model, self._dimensions, texts, context, "file")
+        return await embed_texts(parts.models, model, self._dimensions, texts, context, ["file"] * len(texts))
 
     async def _load_vectors(self, document: DocumentInfo) -> None:
         """Reads the vectors of the version that this document replaces, if there is one."""

@@ -24,6 +24,7 @@ from antiphon.retrieval.base import (
 )
 from antiphon.retrieval.knowledge import (
     AutomaticModel,
+    DocumentPart,
     FileUpload,
     SearchMode,
     TableRequest,
@@ -129,6 +130,17 @@ class KnowledgeService:
         info = await self._index.get_table(context.actor.project, table)
         return await self._jobs.add(info, upload, context, wait=wait)
 
+    async def import_part(self, table: str, part: DocumentPart, context: Context) -> DocumentInfo:
+        if len(part.chunks) > MAX_BATCH:
+            raise InvalidValue(f"chunks must be at most {MAX_BATCH} in one call", param="chunks")
+        index, project = self._index, context.actor.project
+        chunks = await self._embed_chunks(table, part.chunks, context) if part.chunks else []
+        begun = await index.begin_document(project, table, part.document)
+        info = await index.put_chunks(project, table, begun.id, part.batch, chunks)
+        if part.is_last:
+            info = await index.finish_document(project, table, begun.id, part.warnings)
+        return info
+
     async def list_documents(
         self, actor: Actor, table: str, offset: int = 0, limit: int = 100
     ) -> DocumentPage:
@@ -195,19 +207,23 @@ class KnowledgeService:
     async def _embed_chunks(
         self, table: str, chunks: Sequence[ChunkInput], context: Context
     ) -> list[ChunkInput]:
-        """Returns chunks with their vectors. Raises InvalidValue for a blank text."""
+        """Returns chunks with their vectors, given or made. Raises InvalidValue for a blank text."""
         info = await self._index.get_table(context.actor.project, table)
         for place, chunk in enumerate(chunks):
             if not chunk.text.strip():
                 raise InvalidValue("text is empty; send at least one word", param=f"chunks[{place}].text")
         model = info.settings.embedding_model
-        if model is None:
-            return [replace(chunk, vector=b"") for chunk in chunks]
-        texts = [chunk.text for chunk in chunks]
+        places = [place for place, chunk in enumerate(chunks) if not chunk.vector]
+        if model is None or not places:
+            return list(chunks)
+        texts = [chunks[place].text for place in places]
         dimensions = info.settings.dimensions
-        field = "text" if len(texts) == 1 else "chunks[{}].text"
-        vectors = await embed_texts(self._models, model, dimensions, texts, context, field)
-        return [replace(chunk, vector=vector) for chunk, vector in zip(chunks, vectors, strict=True)]
+        fields = ["text" if len(chunks) == 1 else f"chunks[{place}].text" for place in places]
+        made = await embed_texts(self._models, model, dimensions, texts, context, fields)
+        embedded = list(chunks)
+        for place, vector in zip(places, made, strict=True):
+            embedded[place] = replace(embedded[place], vector=vector)
+        return embedded
 
     # --- search ---------------------------------------------------------------------------------------------
 
@@ -223,7 +239,7 @@ class KnowledgeService:
             )
         if model is not None and search.mode is not SearchMode.WORDS:
             dimensions = info.settings.dimensions
-            (vector,) = await embed_texts(self._models, model, dimensions, [search.query], context, "query")
+            (vector,) = await embed_texts(self._models, model, dimensions, [search.query], context, ["query"])
         words = None if search.mode is SearchMode.VECTORS else search.query
         query = SearchQuery(words, vector, search.k, documents=search.documents)
         return await self._index.search(project, table, query)

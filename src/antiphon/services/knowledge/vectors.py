@@ -95,11 +95,16 @@ def choose_sizes(
 
 
 async def embed_texts(
-    models: EmbeddingModels, model: str, dimensions: int, texts: Sequence[str], context: Context, field: str
+    models: EmbeddingModels,
+    model: str,
+    dimensions: int,
+    texts: Sequence[str],
+    context: Context,
+    fields: Sequence[str],
 ) -> list[bytes]:
-    """Returns the vector of each text, in order. Equal texts are embedded once. `field`: the request field
-    that an error about a text names; `{}` in it is the text's place. Raises InvalidValue where the model
-    now makes vectors of other dimensions than the table's."""
+    """Returns the vector of each text, in order. Equal texts are embedded once. `fields`: the request field
+    that an error about each text names. Raises InvalidValue where the model now makes vectors of other
+    dimensions than the table's."""
     vectors: dict[str, bytes] = {}
     different = list(dict.fromkeys(texts))
     for start in range(0, len(different), BATCH):
@@ -108,7 +113,7 @@ async def embed_texts(
         try:
             made = await models.embed(request, context)
         except AntiphonError as error:
-            raise _name_field(error, field, [texts.index(text) for text in part]) from None
+            raise _name_field(error, [fields[texts.index(text)] for text in part]) from None
         if len(made) != len(part):
             raise EngineError(f"{model} did not make a vector of each text")
         if made.dimensions != dimensions:
@@ -126,11 +131,11 @@ async def measure_dimensions(models: EmbeddingModels, model: str, context: Conte
     return (await models.embed(EmbeddingRequest(model, (RawPrompt(WORD),)), context)).dimensions
 
 
-def _name_field(error: E, field: str, places: Sequence[int]) -> E:
-    """Changes an error about an input to one about the caller's field. `places`: of the inputs."""
+def _name_field(error: E, fields: Sequence[str]) -> E:
+    """Changes an error about an input to one about the caller's field. `fields`: of the inputs."""
     found = INPUT.fullmatch(error.param or "")
     if found is not None:
-        named = field.format(places[int(found[1] or 0)])
+        named = fields[int(found[1] or 0)]
         error.message = error.message.replace(found[0], named)
         error.param = named
     return error
