@@ -155,8 +155,8 @@ class KnowledgeCalls:
         keeps = is_same and card.get("dimensions") == exported.head.get("dimensions")
         done, total, ids = 0, sum(map(len, exported.chunks.values())), True
         try:
-            for id_, part in exported.list_parts():
-                chunks = [pick_content(line, keeps) for line in part.pop("chunks")]
+            for id_, part, lines in exported.list_parts():
+                chunks = [pick_content(line, keeps) for line in lines]
                 if id_ is None:
                     self.call("POST", name, "chunks", body={"chunks": chunks})
                 else:

@@ -7,7 +7,6 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from antiphon.errors import SettingsError
 
@@ -29,6 +28,10 @@ PROBE = "The quick brown fox jumps over the lazy dog."
 
 SAME = 0.999
 """The least cosine of two vectors of the same text by the same model. Its number format changes it less."""
+
+
+Line = dict[str, object]
+"""One line of the file."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +62,25 @@ class ImportedTable:
 class ExportedTable:
     """The content of an exported file."""
 
-    head: dict[str, Any]
-    documents: dict[str, dict[str, Any]]
+    head: Line
+    documents: dict[str, Line]
     """By their ids, the oldest first."""
-    chunks: dict[str | None, list[dict[str, Any]]]
+    chunks: dict[str | None, list[Line]]
     """By the id of their document; None for chunks of none."""
 
-    def list_parts(self) -> Iterator[tuple[str | None, dict[str, Any]]]:
-        """Yields the id of a document and the body of each part of it, and parts without a document."""
+    def list_parts(self) -> Iterator[tuple[str | None, dict[str, object], list[Line]]]:
+        """Yields the id of a document, the fields and the chunks of each part of it, and then chunks without
+        a document."""
         for id_, document in self.documents.items():
             fields = {name: value for name, value in document.items() if name != "id" and value is not None}
             lines = self.chunks.get(id_, [])
             starts = range(0, max(1, len(lines)), BATCH)
             for batch, start in enumerate(starts):
-                more = {
-                    "batch": batch,
-                    "last": batch + 1 == len(starts),
-                    "chunks": lines[start : start + BATCH],
-                }
-                yield id_, fields | more
+                part: dict[str, object] = {"batch": batch, "last": batch + 1 == len(starts)}
+                yield id_, fields | part, lines[start : start + BATCH]
         loose = self.chunks.get(None, [])
         for start in range(0, len(loose), BATCH):
-            yield None, {"chunks": loose[start : start + BATCH]}
+            yield None, {}, loose[start : start + BATCH]
 
 
 def read_export(file: Path) -> ExportedTable:
@@ -89,14 +89,14 @@ def read_export(file: Path) -> ExportedTable:
     head = lines[0] if lines else {}
     if head.get("format") != FORMAT:
         raise SettingsError(f"{file} is no table that antiphon knowledge export has written")
-    documents: dict[str, dict[str, Any]] = {}
-    chunks: dict[str | None, list[dict[str, Any]]] = {}
+    documents: dict[str, Line] = {}
+    chunks: dict[str | None, list[Line]] = {}
     for line in lines[1:]:
         document = line.get("document")
         if isinstance(document, dict):
             documents[str(document.get("id"))] = document
         else:
-            owner = line.get("of")
+            owner = str(line.get("of"))
             chunks.setdefault(owner if owner in documents else None, []).append(line)
     return ExportedTable(head, documents, chunks)
 
@@ -118,7 +118,7 @@ def multiply(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(one * other for one, other in zip(left, right, strict=True))
 
 
-def _read_lines(file: Path) -> list[dict[str, Any]]:
+def _read_lines(file: Path) -> list[Line]:
     """Returns the objects of a file. Raises SettingsError."""
     try:
         lines = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line]
@@ -131,7 +131,7 @@ def _read_lines(file: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def pick_content(line: Mapping[str, Any], keeps_vectors: bool) -> dict[str, Any]:
+def pick_content(line: Mapping[str, object], keeps_vectors: bool) -> Line:
     """Returns the fields of a chunk that a server takes."""
     names = CONTENT if keeps_vectors else CONTENT[:-1]
     return {name: line[name] for name in names if line.get(name) is not None}
