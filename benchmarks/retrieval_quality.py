@@ -102,7 +102,8 @@ async def add_reranked(
         hits = await index.search(PROJECT, TABLE, query)
         body = {"model": "r", "query": question, "documents": [hit.chunk.text for hit in hits]}
         answer = client.post("/v1/rerank", json=body)
-        answer.raise_for_status()
+        if answer.status_code != 200:
+            raise SystemExit(f"the reranker reads no such pages: {answer.text}")
         order = [names[hits[row["index"]].chunk.id] for row in answer.json()["results"]][:FAR]
         found.append(order.index(page) + 1 if page in order else None)
     return found

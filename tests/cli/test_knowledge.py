@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.cli.main import app
+from antiphon.testing import EmbeddingScript
 from tests.http.test_knowledge import Serving, serving
+from tests.support.pty_screen import screen
 
 Ask = Callable[..., Awaitable[Result]]
 
@@ -53,6 +55,26 @@ async def test_from_a_table_to_an_answer_and_back(ask: Ask, server: Serving, tmp
     documents = json.loads((await ask("list", "my table", "--json")).stdout)["documents"]
     assert (await ask("remove", "my table", documents[0]["id"])).exit_code == 0
     assert "b.txt" not in (await ask("list", "my table")).stdout
+
+
+async def test_a_bar_shows_how_far_a_file_is(ask: Ask, server: Serving, tmp_path: Path) -> None:
+    await ask("create", "t", "--chunk-size", "20")
+    (tmp_path / "long.txt").write_text("apples are red and sweet. " * 400)
+    hold, loop = asyncio.Event(), asyncio.get_running_loop()
+    server.knowledge.engine.behaviour = EmbeddingScript(hold)
+
+    def look() -> str:
+        arguments = ("knowledge", "add", "t", "long.txt", "--url", server.served.url)
+        with screen(*arguments, cwd=tmp_path, env={"ANTIPHON_HOME": str(tmp_path)}) as shown:
+            shown.expect("long.txt")
+            shown.expect("0%")
+            loop.call_soon_threadsafe(hold.set)
+            shown.expect("100%")
+            shown.expect("added long.txt: ")
+            assert shown.end() == 0
+            return shown.text
+
+    assert "\u2501" in await asyncio.to_thread(look), "the bar is drawn"
 
 
 async def list_contents(server: Serving, table: str) -> tuple[list[Any], list[Any]]:
