@@ -5,12 +5,13 @@
 A real knowledge process, and one client in this process over its socket. Texts have 150 words each, drawn
 from 50,000 by Zipf's law; vectors lie in groups, as those of texts do. A question has ten words, of which
 some are frequent, and a vector beside one of the table. `--large` adds 100,000 chunks, `--million` 1,000,000
-with short texts. Times are milliseconds at the client, one call after the other, and then with four callers
-while a fifth writes.
+with short texts. Times are milliseconds at the client, one call after the other, then with four callers
+while a fifth writes, and then with four processes that read, each over its own connection, beside a writer.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import platform
 import statistics
@@ -55,9 +56,9 @@ class Shape:
 class Texts:
     """Random texts and vectors."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, seed: int = 1) -> None:
         self.shape = shape
-        self._random = np.random.default_rng(1)
+        self._random = np.random.default_rng(seed)
         ranks = np.arange(1, 50_001)
         self._shares = np.cumsum(1 / ranks) / np.sum(1 / ranks)
         self._centers = self._random.standard_normal((GROUPS, shape.dimensions))
@@ -122,6 +123,43 @@ async def measure(client: KnowledgeClient, table: str, queries: Sequence[SearchQ
         await client.search(PROJECT, table, query)
         times.append((time.perf_counter() - began) * 1000)
     return times
+
+
+async def read_alone(socket: str, shape: Shape, seed: int, count: int) -> None:
+    """Prints the milliseconds of queries over a connection of this process's own."""
+    texts = Texts(shape, seed)
+    async with connect_knowledge(socket, lambda: None) as client:
+        queries = [texts.draw_query() for _ in range(count)]
+        print(json.dumps(await measure(client, f"{shape.chunks} chunks", queries)))
+
+
+async def measure_processes(
+    client: KnowledgeClient, socket: str, texts: Texts, count: int
+) -> tuple[list[float], int]:
+    """The milliseconds of queries of four processes while this one adds documents of 256 chunks, and how many
+    it added."""
+    shape, number, over = texts.shape, 0, asyncio.Event()
+
+    async def write() -> None:
+        nonlocal number
+        while not over.is_set():
+            batch = await asyncio.to_thread(texts.draw_chunks, BATCH)
+            await add_document(client, f"{shape.chunks} chunks", f"beside {number}", [batch])
+            number += 1
+
+    numbers = [str(each) for each in (shape.chunks, shape.dimensions, shape.words)]
+    readers = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, __file__, "--read", socket, *numbers, str(seed), str(count // 4)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for seed in range(2, 6)
+    ]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        outputs = [(await reader.communicate())[0] for reader in readers]
+        over.set()
+    return [one for output in outputs for one in json.loads(output)], number
 
 
 async def measure_beside_writer(client: KnowledgeClient, table: str, texts: Texts, count: int) -> list[float]:
@@ -195,6 +233,8 @@ async def run_table(directory: Path, shape: Shape, count: int) -> None:
                 "words and vector, four and a writer",
                 await measure_beside_writer(client, table, texts, count),
             )
+            times, added = await measure_processes(client, socket, texts, count)
+            show(f"the same, four processes (+{added})", times)
             (document,) = (await client.list_documents(PROJECT, table, limit=1)).items
             began = time.perf_counter()
             await client.delete_document(PROJECT, table, document.id)
@@ -210,7 +250,13 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--large", action="store_true", help="also 100,000 chunks")
     parser.add_argument("--million", action="store_true", help="also 1,000,000 chunks of 20 words")
+    parser.add_argument("--read", nargs=6, metavar="VALUE", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.read:
+        socket, *numbers = options.read
+        chunks, dimensions, words, seed, count = map(int, numbers)
+        asyncio.run(read_alone(socket, Shape(chunks, dimensions, words), seed, count))
+        return
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds, k = {K}"
     )
