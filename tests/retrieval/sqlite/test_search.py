@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.context import SystemClock
-from antiphon.errors import InvalidValue
+from antiphon.errors import InvalidValue, KnowledgeUnavailable
 from antiphon.retrieval.base import MAX_HITS, ChunkInput, IndexLimits, SearchQuery, TableSettings
 from antiphon.retrieval.sqlite.catalog import EXACT_PART
 from antiphon.retrieval.sqlite.chunks import add_loose_chunks, delete_chunks
@@ -272,5 +272,9 @@ async def test_a_later_version_stays_closed(tmp_path: Path) -> None:
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
-    assert await index.list_tables(PROJECT) == () and file in list_files(tmp_path, "*.db")
+    (table,) = await index.list_tables(PROJECT)
+    assert "a later version of Antiphon made this knowledge table" in (table.damage or "")
+    with pytest.raises(KnowledgeUnavailable, match="a later version"):
+        await index.add_chunks(PROJECT, table.settings.name, make_chunks(["apple"]))
+    assert file in list_files(tmp_path, "*.db")
     await index.aclose()
