@@ -3,8 +3,11 @@
 import hashlib
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +17,7 @@ import pytest
 
 from antiphon.errors import ModelFetchError
 from antiphon.weights.hub.cache import HubCache
-from antiphon.weights.hub.download import FetchProgress, Hub, Stage
+from antiphon.weights.hub.download import ANSWER_S, FetchProgress, Hub, Stage
 from antiphon.weights.hub.reference import Reference, parse
 from benchmarks.make_model import SIZES, write_model
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
@@ -291,3 +294,17 @@ def test_a_second_fetcher_waits_and_fetches_nothing(server: HubServer, cache: Hu
             cache.place(MODEL, hashlib.sha256(data).hexdigest()).write_bytes(data)
         assert pulled.result(30).path.read_bytes() == data
     assert server.asked and server.sent == []
+
+
+@pytest.mark.parametrize("ask", ["pull", "list"])
+def test_a_hub_that_never_answers_is_told_of_in_seconds(cache: HubCache, ask: str):
+    with socket.create_server(("127.0.0.1", 0)) as silent_hub:
+        endpoint = f"http://127.0.0.1:{silent_hub.getsockname()[1]}"
+        hub = Hub(cache, endpoint=endpoint, pauses=(0.0,))
+        began = time.monotonic()
+        said = refused(lambda: hub.pull(MODEL, silent) if ask == "pull" else hub.list_files("a/b", "main"))
+        assert ANSWER_S <= time.monotonic() - began < 10 * ANSWER_S
+    assert said.startswith(f"{endpoint} does not answer in time") and ANSWER_S < 5
+    for thread in threading.enumerate():
+        if thread.name == "antiphon-hub":
+            thread.join(60)  # the closed hub has ended its connection

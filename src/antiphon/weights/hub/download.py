@@ -9,13 +9,16 @@ compares only sizes. It is imported only to fetch a file.
 import hashlib
 import logging
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import antiphon
@@ -27,8 +30,17 @@ from antiphon.weights.hub.reference import COMMIT, ENDING, Reference
 if TYPE_CHECKING:
     import httpx2
 
+T = TypeVar("T")
+
 BLOCK = 1 << 20
 """Bytes that one read takes for checking."""
+
+ANSWER_S = 4.0
+"""Seconds in which the hub must answer a question, with the look-up of its name and all of its addresses. The
+variable HF_HUB_ETAG_TIMEOUT gives it another time."""
+
+CONNECT_S = 5.0
+"""Seconds for a connection to the host of the file."""
 
 PAUSES = (1.0, 3.0, 10.0)
 """Seconds before each further try after a fruitless one."""
@@ -141,7 +153,7 @@ class Hub:
 
         with self._translate_errors(Reference(repository, "", revision)):
             api = HfApi(endpoint=self._endpoint, token=self._token)
-            return api.list_repo_files(repository, revision=revision)
+            return self._ask(lambda: api.list_repo_files(repository, revision=revision))
 
     @property
     def _token(self) -> str | bool | None:
@@ -194,6 +206,11 @@ class Hub:
                 "or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 to ask without the token"
             )
 
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """Asks the hub within the time for an answer. For a caller of the server it only has the library's
+        times: such a process can start no thread, and nobody waits at a terminal."""
+        return _wait_for_answer(ask) if self._caller is None else ask()
+
     def _ask_hub(self, reference: Reference) -> RemoteFile:
         """Asks the hub for the file's commit, checksum and size. Raises ModelFetchError."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
@@ -203,8 +220,10 @@ class Hub:
             reference.repository, reference.file, revision=reference.revision, endpoint=self._endpoint
         )
         try:
-            metadata = get_hf_file_metadata(
-                url, token=self._token, endpoint=self._endpoint, headers=self._headers()
+            metadata = self._ask(
+                lambda: get_hf_file_metadata(
+                    url, token=self._token, endpoint=self._endpoint, headers=self._headers()
+                )
             )
         except RemoteEntryNotFoundError:
             raise ModelFetchError(self._describe_missing(reference)) from None
@@ -228,8 +247,9 @@ class Hub:
         """Explains that a file is missing, and lists the repository's others."""
         from huggingface_hub import HfApi
 
-        names_found = HfApi(endpoint=self._endpoint, token=self._token).list_repo_files(
-            reference.repository, revision=reference.revision
+        api = HfApi(endpoint=self._endpoint, token=self._token)
+        names_found = self._ask(
+            lambda: api.list_repo_files(reference.repository, revision=reference.revision)
         )
         names = sorted(name for name in names_found if name.lower().endswith(ENDING))
         there = f"there is no {reference.file} in {reference.repository}"
@@ -292,7 +312,9 @@ class Hub:
         url = hf_hub_url(
             reference.repository, reference.file, revision=remote.commit, endpoint=self._endpoint
         )
-        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        import httpx2
+
+        timeout = httpx2.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT, connect=CONNECT_S)
         with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
             hf_raise_for_status(response)
             yield response
@@ -322,6 +344,38 @@ class Hub:
                 f"{reference} is not what the hub says it is: its checksum is {digest}, not {remote.digest}; "
                 "the file was removed. Fetch it again; if that repeats, something on the way changes it"
             )
+
+
+def _wait_for_answer(ask: Callable[[], T]) -> T:
+    """Returns the hub's answer. Raises its error, or ConnectTimeout if it takes too long.
+
+    The library has a time limit for each address of a name, and none for the look-up of the name. So it asks
+    in a thread, which ends by itself later, at the latest with the process.
+    """
+    import httpx2
+    from huggingface_hub import constants
+
+    configured = constants.HF_HUB_ETAG_TIMEOUT
+    seconds = ANSWER_S if configured == constants.DEFAULT_ETAG_TIMEOUT else configured
+    answers: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answer = ask()
+        except BaseException as problem:  # noqa: BLE001 - raised again in the thread that waits
+            answers.put(partial(_raise, problem))
+        else:
+            answers.put(lambda: answer)
+
+    threading.Thread(target=run, name="antiphon-hub", daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)()
+    except queue.Empty:
+        raise httpx2.ConnectTimeout("no answer in time") from None
+
+
+def _raise(problem: BaseException) -> NoReturn:
+    raise problem
 
 
 def _move(partial: Path, target: Path) -> None:
