@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from antiphon.cli.doctor.checks import check_port
+import pytest
+
+from antiphon.cli.doctor.checks import check_memory, check_models, check_port
 from antiphon.cli.doctor.findings import FindingSeverity
+from antiphon.cli.doctor.own_server import find_own_server
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.settings.server import ServerSettings
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
@@ -27,10 +31,24 @@ def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> No
         assert busy.load().decoded_tokens - before < 2000, "the generation was cut short"
 
 
-def test_doctor_tells_a_running_antiphon_from_strangers(server: Server) -> None:
-    found = check_port(ServerSettings(port=int(server.url.rpartition(":")[2])))
-    assert (found.id, found.standing) == ("port-taken", FindingSeverity.ADVICE)
-    assert "Antiphon runs already" in found.said
+def test_doctor_tells_its_own_server_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = {"ANTIPHON_HOME": str(tmp_path / "home")}
+    with serving("--host", "localhost", env=home) as server:
+        settings = ServerSettings(port=int(server.url.rpartition(":")[2]))
+        monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path / "other"))
+        found = check_port(settings)
+        assert (found.id, found.standing) == ("port-taken", FindingSeverity.ADVICE)
+        assert "another Antiphon runs already" in found.said
+
+        monkeypatch.setenv("ANTIPHON_HOME", home["ANTIPHON_HOME"])
+        found = check_port(settings)
+        assert (found.id, found.standing) == ("port", FindingSeverity.OK)
+        assert found.said == f"your server listens on {server.url} (process {server.process.pid})"
+        own = find_own_server(settings)
+        assert own is not None and own.measure_memory() > 10_000_000
+        models, _ = check_models(ServeOptions(models=["cantor"]).load_settings())
+        (memory,) = check_memory(models, own)
+        assert "of them in the running server" in memory.said
 
 
 def test_bench_counts_as_the_engine_does(server: Server) -> None:

@@ -22,6 +22,7 @@ from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
 from antiphon.cli.commands.serve import size_model
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.own_server import OwnServer, find_own_server
 from antiphon.cli.model_files import (
     assign_adapters,
     check_adapter,
@@ -116,7 +117,7 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
         else:
             here.append(sized)
             findings.append(report_ok("model", _describe(sized)))
-    return here, findings + check_memory(here)
+    return here, findings + check_memory(here, find_own_server(settings.server))
 
 
 def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
@@ -150,12 +151,15 @@ def _describe(sized: Sized) -> str:
     return f"{model.name}, {model.path}: {describe_room(model)} in {sized.bytes / GIGABYTE:.2f} GB"
 
 
-def check_memory(models: list[Sized]) -> list[Finding]:
-    """Compares weights and KV caches of all models with the free memory."""
+def check_memory(models: list[Sized], own: OwnServer | None = None) -> list[Finding]:
+    """Compares weights and KV caches of all models with the free memory. The memory of a running server of
+    this home counts as free."""
     if not models:
         return []
-    needed, room = sum(sized.bytes for sized in models), measure_free_memory()
+    held = own.measure_memory() if own else 0
+    needed, room = sum(sized.bytes for sized in models), measure_free_memory() + held
     message = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
+    message += f", {held / GIGABYTE:.2f} of them in the running server" if held else ""
     return [report_problem("memory-short", message) if needed > room else report_ok("memory", message)]
 
 
@@ -204,8 +208,10 @@ def check_port(server: ServerSettings) -> Finding:
     except AddressUnavailable as error:
         if " is taken" not in error.message:
             return to_finding("address-unavailable", error)
+        if (own := find_own_server(server)) is not None:
+            return report_ok("port", f"your server listens on {own.url} (process {own.pid})")
         if _is_antiphon(server):
-            message = f"Antiphon runs already on port {server.port} of {server.host}"
+            message = f"another Antiphon runs already on port {server.port} of {server.host}"
             return report_problem("port-taken", message, FindingSeverity.ADVICE)
         return report_problem("port-taken", f"port {server.port} of {server.host} is taken")
     which = f"port {server.port}" if server.port else "some port"
