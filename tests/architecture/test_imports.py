@@ -88,7 +88,7 @@ BORDERS = {
         "antiphon.cli",
     ),
     "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.metrics_reading"),
-    "psutil": ("antiphon.cli.local_servers",),
+    "psutil": ("antiphon.cli.local_servers", "antiphon.cli.doctor.own_server"),
     "psycopg": ("antiphon.store",),
     "redis": ("antiphon.limits.redis",),
     "sqlite3": ("antiphon.store", "antiphon.retrieval.sqlite"),
@@ -148,6 +148,7 @@ BORDERS = {
         "antiphon.assembly",
         "antiphon.processes.coordinator",
     ),
+    "yaml": ("antiphon.cli.litellm.reading",),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
 }
 SERVED = (

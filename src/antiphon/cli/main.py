@@ -16,6 +16,7 @@ import typer
 import antiphon
 from antiphon.cli import options
 from antiphon.cli.commands import (
+    import_config,
     keys,
     knowledge,
     limits,
@@ -66,6 +67,7 @@ app.add_typer(prices.app)
 app.add_typer(requests.app)
 app.add_typer(usage.app)
 app.add_typer(store.app)
+app.add_typer(import_config.app)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -1,0 +1,1 @@
+"""Converts a configuration of LiteLLM's proxy to settings of Antiphon (`antiphon import litellm`)."""
