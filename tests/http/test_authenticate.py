@@ -42,7 +42,7 @@ async def test_only_what_holds_no_data_is_public(keyed):
         "/openapi.json",
         "/v1/models/m",
         "/nowhere",
-        "/",
+        "/index.html",
         "/metrics",
         "/health/x",
         "/docs/",

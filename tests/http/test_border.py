@@ -47,7 +47,7 @@ async def test_every_response_has_a_request_id_and_its_type_is_final(served, pat
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v2/models", f"{CHAT}/", "/health/", "/metrics/", "/debug", "/docs/x"]
+    "path", ["/x", "/v1", "/v1/", "/v2/models", f"{CHAT}/", "/health/", "/metrics/", "/debug", "/docs/x"]
 )
 async def test_an_unknown_path_is_a_404_in_the_envelope(served, path):
     for body in (None, HELLO):

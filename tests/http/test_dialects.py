@@ -130,7 +130,7 @@ async def test_too_large_headers_use_the_dialect_only_on_its_paths():
     assert (elsewhere.status, elsewhere.error["code"]) == (431, "headers_too_large")
 
 
-@pytest.mark.parametrize("path", ["/flatter", "/v1/flat", "/", "/v1/nowhere", "//flat", "/FLAT"])
+@pytest.mark.parametrize("path", ["/flatter", "/v1/flat", "/x", "/v1/nowhere", "//flat", "/FLAT"])
 async def test_elsewhere_the_servers_own_speaks(path):
     reply = await asked(edge_with(), path)
     assert (reply.status, reply.error["code"]) == (404, "route_not_found")

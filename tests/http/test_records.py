@@ -268,7 +268,7 @@ MEANT = {
     ("GET", "/v1/model"): "/v1/models",
     ("GET", "/health/"): "/health",
 }
-FAR = ("/", "/v1", "/favicon.ico", "/v1/audio/speech", "/v1/files", "/admin/v1/keys", "/" + "v" * 300)
+FAR = ("/x", "/v1", "/favicon.ico", "/v1/audio/speech", "/v1/files", "/admin/v1/keys", "/" + "v" * 300)
 
 
 def message(reply: Any) -> str:

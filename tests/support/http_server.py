@@ -45,7 +45,7 @@ KEY = "canary-key-4f1d0c8e55"
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
 PUBLIC = frozenset(
-    {"/health", "/health/ready", "/jamai/api/health", "/docs", "/docs/page.css", "/docs/page.js"}
+    {"/", "/health", "/health/ready", "/jamai/api/health", "/docs", "/docs/page.css", "/docs/page.js"}
 )
 """Paths that anybody may read: they hold no data."""
 

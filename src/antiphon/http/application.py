@@ -17,6 +17,7 @@ from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
 from antiphon.http.connection import Connection, get_connection
 from antiphon.http.errors import record_failure, record_refusal, send_error, to_api_error
+from antiphon.http.front_page import declare_front_page
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.openapi import declare_document, declare_pages
@@ -281,6 +282,7 @@ def list_endpoints(edge: AppState) -> list[Endpoint]:
         *own,
         declare_document(edge, own),
         *declare_pages(),
+        declare_front_page(edge),
     ]
 
 

@@ -1,0 +1,61 @@
+"""The page at `/`: what answers here, and where the documentation is.
+
+It is public. So it names models only where every caller can list them, which is without keys.
+"""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from antiphon.dialects.base import Endpoint, Request, Response, Services
+from antiphon.http.state import AppState
+
+PATH = "/"
+
+MOST_SHOWN = 50
+"""Most models that are named."""
+
+HTML = "text/html"
+
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+    (b"vary", b"accept"),
+)
+
+LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
+
+
+def declare_front_page(app_state: AppState) -> Endpoint:
+    """Declares the public endpoint of the page."""
+    is_open = not app_state.verifiers
+
+    async def show(request: Request, _services: Services) -> Response:
+        names = [model.name for model in app_state.models] if is_open else []
+        if prefers_html(request):
+            return Response(build_page(names, is_open), media_type=HTML, headers=HEADERS)
+        content: dict[str, object] = {"name": "Antiphon", **LINKS}
+        content |= {"models": names[:MOST_SHOWN]} if is_open else {}
+        return Response(json.dumps(content).encode() + b"\n", headers=HEADERS)
+
+    return Endpoint(method="GET", path=PATH, handler=show, right=None, ends_with_caller=False)
+
+
+def prefers_html(request: Request) -> bool:
+    """Whether the caller is a browser: it names HTML among the types that it accepts."""
+    accepted = b",".join(request.headers.get(b"accept", [])).decode("latin-1").lower().split(",")
+    return any(each.partition(";")[0].strip() == HTML for each in accepted)
+
+
+def build_page(names: Sequence[str], is_open: bool) -> bytes:
+    """Builds the page. `is_open`: whether every caller can list the models."""
+    page = files("antiphon.http").joinpath("docs", "front.html").read_text("utf-8")
+    shown = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MOST_SHOWN])
+    more = f"<p>and {len(names) - MOST_SHOWN} more</p>" if len(names) > MOST_SHOWN else ""
+    with_key = "<p>This server asks for a key. With one, <code>GET /v1/models</code> lists the models.</p>"
+    return page.replace("<!-- models -->", f"<ul>{shown}</ul>{more}" if is_open else with_key).encode()
