@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml  # noqa: TID251 - the files that are read are YAML
+import yaml  # type: ignore[import-untyped]  # noqa: TID251 - the files that are read are YAML
 
 from antiphon.assembly.providers import require_providers
 from antiphon.cli.litellm.convert import convert_config

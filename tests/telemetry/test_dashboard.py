@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml  # noqa: TID251 - safe_load of a file of this repository
+import yaml  # type: ignore[import-untyped]  # noqa: TID251 - safe_load of a file of this repository
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = Path(__file__).with_name("families.txt")

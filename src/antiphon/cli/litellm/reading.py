@@ -36,7 +36,7 @@ class ImportNotes:
 
 def read_config(path: Path) -> Table:
     """Reads a file. Raises SettingsError."""
-    import yaml  # noqa: TID251 - another product's file; the safe loader makes plain values only
+    import yaml  # type: ignore[import-untyped]  # noqa: TID251 - the safe loader makes plain values only
 
     try:
         with path.open("rb") as file:
