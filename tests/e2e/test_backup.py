@@ -32,9 +32,8 @@ def run(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str
 
 
 def set_up(home: Path, store: str | None) -> dict[str, str]:
-    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)} | (
-        {"ANTIPHON_STORE": store} if store else {}
-    )
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_KNOWLEDGE_STORAGE": "files"}
+    return env | ({"ANTIPHON_STORE": store} if store else {})
 
 
 def copy_home(home: Path, other: Path, stores: tuple[str | None, str | None]) -> None:

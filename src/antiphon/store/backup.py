@@ -28,8 +28,8 @@ MANIFEST = "manifest.json"
 DATABASE = "database.db"
 SPOOL = "spool"
 SQLITE_HEAD = b"SQLite format 3\0"
+LOCK = ".lock"
 COMPANIONS = ("-wal", "-shm", "-journal")
-LOCKS = frozenset({"lock", "drain.lock"})
 HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
 """What a home has beside the other parts. Models can be fetched again; the rest is a running server's."""
 
@@ -140,7 +140,7 @@ def _list_files(folder: Path) -> Iterator[Path]:
     """Yields the regular files, without those that belong to a running process."""
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = (Path(top) / name for name in sorted(names) if name not in LOCKS)
+        paths = (Path(top) / name for name in sorted(names) if not f".{name}".endswith(LOCK))
         yield from (path for path in paths if path.is_file() and not path.name.endswith(COMPANIONS))
 
 
