@@ -104,6 +104,20 @@ async def test_an_older_document_never_replaces_a_newer_one(index: KnowledgeInde
     assert await find(index, TABLE, "older newer") == ["newer"]
 
 
+async def test_a_document_keeps_the_id_that_is_given(index: KnowledgeIndex) -> None:
+    await index.create_table(PROJECT, TableSettings("imported"))
+    wanted = replace(make_document("a"), id="doc_1-A")
+    for _ in range(2):
+        assert (await index.begin_document(PROJECT, "imported", wanted)).id == "doc_1-A"
+    with pytest.raises(Conflict, match="doc_1-A"):
+        await index.begin_document(PROJECT, "imported", replace(make_document("b"), id="doc_1-A"))
+    for wrong in ("a b", "../a", "x" * 65):
+        with pytest.raises(InvalidValue) as caught:
+            await index.begin_document(PROJECT, "imported", replace(make_document("b"), id=wrong))
+        assert caught.value.param == "id"
+    assert (await index.list_documents(PROJECT, "imported")).total == 1
+
+
 async def test_a_failed_document_keeps_its_reason_only(index: KnowledgeIndex) -> None:
     old = await add_document(index, TABLE, "a", make_chunks(["old apple"]))
     begun = await index.begin_document(PROJECT, TABLE, make_document("a", "2"))

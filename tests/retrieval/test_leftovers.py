@@ -9,6 +9,7 @@ import pytest
 from antiphon.domain.context import SystemClock
 from antiphon.retrieval.base import ChunkInput, IndexLimits, KnowledgeIndex
 from antiphon.retrieval.sqlite.index import SqliteIndex
+from tests.retrieval.conftest import FILES, SOCKET
 from tests.retrieval.knowledge import PROJECT, WORDS_ONLY, add_document, find, list_files, make_chunks
 from tests.support.waiting import await_until
 
@@ -42,6 +43,7 @@ def is_left(directory: Path, text: str = SECRET) -> bool:
     )
 
 
+@pytest.mark.parametrize("index", [FILES, SOCKET], indirect=True)  # PostgreSQL has files of its own
 @pytest.mark.parametrize("removal", REMOVALS)
 async def test_removed_texts_are_in_no_file(index: KnowledgeIndex, tmp_path: Path, removal: str) -> None:
     await index.create_table(PROJECT, WORDS_ONLY)

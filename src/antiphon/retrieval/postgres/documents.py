@@ -47,6 +47,7 @@ def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> Doc
         id_ = found.id
         rows.execute("DELETE FROM {documents} WHERE owner = :owner AND id = :id", owner | {"id": id_})
     else:
+        require_free_id(rows, id_)
         change.take_room(IndexUsage(documents=1))
         change.count(documents=1)
     rows.execute(
@@ -64,6 +65,16 @@ def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> Doc
         },
     )
     return get_document(rows, id_)
+
+
+def require_free_id(rows: TableRows, id_: str) -> None:
+    """Raises Conflict for an id of a document that is there."""
+    statement = "SELECT 1 FROM {documents} WHERE owner = :owner AND id = :id"
+    if rows.execute(statement, {"owner": rows.number, "id": id_}).first() is not None:
+        raise Conflict(
+            f"this knowledge table has another document with the id {id_!r}: import into a new table",
+            param="id",
+        )
 
 
 def put_chunks(

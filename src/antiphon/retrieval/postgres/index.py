@@ -124,7 +124,7 @@ class PostgresIndex:
 
     async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
         checks.require_document(document)
-        id_ = self._clock.unique()
+        id_ = document.id or self._clock.unique()
         return await self._write(
             project, table, lambda change: document_rows.begin_document(change, document, id_)
         )
