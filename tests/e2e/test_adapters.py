@@ -94,7 +94,7 @@ def file_name(path: Path) -> str:
 
 
 def test_the_command_loads_and_unloads_adapters_that_differ(lender: Lender) -> None:
-    before = {path.name for path in (lender.home / "adapters").iterdir()}
+    before = {path.name for path in (lender.home / "adapters").glob("*.gguf")}
     alone, first = lender.say("cantor"), lender.say("first")
     assert first != alone
     added = lender.lora("add", f"second={lender.shelf / 'second.gguf'}")
@@ -116,7 +116,7 @@ def test_the_command_loads_and_unloads_adapters_that_differ(lender: Lender) -> N
     assert gone.returncode == 1 and "cannot be found" in gone.stderr
     assert lender.names() == ["cantor", "first", "third"]
     assert lender.say("third") == said["third"]
-    kept = {path.name for path in (lender.home / "adapters").iterdir()}
+    kept = {path.name for path in (lender.home / "adapters").glob("*.gguf")}
     assert {file_name(lender.shelf / f"{name}.gguf") for name in ("first", "second", "third")} <= kept
     assert file_name(lender.shelf / "cut.gguf") not in kept and not before - kept, (
         "files stay under their digests"
