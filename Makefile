@@ -16,6 +16,9 @@ EXTRA_NAMES := knowledge native $(LOCKED_EXTRAS)
 EXTRA_STAMPS = $(patsubst %,.venv/extra-%.stamp,$(filter $(LOCKED_EXTRAS),$(EXTRAS))) \
 	$(patsubst %,.venv/%.stamp,$(filter native,$(EXTRAS)))
 
+# What `make native` computes on. auto: the GPU whose toolkit is here, otherwise the processor.
+BACKEND ?= auto
+
 # An environment that forbids bytecode files, as containers do, would have each start compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -46,7 +49,7 @@ help: ## Print this list
 serve: system extras .venv/serve.stamp $(EXTRA_STAMPS) ## Serve the demo model (HOST=, PORT=, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
 	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
 
-native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
+native: system .venv/native-$(BACKEND).stamp ## Build llama.cpp for this machine (minutes; BACKEND=cuda, rocm, vulkan, metal or cpu)
 
 cluster: system .venvs/cluster/made.stamp ## Make .venvs/cluster with vLLM and Ray Serve (2 GB; TORCH="torch==2.13.0")
 
@@ -149,9 +152,11 @@ MINILM = $(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),,$(if $(findst
 	@$(INSTALL) $(LOCKED) $<
 	@touch $@
 
-# The compiler and CMake are the system's: without them this says what to install.
-.venv/native.stamp: requirements/native.txt requirements/native-build.txt scripts/build-native | .venv/serve.stamp
-	@scripts/build-native .venv
+# The compiler, CMake and a GPU's toolkit are the system's: without them this says what to install. A stamp for each
+# backend: naming another one builds again.
+.venv/native-%.stamp: requirements/native.txt requirements/native-build.txt scripts/build-native | .venv/serve.stamp
+	@BACKEND=$* scripts/build-native .venv
+	@rm -f .venv/native*.stamp
 	@touch $@
 
 .venv/test.stamp: .venv/serve.stamp requirements/test.txt
