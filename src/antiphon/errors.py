@@ -519,6 +519,10 @@ class LoadError(StartupError):
     code = "model_load_failed"
 
 
+class DeviceMemoryExceeded(LoadError):
+    """The memory of a device does not hold the layers that belong there."""
+
+
 class StoreRefused(StartupError):
     """The database's address is wrong, or its tables have another version."""
 

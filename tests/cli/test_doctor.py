@@ -24,10 +24,17 @@ from antiphon.cli.doctor.checks import (
     read_probe,
 )
 from antiphon.cli.doctor.findings import REMEDIES, Finding, FindingSeverity, report_ok
-from antiphon.cli.doctor.probe import check_processor, check_threads, read_processor_features
+from antiphon.cli.doctor.probe import (
+    check_devices,
+    check_processor,
+    check_threads,
+    find_gpus,
+    read_processor_features,
+)
 from antiphon.cli.doctor.report import examine
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama.library import find_installed
+from antiphon.engines.llama.placement import Device
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import HubSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
@@ -280,6 +287,49 @@ def test_what_a_native_build_gains_is_said_where_it_was_measured():
     assert re.search(r"was \d\.\d+ times as fast", advice.said)
     advice = check_processor(["NEON"], ["NEON", "SVE"])
     assert "times as fast" not in advice.said, "what was not measured is not promised"
+
+
+CARD = Device("CUDA0", "a card", 2_000_000_000, 8_000_000_000)
+
+
+def devices_checked(
+    *devices: Device, backends: tuple[str, ...] = (), gpus: tuple[tuple[str, str], ...] = (), layers: int = 0
+) -> list[Finding]:
+    return list(check_devices(devices, backends, gpus, layers))
+
+
+def test_devices_are_listed_with_their_memory():
+    (found,) = devices_checked(CARD, backends=("CUDA",), layers=9)
+    assert found == report_ok("device", "CUDA0: a card, 2.0 of 8.0 GB free")
+    assert devices_checked() == [], "nothing is said of a machine without any"
+
+
+def test_a_gpu_that_the_library_does_not_use():
+    (advice,) = devices_checked(gpus=(("an NVIDIA GPU", "cuda"),))
+    assert (advice.id, advice.standing) == ("gpu-unused", FindingSeverity.ADVICE)
+    assert "this machine has an NVIDIA GPU" in advice.said and "make native BACKEND=cuda;" in advice.remedy
+    (broken,) = devices_checked(gpus=(("an AMD GPU", "vulkan"),), layers=9)
+    assert broken.standing is FindingSeverity.BROKEN and "gpu_layers = 9 needs one" in broken.said
+
+
+def test_a_device_that_is_needed_and_not_there():
+    (advice,) = devices_checked(backends=("CUDA",))
+    assert (advice.id, advice.standing) == ("device-missing", FindingSeverity.ADVICE)
+    (broken,) = devices_checked(backends=("CUDA",), layers=9)
+    assert (broken.id, broken.standing) == ("device-missing", FindingSeverity.BROKEN)
+    (broken,) = devices_checked(layers=9)
+    assert broken.standing is FindingSeverity.BROKEN and "shows no GPU" in broken.said
+
+
+def test_gpus_are_found_by_their_vendors(tmp_path: Path):
+    cards, nvidia = tmp_path / "drm", tmp_path / "nvidia"
+    assert find_gpus(cards, nvidia) == ()
+    for name, vendor in {"card0": "0x1002", "card1": "0x1af4", "card0-DP-1": ""}.items():
+        (cards / name / "device").mkdir(parents=True)
+        (cards / name / "device" / "vendor").write_text(f"{vendor}\n")
+    assert find_gpus(cards, nvidia) == (("an AMD GPU", "vulkan"),)
+    (nvidia / "0000:01:00.0").mkdir(parents=True)
+    assert find_gpus(cards, nvidia) == (("an AMD GPU", "vulkan"), ("an NVIDIA GPU", "cuda"))
 
 
 def test_features_are_read_from_either_kind_of_processor(tmp_path: Path):

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.commands.serve import place_weights, prepare_settings, size_model
+from antiphon.cli.options import SERVING
 from antiphon.cli.panel import format_panel
-from antiphon.cli.serve_options import ServeOptions
+from antiphon.cli.serve_options import ServeOptions, build_serve_options
+from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
 from antiphon.errors import SettingsError
 from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.loading import build_model
@@ -129,6 +131,52 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
     text = format_panel(settings, ServingInfo("http://127.0.0.1:1", {"cantor": info}))
     assert "$ANTIPHON_API_KEY" in text and "0123456789abcdef" not in text
     assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
+
+
+def test_the_panel_tells_what_computes_on_a_device():
+    card = DeviceLayers("CUDA0", "a card\x1b", 20, 23)
+    load = Load(devices=(DeviceMemory("CUDA0", 20, 8_000_000_000, 6_140_000_000),))
+    settings = with_models(Settings(), [build_model({"name": "m", "path": "x"})])
+
+    def panel(**facts: object) -> str:
+        info = dataclasses.replace(scripted_info(), **facts)  # type: ignore[arg-type]
+        return format_panel(settings, ServingInfo("http://127.0.0.1:1", {"m": info}))
+
+    told = r"  device   20 of 23 layers on CUDA0 (a card\x1b)"
+    assert f"{told}, 6.1 of 8.0 GB in use\n" in panel(devices=(card,), load=load)
+    assert f"{told}\n" in panel(devices=(card,)), "the driver does not tell how full it is"
+    assert "device" not in panel()
+
+
+def test_flags_of_devices_reach_every_model(bare: Path):
+    def serve(**given: str) -> Settings:
+        values: dict[str, object] = dict.fromkeys(SERVING)
+        return build_serve_options(values | {"model": ["a=x.gguf", "b=y.gguf"]} | given).load_settings()
+
+    settings = serve(gpu_layers="12", devices="CUDA1, CUDA0", tensor_split="3,1")
+    for model in settings.models:
+        assert (model.gpu_layers, model.devices) == (12, ("CUDA1", "CUDA0"))
+        assert model.tensor_split == (3.0, 1.0)
+    assert [model.gpu_layers for model in serve(gpu_layers="auto").models] == ["auto"] * 2
+    assert [model.gpu_layers for model in serve().models] == ["auto"] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpu_layers": "most"}, "gpu_layers"),
+        ({"gpu_layers": "-1"}, "gpu_layers"),
+        ({"tensor_split": "3:1"}, "--tensor-split takes numbers with commas, such as 3,1, not '3:1'"),
+        ({"tensor_split": "3,-1"}, "tensor_split"),
+        ({"tensor_split": "nan,1"}, "tensor_split"),
+        ({"devices": "CUDA0,"}, "devices"),
+    ],
+    ids=["word", "negative", "colon", "less", "nan", "empty"],
+)
+def test_nonsense_about_devices_is_refused(bare: Path, given: dict[str, str], told: str):
+    values: dict[str, object] = dict.fromkeys(SERVING)
+    with pytest.raises(SettingsError, match=told):
+        build_serve_options(values | {"model": ["a=x.gguf"]} | given).load_settings()
 
 
 def test_control_characters_in_a_name_are_escaped_for_terminals():

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
-from antiphon.cli.commands.top import ModelRates, build_tables, compute_rates
+from antiphon.cli.commands.top import DeviceUse, ModelRates, build_tables, compute_rates
 from antiphon.cli.commands.top_routes import build_route_table, compute_routes
 from antiphon.cli.metrics_reading import Latency, estimate_quantile, parse_page
-from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
 from antiphon.telemetry.exposition import Series, list_series, render_page
 from antiphon.telemetry.metrics import BUILD, Metrics
 from tests.cli.conftest import Run
@@ -94,6 +95,24 @@ def test_quantiles_lie_within_their_bucket():
     assert estimate_quantile(histogram | {float("inf"): 10.0}, 0.5) == pytest.approx(0.0005)
     assert estimate_quantile({1.0: 0.0, 2.0: 4.0, float("inf"): 4.0}, 0.5) == 1.5
     assert estimate_quantile({1.0: 1.0, 2.0: 1.0, float("inf"): 4.0}, 0.95) == 2.0, "above the last bound"
+
+
+def test_devices_are_as_full_as_the_driver_tells():
+    full = DeviceMemory("CUDA0", 20, 8_000_000_000, 6_000_000_000)
+    silent = DeviceMemory("Vulkan0", 3, 2_000_000_000, None)
+    load = Load(cells=10, devices=(full, silent))
+    found = between(load, load)
+    assert found.devices == (
+        DeviceUse("CUDA0", 20, 8_000_000_000, 6_000_000_000),
+        DeviceUse("Vulkan0", 3, 2_000_000_000, None),
+    )
+    drawn = io.StringIO()
+    Console(file=drawn, width=80).print(Group(*build_tables([found])))
+    (table,) = re.findall(r"device.*?\Z", drawn.getvalue(), re.DOTALL)
+    assert re.search(r"20 +8\.0 +75% +CUDA0 +█", table) and re.search(r"3 +2\.0 +- +Vulkan0", table)
+    drawn = io.StringIO()
+    Console(file=drawn, width=80).print(Group(*build_tables([between(BEFORE, AFTER)])))
+    assert "layers" not in drawn.getvalue(), "nothing more where the processor computes all"
 
 
 # --- the page ---

@@ -476,6 +476,9 @@ def test_the_programs_of_the_product_are_there() -> None:
 def test_every_setting_of_a_model_reaches_its_engine():
     said = {"path": "m.gguf", "sequences": 3, "context_length": 100, "threads": 2, "exact": True} | {
         "kv_type": "f32",
+        "gpu_layers": 12,
+        "devices": ("CUDA1", "CUDA0"),
+        "tensor_split": (3.0, 1.0),
         "layout": "streams",
         "cells": 500,
         "queue": 7,
@@ -493,6 +496,8 @@ def test_every_setting_of_a_model_reaches_its_engine():
     }
     assert (spec.model, spec.library) == ("m.gguf", "lib.so")
     assert (spec.adapter_memory, spec.weights_in_memory) == (9, True)
+    automatic = build_load_spec(build_model({"name": "m", "path": "m.gguf"}), settings)
+    assert automatic.gpu_layers is None, "as many as fit"
     above = {
         "name",
         "tool_calls",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
 from antiphon.telemetry import exposition, metrics
 from antiphon.telemetry.exposition import Family, MetricKind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics
@@ -72,13 +72,19 @@ def test_every_number_of_an_engine_is_told():
     }
     adapter = AdapterLoad("0" * 64, running=1, queued=2, decoded_tokens=3)
     values["adapters"] = (adapter,)
+    values["devices"] = (DeviceMemory("A", 4, 50, 60), DeviceMemory("B", 5, 70, None))
     load = Load(**(values | histograms))
     found = read(render_page(exposition.list_series({"m": load, "n": None}, {"m": True, "n": False})))
-    del values["adapters"]
+    del values["adapters"], values["devices"]
     assert set(values.values()) <= set(found.values())
     assert (found["antiphon_engine_up", "m"], found["antiphon_engine_up", "n"]) == (1, 0)
     assert [key for key in found if "n" in key[1:]] == [("antiphon_engine_up", "n")]
     assert found["antiphon_engine_adapter_decoded_tokens_total", "0" * 64, "m"] == 3
+    device = "antiphon_engine_device"
+    assert (found[f"{device}_layers", "A", "m"], found[f"{device}_layers", "B", "m"]) == (4, 5)
+    assert (found[f"{device}_memory_bytes", "A", "m"], found[f"{device}_memory_bytes", "B", "m"]) == (50, 70)
+    assert found[f"{device}_memory_used_bytes", "A", "m"] == 60
+    assert (f"{device}_memory_used_bytes", "B", "m") not in found, "its driver does not tell"
 
 
 def test_names_are_legal_and_none_stands_twice():

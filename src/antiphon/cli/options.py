@@ -57,6 +57,16 @@ ContextLength = Annotated[
     int | None, typer.Option(help="Tokens of one sequence. [what the model has and the memory holds]")
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of each engine. [chosen for the machine]")]
+GpuLayers = Annotated[
+    str | None,
+    typer.Option(help="Layers on graphics devices: a number, or auto for as many as fit. [auto]"),
+]
+Devices = Annotated[
+    str | None, typer.Option(help="Graphics devices to use, as NAME,NAME: CUDA0,CUDA1. [all]")
+]
+TensorSplit = Annotated[
+    str | None, typer.Option(help="Share of the layers of each device, as 3,1. [by free memory]")
+]
 Exact = Annotated[bool | None, typer.Option(help="Bit-equal answers alone and in a batch. [demo model: on]")]
 Config = Annotated[Path | None, typer.Option(help="Settings file. [antiphon.toml, here or in ANTIPHON_HOME]")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")]
@@ -80,6 +90,9 @@ SERVING: dict[str, object] = {
     "sequences": Sequences,
     "context_length": ContextLength,
     "threads": Threads,
+    "gpu_layers": GpuLayers,
+    "devices": Devices,
+    "tensor_split": TensorSplit,
     "exact": Exact,
     "config": Config,
     "log_level": LogLevel,

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Iterator
 
 import antiphon
 from antiphon.cli.admin_client import find_operator_file
@@ -12,6 +13,8 @@ from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import Settings
+
+GIGABYTE = 1e9
 
 
 def describe_room(model: ModelSettings) -> str:
@@ -44,6 +47,17 @@ def describe_embedding(facts: EmbeddingFacts) -> str:
     if facts.ranks:
         return "ranks documents"
     return f"vectors of {facts.dimensions} dimensions ({facts.pooling} pooling)"
+
+
+def describe_devices(info: EngineInfo) -> Iterator[str]:
+    """Describes each device that computes layers, for people."""
+    memory = {device.device: device for device in info.load.devices}
+    for device in info.devices:
+        text = f"{device.layers} of {device.of_layers} layers on {device.device} ({device.description})"
+        now = memory.get(device.device)
+        if now is not None and now.used is not None:
+            text += f", {now.used / GIGABYTE:.1f} of {now.total / GIGABYTE:.1f} GB in use"
+        yield escape_unprintable(text)
 
 
 def find_key_source(settings: Settings) -> str:
@@ -81,6 +95,7 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
         if info.embedding is not None:
             mode += f", {describe_embedding(info.embedding)}"
         lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
+        lines += [f"  device   {description}" for description in describe_devices(info)]
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
     for routed in settings.routed_models:

@@ -2,7 +2,7 @@
 the file. It opens no model file and starts nothing."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +179,32 @@ def parse_alias(text: str) -> dict[str, object]:
     return {"name": name, "model": target}
 
 
+def parse_layers(text: str) -> object:
+    """Parses the number of layers on devices; other words are left to the settings."""
+    return int(text) if text.isdecimal() else text
+
+
+def parse_names(text: str) -> list[str]:
+    """Parses names with commas between them."""
+    return [part.strip() for part in text.split(",")]
+
+
+def parse_shares(text: str) -> list[float]:
+    """Parses numbers with commas between them. Raises SettingsError."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingsError(f"--tensor-split takes numbers with commas, such as 3,1, not {text!r}") from None
+
+
+DEVICE_OPTIONS: dict[str, Callable[[str], object]] = {
+    "gpu_layers": parse_layers,
+    "devices": parse_names,
+    "tensor_split": parse_shares,
+}
+"""How the flags of a model's devices are parsed, by the setting's name."""
+
+
 def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
     """Builds the options from the parameters of `serve`. A value of None was not given."""
 
@@ -195,6 +221,9 @@ def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
     shared = pick_given(
         sequences="sequences", context_length="context_length", threads="threads", exact="exact"
     )
+    shared |= {
+        name: parse(str(values[name])) for name, parse in DEVICE_OPTIONS.items() if values[name] is not None
+    }
     config = values["config"]
     return ServeOptions(
         {"server": server, "log": log, "cluster": cluster},

@@ -52,6 +52,20 @@ def _pattern(name: str) -> re.Pattern[str]:
 ANYTHING = _pattern(STAR)
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceLayers:
+    """A device that computes layers of a model, besides the processor."""
+
+    device: str
+    """The engine library's name: `CUDA0`, `Vulkan1`."""
+    description: str
+    """The product's name."""
+    layers: int
+    """The number of layers on it."""
+    of_layers: int
+    """The number of all layers; the output counts as one."""
+
+
 class ProfileSource(StrEnum):
     """Where the facts of a profile come from."""
 
@@ -109,6 +123,8 @@ class Profile:
     """Where these facts come from."""
     provider: str | None = None
     """The operator's name of the vendor; None for a local model."""
+    devices: tuple[DeviceLayers, ...] = ()
+    """The devices that compute layers; the processor computes the others, or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +339,20 @@ class AdapterLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """How full a device is now, by all programs that use it."""
+
+    device: str
+    """The library's name of it."""
+    layers: int
+    """The number of the model's layers on it."""
+    total: int
+    """Bytes."""
+    used: int | None
+    """Bytes; None where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """The current numbers of one engine. The numbers of running and free sequences rise and fall. The totals
     only grow."""
@@ -360,3 +390,5 @@ class Load:
     """Times between two tokens of one sequence."""
     adapters: tuple[AdapterLoad, ...] = ()
     """The load of each adapter that was used and is still loaded."""
+    devices: tuple[DeviceMemory, ...] = ()
+    """The memory of each device that has layers of the model."""

@@ -39,7 +39,7 @@ from typing import Protocol, runtime_checkable
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.models import Load, Profile, TokenizerInfo
+from antiphon.domain.models import DeviceLayers, Load, Profile, TokenizerInfo
 from antiphon.domain.request import (
     Constraint,
     Conversation,
@@ -256,6 +256,13 @@ class LoadSpec:
     """For vLLM: the number of devices over which it splits each layer."""
     adapters: bool = False
     """For vLLM: whether sequences may use adapters, which takes memory and time for all sequences."""
+    gpu_layers: int | None = None
+    """The number of layers on devices, the last ones; the output counts as one. None puts as many there as
+    fit, and none with `exact`."""
+    devices: tuple[str, ...] = ()
+    """The devices to use, by the library's names; empty means all."""
+    tensor_split: tuple[float, ...] = ()
+    """The share of layers of each device; empty uses one device where one is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,6 +474,8 @@ class EngineInfo:
     load: Load = field(default_factory=Load)
     embedding: EmbeddingFacts | None = None
     """The facts of an embedding model, which makes no tokens; None for a model that makes tokens."""
+    devices: tuple[DeviceLayers, ...] = ()
+    """The devices that compute layers, besides the processor."""
     rerank_template: str | None = None
     """For a reranker: the text of a pair, with `{query}` and `{document}`, if the model file has one."""
 

@@ -36,7 +36,9 @@ HOST_VARIABLES = INTERPRETER_VARIABLES | {
     "PYTHONWARNINGS",
     MALLOC,
 }
-HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP_", "ROCR_")
+DEVICE_PREFIXES = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "HSA_", "VK_", "MESA_", "MTL_")
+"""Prefixes of variables by which drivers of devices are chosen and set up."""
+HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", *DEVICE_PREFIXES)
 """Prefixes of variables that an engine host gets. It gets what an interpreter, a library and its threads
 need, and no credential."""
 
@@ -303,6 +305,9 @@ def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
         threads=model.threads,
         exact=model.exact,
         kv_type=model.kv_type,
+        gpu_layers=None if model.gpu_layers == "auto" else model.gpu_layers,
+        devices=model.devices,
+        tensor_split=model.tensor_split,
         library=settings.engine.library,
         layout=KVLayout(model.layout),
         cells=model.cells,

@@ -230,4 +230,5 @@ def _build_profile(info: EngineInfo, template: ChatTemplate | None, vocabulary: 
         sampling=info.sampling,
         infill=vocabulary.infill is not None and info.embedding is None,
         embedding=info.embedding,
+        devices=info.devices,
     )

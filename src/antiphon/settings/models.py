@@ -35,6 +35,25 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact: Annotated[
         bool, Meta(description="Bit-equal results alone and in a batch, at some cost in speed.")
     ] = False
+    gpu_layers: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=0)],
+        Meta(
+            description="Layers that graphics devices compute, the last ones; the output counts as one, and "
+            "more than there are means all. auto is as many as fit, none with exact; 0 keeps all on the "
+            "processor (gpu.md)."
+        ),
+    ] = "auto"
+    devices: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(description="Devices to use, by the names that doctor shows (`CUDA0`); none means all."),
+    ] = ()
+    tensor_split: Annotated[
+        tuple[Annotated[float, Meta(ge=0, le=1e6)], ...],
+        Meta(
+            description="Share of the layers of each device, such as 3, 1; none uses one device where it "
+            "suffices, otherwise divides by free memory."
+        ),
+    ] = ()
     kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
     layout: Annotated[
         Literal["pool", "streams"],
@@ -161,7 +180,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
 
-LLAMA_ONLY = frozenset({"exact", "kv_type", "layout", "step_latency", "weights", "load", "keep_alive"})
+LLAMA_DEVICES = frozenset({"gpu_layers", "devices", "tensor_split"})
+LLAMA_ONLY = LLAMA_DEVICES | {"exact", "kv_type", "layout", "step_latency", "weights", "load", "keep_alive"}
 VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
 """The settings of a model that act on one engine only."""
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -227,7 +227,26 @@ ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
     ),
 )
 
-FAMILIES = (UP, PARKED, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
+DEVICE_MEASURES: tuple[tuple[Family, Callable[[DeviceMemory], Value | None]], ...] = (
+    (
+        _gauge("device_layers", "Layers of the model on a graphics device.", "device"),
+        lambda device: device.layers,
+    ),
+    (
+        _gauge("device_memory_bytes", "Memory of a device that has layers of the model.", "device"),
+        lambda device: device.total,
+    ),
+    (
+        _gauge(
+            "device_memory_used_bytes",
+            "Of it, what all programs use together. It is left out where the driver does not tell.",
+            "device",
+        ),
+        lambda device: device.used,
+    ),
+)
+
+FAMILIES = (UP, PARKED, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES, *DEVICE_MEASURES)))
 """All families of engines, in the order of the page."""
 
 
@@ -245,5 +264,15 @@ def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Ite
                 (model, each.adapter): of_adapter(each)
                 for model, load in known_loads.items()
                 for each in load.adapters
+            },
+        )
+    for family, of_device in DEVICE_MEASURES:
+        yield (
+            family,
+            {
+                (model, device.device): value
+                for model, load in known_loads.items()
+                for device in load.devices
+                if (value := of_device(device)) is not None
             },
         )

@@ -52,6 +52,8 @@ FOR_GOOD = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
 DIGEST = 16
 """Characters of an adapter's digest that are shown."""
 
+GIGABYTE = 1e9
+
 BAR = 20
 """Columns of the bar that shows used cells."""
 
@@ -68,6 +70,18 @@ class AdapterRates:
     running: int
     made: float | None
     """Tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A graphics device that computes layers of a model."""
+
+    device: str
+    layers: int
+    memory: int
+    """Bytes."""
+    used: int | None
+    """Bytes that all programs use; None where the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,7 @@ class ModelRates:
     refused: int = 0
     """Total since the engine's start."""
     adapters: tuple[AdapterRates, ...] = ()
+    devices: tuple[DeviceUse, ...] = ()
 
 
 def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
@@ -200,6 +215,9 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
     cells.add_column("")
     adapters = build_table("model", "wait", "run", "made\ntok/s")
     adapters.add_column("adapter")
+    devices = build_table("model", "layers", "GB", "used")
+    devices.add_column("device")
+    devices.add_column("")
     for model in models:
         name = Text(escape_unprintable(model.model))
         if not model.up:
@@ -217,7 +235,19 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
         for each in model.adapters:
             figure = (str(each.queued), str(each.running), format_rate(each.made))
             adapters.add_row(name, *figure, Text(escape_unprintable(each.adapter[:DIGEST])))
-    return [loads, *(each for table in (cells, adapters) if table.rows for each in (Text(), table))]
+        for device in model.devices:
+            devices.add_row(name, *_format_device(device))
+    return [loads, *(each for table in (cells, devices, adapters) if table.rows for each in (Text(), table))]
+
+
+def _format_device(device: DeviceUse) -> tuple[RenderableType, ...]:
+    """Formats the columns of a device."""
+    name = Text(escape_unprintable(device.device))
+    figures = (str(device.layers), f"{device.memory / GIGABYTE:.1f}")
+    if device.used is None:
+        return (*figures, "-", name, "")
+    bar = Bar(device.memory, 0, device.used, width=BAR)
+    return (*figures, f"{device.used / max(1, device.memory):.0%}", name, bar)
 
 
 def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
@@ -256,6 +286,7 @@ class _Pair:
             preempted=self._read_gauge("preemptions_total"),
             refused=self._read_gauge("refused_total"),
             adapters=tuple(map(self._adapter, self._adapters())),
+            devices=tuple(map(self._device, self._devices())),
         )
 
     def _adapters(self) -> list[str]:
@@ -267,6 +298,18 @@ class _Pair:
             queued=self._read_gauge("adapter_queued", adapter=adapter),
             running=self._read_gauge("adapter_running", adapter=adapter),
             made=self._rate("adapter_decoded_tokens_total", adapter=adapter),
+        )
+
+    def _devices(self) -> list[str]:
+        return self.later.labels(f"{ENGINE}device_layers", "device", model=self.model)
+
+    def _device(self, device: str) -> DeviceUse:
+        used = self.later.value(f"{ENGINE}device_memory_used_bytes", model=self.model, device=device)
+        return DeviceUse(
+            device,
+            layers=self._read_gauge("device_layers", device=device),
+            memory=self._read_gauge("device_memory_bytes", device=device),
+            used=None if used is None else int(used),
         )
 
     def _read_gauge(self, name: str, **labels: str) -> int:

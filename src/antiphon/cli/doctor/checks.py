@@ -277,7 +277,12 @@ def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Fin
     """Runs the probe until it ends or dies. `models`: the models to load."""
     python, engine = choose_interpreter(settings), settings.engine
     threads = [model.threads for model in settings.models]
-    order = {"library": engine.library, "threads": threads, "models": [asdict(model) for model in models]}
+    order = {
+        "library": engine.library,
+        "threads": threads,
+        "gpu_layers": [model.gpu_layers for model in settings.models if isinstance(model.gpu_layers, int)],
+        "models": [asdict(model) for model in models],
+    }
     try:
         done = subprocess.run(
             [python, "-P", "-m", "antiphon.cli.doctor.probe"],

@@ -44,6 +44,10 @@ REMEDIES = {
     "cpu-features-unused": "Build a library for this processor, which Antiphon then takes: make native, or "
     "in another environment the wheel with [native]. It needs a C++ compiler and CMake; "
     "docs/native-build.md",
+    "gpu-unused": "Install the device's toolkit, and build a library for it, which Antiphon then takes: make "
+    "native BACKEND={backend}; docs/gpu.md",
+    "device-missing": "Check the driver, and whether the user that runs engines can open the device, or set "
+    "gpu_layers = 0; docs/gpu.md",
     "model-invalid": "Name a whole GGUF file with --model.",
     "model-not-fetched": "Fetch it now with `antiphon models pull`, or let `antiphon serve` do it.",
     "model-not-loadable": "Try another quantization of it, or another model.",

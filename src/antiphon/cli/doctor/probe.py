@@ -11,20 +11,33 @@ import logging
 import platform
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
-from antiphon.engines.llama.libllama.library import LibraryFile, find_installed, find_library
+from antiphon.engines.llama.libllama.devices import list_backends, list_devices
+from antiphon.engines.llama.libllama.library import Library, LibraryFile, find_installed, find_library
 from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
+from antiphon.engines.llama.placement import Device
 from antiphon.errors import AntiphonError, LibraryError
 from antiphon.processes.ipc import (
     to_line,  # imported like an engine host does, so that a missing package is found
 )
 
 CPUINFO = Path("/proc/cpuinfo")
+
+CARDS = Path("/sys/class/drm")
+NVIDIA_CARDS = Path("/proc/driver/nvidia/gpus")
+"""Where Linux lists graphics processors; NVIDIA's driver lists those without a display too."""
+
+NVIDIA = "0x10de"
+GPU_VENDORS = {NVIDIA: ("an NVIDIA GPU", "cuda"), "0x1002": ("an AMD GPU", "vulkan")}
+"""The backend to build for each vendor of PCI devices. Intel's GPUs share the processor's memory and gain
+little."""
+
+GIGABYTE = 1e9
 
 NAMES = {
     "pni": "SSE3",
@@ -64,12 +77,16 @@ def main() -> None:
     logging.disable()  # the findings report which libraries are passed over
     prepare_environment()
     print_finding(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
-    features = open_library(order["library"])
-    if features is not None:
-        print_finding(check_processor(features, read_processor_features()))
+    library = open_library(order["library"])
+    if library is not None:
+        print_finding(check_processor(library.list_cpu_features(), read_processor_features()))
+        _write({"step": "opening", "what": f"{library.path}, its devices"})
+        devices, requested = list_devices(library), max(order["gpu_layers"], default=0)
+        for finding in check_devices(devices, list_backends(library), find_gpus(), requested):
+            print_finding(finding)
     threads = [each or choose_thread_count() for each in order["threads"]]
     print_finding(check_threads(max(threads, default=choose_thread_count()), len(list_usable_cpus())))
-    if features is not None:
+    if library is not None:
         for values in order["models"]:
             load(LoadSpec(**values))
 
@@ -84,9 +101,8 @@ def _write(line: dict[str, object]) -> None:
     sys.stdout.buffer.flush()
 
 
-def open_library(explicit: str | None) -> tuple[str, ...] | None:
-    """Opens the first usable library, as the engine does. Returns the processor features that it uses; None
-    without a library."""
+def open_library(explicit: str | None) -> Library | None:
+    """Opens the first usable library, as the engine does; None without a library."""
     passed: list[tuple[LibraryFile, str]] = []
     for candidate in list_candidates(explicit):
         _write({"step": "opening", "what": f"{candidate.origin}, {candidate.path}"})
@@ -103,7 +119,7 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
         description = f"{candidate.origin}, {candidate.path} ({why})"
         message = f"{library.describe_version()}, from {description}; its binary interface is known"
         print_finding(report_ok("library", message))
-        return tuple(library.list_cpu_features())
+        return library
     if passed:
         print_finding(to_finding("library-unusable", LibraryError(passed[-1][1])))
     else:
@@ -129,6 +145,41 @@ def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
     gain = "; without these it is several times slower" if DECISIVE & set(unused_features) else gain
     message = f"the library uses {used} of this processor, not {' '.join(unused_features)}{gain}"
     return report_problem("cpu-features-unused", message, FindingSeverity.ADVICE)
+
+
+def check_devices(
+    devices: Sequence[Device], backends: Sequence[str], gpus: Sequence[tuple[str, str]], requested: int
+) -> Iterator[Finding]:
+    """Compares the devices that the library finds with those of the machine. `backends`: what the library was
+    built for. `gpus`: products of the machine, each with the backend to build for it. `requested`: the most
+    layers that a setting puts on devices."""
+    for device in devices:
+        size = f"{device.free / GIGABYTE:.1f} of {device.total / GIGABYTE:.1f} GB free"
+        yield report_ok("device", f"{device.name}: {device.description}, {size}")
+    if devices or not (backends or gpus or requested):
+        return
+    standing = FindingSeverity.BROKEN if requested else FindingSeverity.ADVICE
+    wanted = f", and gpu_layers = {requested} needs one" if requested else ""
+    if backends:
+        message = f"the library was built for {' and '.join(backends)} and finds no device{wanted}"
+        yield report_problem("device-missing", message, standing)
+        return
+    if not gpus:
+        message = f"the library computes on the processor alone, and this machine shows no GPU{wanted}"
+        yield report_problem("device-missing", message, standing)
+    for product, backend in gpus:
+        message = f"this machine has {product}, and the library computes on the processor alone{wanted}"
+        finding = report_problem("gpu-unused", message, standing)
+        yield replace(finding, remedy=finding.remedy.format(backend=backend))
+
+
+def find_gpus(cards: Path = CARDS, nvidia: Path = NVIDIA_CARDS) -> tuple[tuple[str, str], ...]:
+    """Returns the kinds of graphics processors that Linux shows and that are worth a build, each with the
+    backend to build."""
+    vendors = {path.read_text("ascii").strip() for path in cards.glob("card*/device/vendor")}
+    if any(nvidia.glob("*")):
+        vendors.add(NVIDIA)
+    return tuple(GPU_VENDORS[vendor] for vendor in sorted(vendors) if vendor in GPU_VENDORS)
 
 
 def check_threads(threads: int, processors: int) -> Finding:

@@ -25,6 +25,7 @@ from antiphon.engines.llama.libllama.context import (
     UNPOOLED,
     ContextSizes,
     DecodeStatus,
+    DeviceLost,
     NativeEmbedder,
 )
 from antiphon.engines.llama.libllama.model import NativeModel
@@ -33,8 +34,7 @@ from antiphon.engines.llama.loading import (
     LoadedGenerator,
     describe,
     load_generator,
-    open_model,
-    require_valid_spec,
+    load_placed,
 )
 from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
@@ -200,14 +200,24 @@ class EmbeddingLoop:
         if not batch:
             return
         self._announce_started(batch)
-        result = guard(self._compute, batch)
+        result = self._try_compute(batch)
         if isinstance(result, AntiphonError) and len(batch) > 1:
             for answer, text in batch:
                 if not answer.is_over:
-                    self._finish_batch([(answer, text)], guard(self._compute, [(answer, text)]))
+                    self._finish_batch([(answer, text)], self._try_compute([(answer, text)]))
         else:
             self._finish_batch(batch, result)
         self._deliver_events()
+
+    def _try_compute(
+        self, batch: list[tuple[EmbeddingStream, "array[int]"]]
+    ) -> tuple[int, Rows] | AntiphonError:
+        """Computes a batch. Returns its vectors, or the error of its requests. Raises DeviceLost, which ends
+        the thread."""
+        result = guard(self._compute, batch)
+        if isinstance(result, DeviceLost):
+            raise result
+        return result
 
     def _finish_batch(
         self, batch: list[tuple[EmbeddingStream, "array[int]"]], result: tuple[int, Rows] | AntiphonError
@@ -322,8 +332,11 @@ class LoadedEmbedder:
 
 def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
     """Loads a model of either kind and tests it. Raises a StartupError."""
-    require_valid_spec(spec)
-    model, origin = open_model(spec)
+    return load_placed(spec, load_opened)
+
+
+def load_opened(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator | LoadedEmbedder:
+    """Prepares a model of either kind to compute; frees its weights if that fails. Raises a StartupError."""
     try:
         pooling = find_pooling(model, Path(spec.model).name)
         if pooling is not None:

@@ -30,6 +30,7 @@ from antiphon.engines.base import (
 from antiphon.engines.llama.adapters.loader import AdapterLoader
 from antiphon.engines.llama.decode import DecodeLoop
 from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream, LoadedEmbedder, load_any
+from antiphon.engines.llama.libllama.devices import measure_devices
 from antiphon.engines.llama.libllama.model import NativeTokenizer, read_vocabulary
 from antiphon.engines.llama.loading import LoadedGenerator
 from antiphon.engines.llama.mailboxes import EventMailbox, SequenceStream, StreamEnd, deliver
@@ -92,7 +93,7 @@ class LlamaTokenEngine:
                 threads.submit(int)  # starts the thread now, with the large stack
         loaded, worker = await asyncio.wrap_future(ready)
         self._loaded, self._worker = loaded, worker
-        return loaded.info
+        return await self.info()
 
     def _run_decode_thread(
         self, spec: LoadSpec, ready: Future[tuple[LoadedModel, WorkLoop]], loop: asyncio.AbstractEventLoop
@@ -182,7 +183,10 @@ class LlamaTokenEngine:
 
     async def info(self) -> EngineInfo:
         """The model's facts and the current load."""
-        return replace(self._get_loaded().info, load=self._get_loop().measure_load())
+        loaded, load = self._get_loaded(), self._get_loop().measure_load()
+        if devices := loaded.info.devices:
+            load = replace(load, devices=measure_devices(loaded.model.library, devices))
+        return replace(loaded.info, load=load)
 
     async def aclose(self) -> None:
         """Ends every sequence, then frees the model."""

@@ -9,9 +9,10 @@ sequence must give the same logits in every allowed number of rows, at any posit
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,26 @@ from numpy.typing import NDArray
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
-from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.devices import list_backends, list_devices
+from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
+from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.machine import choose_thread_count
+from antiphon.engines.llama.placement import (
+    ON_PROCESSOR,
+    LayerPlacement,
+    build_refusal,
+    choose_devices,
+    place_layers,
+    requests_devices,
+    require_offload,
+    step_back,
+)
 from antiphon.engines.llama.sequence import MAX_IDS, SchedulingPolicy
-from antiphon.errors import LoadError
+from antiphon.errors import DeviceMemoryExceeded, LoadError
+
+KV_BYTES = {"f16": 2, "f32": 4}
+"""Bytes of a number in each type of KV cache."""
 
 MICRO_ROWS = 512
 """Rows of one pass through the network: as many prompt tokens as a step computes. Each pass reads all
@@ -73,8 +89,32 @@ class LoadedGenerator:
 
 def load_model(spec: LoadSpec) -> LoadedGenerator:
     """Loads a model that generates tokens, and tests it. Raises a StartupError."""
+    return load_placed(spec, load_generator)
+
+
+Loaded = TypeVar("Loaded")
+
+
+def load_placed(spec: LoadSpec, load: Callable[[LoadSpec, NativeModel, str], Loaded]) -> Loaded:
+    """Opens the library, places the layers, opens the weights and loads the model with them. If the library
+    cannot allocate a placement that was found automatically, it tries one with fewer layers on devices.
+
+    `load` gets the weights, and the name of the package or setting from which the library comes. Raises a
+    StartupError.
+    """
     require_valid_spec(spec)
-    return load_generator(spec, *open_model(spec))
+    library, library_file = find_library(spec.library)
+    origin = f"{library_file.origin}, {library.describe_version()}"
+    path, offload = Path(spec.model), plan_offload(spec, library)
+    placement = offload.placement
+    while True:
+        try:
+            model = NativeModel(library, path, spec.check_tensors, spec.weights_in_memory, placement)
+            return load(spec, model, origin)
+        except DeviceMemoryExceeded:
+            if spec.gpu_layers is not None:
+                raise offload.build_refusal(spec, placement) from None
+            placement = step_back(placement, offload.needs, spec.tensor_split)
 
 
 def require_valid_spec(spec: LoadSpec) -> None:
@@ -83,16 +123,41 @@ def require_valid_spec(spec: LoadSpec) -> None:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MAX_IDS}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
+    if spec.gpu_layers == 0 and (spec.devices or spec.tensor_split):
+        raise LoadError(
+            "gpu_layers = 0 leaves no layer for devices and tensor_split; leave gpu_layers out, or the others"
+        )
     if spec.prefill_chunk < 1:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
 
 
-def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
-    """Opens the library and the weights. Also returns the name of the package or setting from which the
-    library comes. Raises a StartupError."""
-    library, library_file = find_library(spec.library)
-    model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
-    return model, f"{library_file.origin}, {library.describe_version()}"
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """A placement, and the bytes of each layer that led to it."""
+
+    placement: LayerPlacement = ON_PROCESSOR
+    needs: tuple[int, ...] = ()
+
+    def build_refusal(self, spec: LoadSpec, placement: LayerPlacement) -> DeviceMemoryExceeded:
+        """Builds the error for requested layers that the library could not allocate."""
+        name = Path(spec.model).name
+        return build_refusal(placement.offloaded, self.needs, placement.devices, spec.tensor_split, name)
+
+
+def plan_offload(spec: LoadSpec, library: Library) -> Offload:
+    """Chooses the layers on devices. Nothing is read where no device can get any. Raises LoadError."""
+    if spec.gpu_layers == 0 or (spec.exact and not requests_devices(spec)):
+        return Offload()
+    found = list_devices(library)
+    require_offload(spec, found, list_backends(library))
+    if not found:
+        return Offload()
+    devices = choose_devices(found, spec.devices)
+    sizes = read_layer_sizes(library, Path(spec.model))
+    length = spec.context_length or sizes.trained_context
+    cells = length if sizes.embeds else spec.cells or length * spec.sequences
+    needs = sizes.add_cells(cells, KV_BYTES[spec.kv_type])
+    return Offload(place_layers(spec, devices, needs, Path(spec.model).name), needs)
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
@@ -215,6 +280,7 @@ def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library
         library=library,
         library_path=str(model.library.path),
         cpu_features=model.library.list_cpu_features(),
+        devices=model.placement.list_devices(),
         chat_template=model.get_chat_template(),
         sampling=read_sampling_defaults(model),
     )

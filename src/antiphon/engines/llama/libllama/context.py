@@ -6,6 +6,7 @@ the decode loop choose the rows and use the results.
 """
 
 import ctypes
+import logging
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +21,22 @@ from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.engines.llama.libllama.struct_layouts import NativeBatch
-from antiphon.errors import EngineError, LibraryError, LoadError
+from antiphon.errors import EngineDied, EngineError, LibraryError
+
+LOGGER = logging.getLogger(__name__)
 
 KV_TYPES = {"f32": 0, "f16": 1}
 """ggml's numbers of the types that a KV cache may have."""
 
-FLASH_OFF, FLASH_ON = 0, 1
+FLASH_AUTO, FLASH_OFF, FLASH_ON = -1, 0, 1
+"""llama_flash_attn_type. With AUTO the library uses it where every device that computes layers has it."""
 
 SET, CLEAR = b"\1", b"\0"
 """The abort flag's two values: a text of length one or zero, as strlen reads it."""
+
+
+class DeviceLost(EngineDied):
+    """A device that computes layers failed. It ends the thread that decodes, and so the process."""
 
 
 class DecodeStatus(IntEnum):
@@ -73,11 +81,12 @@ class NativeContext:
         self.shape = shape
         self._call = model.library.call
         self._vocabulary = model.size
+        self._devices = model.placement.list_devices()
         params = self._build_params(model.library)
         with model.library.capture_log() as log:
             self.pointer = self._call.llama_init_from_model(model.pointer, params)
         if not self.pointer:
-            raise LoadError(
+            raise model.build_load_error(
                 f"llama.cpp could not make room for {params.n_ctx} tokens in the KV cache: "
                 f"{log.join_errors() or 'it gave no reason'}; lower the context length or the number of "
                 "sequences."
@@ -97,6 +106,7 @@ class NativeContext:
     def _build_params(self, library: Library) -> ctypes.Structure:
         """Builds the library's parameters for a context of the requested sizes."""
         shape = self.shape
+        flash = FLASH_AUTO if self._devices else FLASH_ON
         params: ctypes.Structure = self._call.llama_context_default_params()
         values = {
             "n_ctx": shape.cells if shape.unified else shape.cells * shape.sequences,
@@ -106,7 +116,7 @@ class NativeContext:
             "n_outputs_max": shape.outputs or shape.sequences,
             "n_threads": shape.threads,
             "n_threads_batch": shape.threads,
-            "flash_attn_type": FLASH_ON if shape.flash else FLASH_OFF,
+            "flash_attn_type": flash if shape.flash else FLASH_OFF,
             "type_k": KV_TYPES[shape.kv_type],
             "type_v": KV_TYPES[shape.kv_type],
             "kv_unified": shape.unified,
@@ -191,9 +201,21 @@ class NativeContext:
 
     def decode(self, rows: int) -> int:
         """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
-        threads can run Python while it computes."""
+        threads can run Python while it computes. Raises DeviceLost if a device fails, which works again in a
+        new process at best."""
         self._batch.n_tokens = rows
-        return int(self._call.llama_decode(self.pointer, self._batch))
+        status = int(self._call.llama_decode(self.pointer, self._batch))
+        if self._devices:
+            self._await_devices(status)
+        return status
+
+    def _await_devices(self, status: int) -> None:
+        """Waits until the devices have computed a decode, so that its time is known. Raises DeviceLost."""
+        if status < 0:
+            names = ", ".join(device.device for device in self._devices)
+            LOGGER.error("llama_decode failed with %d on %s, so the engine ends", status, names)
+            raise DeviceLost(f"the device failed ({names}); the engine starts again")
+        self._call.llama_synchronize(self.pointer)
 
     def read_logits(self, rows: int) -> NDArray[np.float32]:
         """The logits of the last decode's output rows, in their order. The result is a view, which the next

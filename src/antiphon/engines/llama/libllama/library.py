@@ -28,13 +28,20 @@ from antiphon.engines.llama.libllama.struct_layouts import (
 from antiphon.engines.llama.machine import prepare_environment
 from antiphon.errors import LibraryError
 
-P, I32, U32, F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float
+P, I32, U32, I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
 STR, BOOL, SIZE = ctypes.c_char_p, ctypes.c_bool, ctypes.c_size_t
 
 LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 LOG_LEVEL_ERROR, LOG_LEVEL_CONTINUED = 4, 5
 LOG_LINES = 4
 """Error lines kept for a message."""
+
+
+class GgufParams(ctypes.Structure):
+    """gguf_init_params: with `no_alloc` and no context only the header is read."""
+
+    _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
+
 
 FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_backend_init": (None, []),
@@ -92,6 +99,30 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_pooling_type": (ctypes.c_int, [P]),
     "llama_model_n_embd_out": (I32, [P]),
     "llama_model_n_cls_out": (U32, [P]),
+    "llama_max_devices": (SIZE, []),
+    "llama_synchronize": (None, [P]),
+    "ggml_backend_reg_count": (SIZE, []),
+    "ggml_backend_reg_get": (P, [SIZE]),
+    "ggml_backend_reg_name": (STR, [P]),
+    "ggml_backend_dev_count": (SIZE, []),
+    "ggml_backend_dev_get": (P, [SIZE]),
+    "ggml_backend_dev_by_name": (P, [STR]),
+    "ggml_backend_dev_name": (STR, [P]),
+    "ggml_backend_dev_description": (STR, [P]),
+    "ggml_backend_dev_type": (ctypes.c_int, [P]),
+    "ggml_backend_dev_memory": (None, [P, P, P]),
+    "gguf_init_from_file": (P, [STR, GgufParams]),
+    "gguf_free": (None, [P]),
+    "gguf_find_key": (I64, [P, STR]),
+    "gguf_get_kv_type": (ctypes.c_int, [P, I64]),
+    "gguf_get_val_u32": (U32, [P, I64]),
+    "gguf_get_val_str": (STR, [P, I64]),
+    "gguf_get_arr_type": (ctypes.c_int, [P, I64]),
+    "gguf_get_arr_n": (SIZE, [P, I64]),
+    "gguf_get_arr_data": (P, [P, I64]),
+    "gguf_get_n_tensors": (I64, [P]),
+    "gguf_get_tensor_name": (STR, [P, I64]),
+    "gguf_get_tensor_size": (SIZE, [P, I64]),
 }
 """Result and argument types of every function that is called, except those that take parameter structs."""
 

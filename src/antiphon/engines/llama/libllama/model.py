@@ -17,37 +17,80 @@ import numpy as np
 
 from antiphon.engines.base import InfillTokens, PairFrame, TextPiece, TokenKind, Vocabulary
 from antiphon.engines.llama.libllama.library import Library
-from antiphon.errors import LoadError
+from antiphon.engines.llama.placement import ON_PROCESSOR, LayerPlacement
+from antiphon.errors import DeviceMemoryExceeded, LoadError
 
 READ = 0
 """llama_load_mode of weights that are read into memory. Without it, the weights are mapped."""
 
+ALLOCATION = re.compile(r"allocat|out of memory|OutOfDeviceMemory", re.IGNORECASE)
+"""How the library and its drivers name memory that they did not get."""
+
 PIECE_BYTES = 256
 """First guess at the bytes of one piece; a longer piece is read again with enough room."""
+
+
+PlacementArrays = tuple["ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_float]"]
+
+
+def place_weights(library: Library, params: ctypes.Structure, placement: LayerPlacement) -> PlacementArrays:
+    """Writes a placement into the parameters of a model. Returns the arrays that they point to.
+
+    The library gets the number of layers of each device as its share, from which it computes the same
+    numbers. Without a device in the list it uses none, not even for single operations.
+    """
+    used = [
+        (device, count) for device, count in zip(placement.devices, placement.counts, strict=False) if count
+    ]
+    pointers = [library.call.ggml_backend_dev_by_name(device.name.encode()) for device, _ in used]
+    devices = (ctypes.c_void_p * (len(used) + 1))(*pointers, None)
+    shares = (ctypes.c_float * max(library.call.llama_max_devices(), len(used)))(
+        *(count for _, count in used)
+    )
+    params.devices = ctypes.addressof(devices)
+    params.tensor_split = ctypes.addressof(shares)
+    params.n_gpu_layers = placement.offloaded
+    return devices, shares
 
 
 class NativeModel:
     """A loaded model; owns the native one until `close`."""
 
     def __init__(
-        self, library: Library, path: Path, check_tensors: bool = False, copied: bool = False
+        self,
+        library: Library,
+        path: Path,
+        check_tensors: bool = False,
+        copied: bool = False,
+        placement: LayerPlacement = ON_PROCESSOR,
     ) -> None:
-        """Loads the weights by mapping the file, or copies them into memory. Raises LoadError with the
-        library's last error lines."""
+        """Loads the weights by mapping the file, or copies them into memory; those of `placement` go to
+        devices. Raises LoadError with the library's last error lines."""
+        self.placement = placement
         self.library = library
         self._call = library.call
         params = self._call.llama_model_default_params()
         params.check_tensors = check_tensors
         if copied:
             params.load_mode = READ
+        arrays = place_weights(library, params, placement)
         with library.capture_log() as log:
             self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), params)
         if not self.pointer:
-            raise LoadError(f"llama.cpp refused {path.name}: {log.join_errors() or 'it gave no reason'}.")
+            raise self.build_load_error(
+                f"llama.cpp refused {path.name}: {log.join_errors() or 'it gave no reason'}."
+            )
+        del arrays  # the library has copied them
         self._vocabulary = self._call.llama_model_get_vocab(self.pointer)
         self.size = int(self._call.llama_vocab_n_tokens(self._vocabulary))
         """Number of token ids."""
         self._piece = ctypes.create_string_buffer(PIECE_BYTES)
+
+    def build_load_error(self, message: str) -> LoadError:
+        """Builds the error of a failed load. The memory of a device may be the reason only if it has
+        layers."""
+        is_memory = self.placement.offloaded and ALLOCATION.search(message)
+        return (DeviceMemoryExceeded if is_memory else LoadError)(message)
 
     def close(self) -> None:
         """Frees the weights; contexts must be closed before."""

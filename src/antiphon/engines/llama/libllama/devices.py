@@ -1,0 +1,68 @@
+"""The devices of a library besides the processor, and their memory."""
+
+import ctypes
+from collections.abc import Sequence
+
+from antiphon.domain.models import DeviceLayers, DeviceMemory
+from antiphon.engines.llama.libllama.library import Library
+from antiphon.engines.llama.placement import Device
+
+GPU, INTEGRATED_GPU = 1, 2
+"""ggml_backend_dev_type of devices that take layers. Others are the processor and its accelerators."""
+
+PROCESSOR_BACKENDS = frozenset({"CPU", "BLAS", "AMX"})
+"""Backends that compute on the processor."""
+
+
+def list_backends(library: Library) -> tuple[str, ...]:
+    """The kinds of devices that the library was built for: `CUDA`, `Vulkan`, ..."""
+    call = library.call
+    backends = (call.ggml_backend_reg_get(at) for at in range(call.ggml_backend_reg_count()))
+    names = [call.ggml_backend_reg_name(backend).decode() for backend in backends]
+    return tuple(name for name in names if name not in PROCESSOR_BACKENDS)
+
+
+def list_devices(library: Library) -> tuple[Device, ...]:
+    """The library's devices, without the processor."""
+    call = library.call
+    pointers = [call.ggml_backend_dev_get(at) for at in range(call.ggml_backend_dev_count())]
+    return tuple(
+        _describe(call, pointer)
+        for pointer in pointers
+        if call.ggml_backend_dev_type(pointer) in (GPU, INTEGRATED_GPU)
+    )
+
+
+def _describe(call: ctypes.CDLL, pointer: int) -> Device:
+    """Reads the facts of a device."""
+    free, total = _read_memory(call, pointer)
+    return Device(
+        name=call.ggml_backend_dev_name(pointer).decode("utf-8", "replace"),
+        description=call.ggml_backend_dev_description(pointer).decode("utf-8", "replace"),
+        free=free,
+        total=total,
+        is_integrated=call.ggml_backend_dev_type(pointer) == INTEGRATED_GPU,
+    )
+
+
+def _read_memory(call: ctypes.CDLL, pointer: int) -> tuple[int, int]:
+    """The device's free and total bytes."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    call.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
+def measure_devices(library: Library, devices: Sequence[DeviceLayers]) -> tuple[DeviceMemory, ...]:
+    """The memory of devices that have layers, as it is now. Any thread may call it.
+
+    Some drivers do not tell what is used, and report all bytes as free. A device that has layers cannot be
+    empty, so its used bytes are unknown then.
+    """
+    measured = []
+    for device in devices:
+        free, total = _read_memory(
+            library.call, library.call.ggml_backend_dev_by_name(device.device.encode())
+        )
+        used = None if free >= total else total - free
+        measured.append(DeviceMemory(device.device, device.layers, total, used))
+    return tuple(measured)

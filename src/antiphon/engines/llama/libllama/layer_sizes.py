@@ -1,0 +1,136 @@
+"""The sizes of a model's layers, read from the header of its file before the weights are loaded.
+
+The library itself reads the header. This is done only where there is a device to put layers on.
+"""
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.engines.llama.libllama.library import GgufParams, Library
+from antiphon.errors import LoadError
+
+SPLIT_PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
+LAYER = re.compile(r"blk\.(\d+)\.")
+OUTPUTS = ("output.", "output_norm.", "cls.")
+"""The beginnings of tensors behind the last layer. Others without a layer belong to the input, which stays on
+the processor."""
+TOKEN_EMBEDDING = "token_embd.weight"
+
+U32, I32, ARRAY = 4, 5, 9
+"""gguf_type numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSizes:
+    """The sizes of a model's layers, the output last."""
+
+    weights: tuple[int, ...]
+    """Bytes of each layer's tensors."""
+    cell_numbers: tuple[int, ...]
+    """Numbers in the keys and values of one token in each layer."""
+    trained_context: int
+    embeds: bool
+    """Whether the model makes vectors of texts, and keeps one text at a time."""
+
+    def add_cells(self, cells: int, number_bytes: int) -> tuple[int, ...]:
+        """The bytes of each layer together with its part of a KV cache."""
+        return tuple(
+            weights + numbers * cells * number_bytes
+            for weights, numbers in zip(self.weights, self.cell_numbers, strict=True)
+        )
+
+
+def read_layer_sizes(library: Library, path: Path) -> LayerSizes:
+    """Reads the sizes from the header of a model's file, or of all its parts. The file was checked before."""
+    files = [_GgufFile(library, part) for part in list_parts(path)]
+    try:
+        layers = files[0].number("block_count")
+        weights = [0] * (layers + 1)
+        sizes = {name: size for file in files for name, size in file.list_tensors()}
+        for name, size in sizes.items():
+            if (match := LAYER.match(name)) and int(match[1]) < layers:
+                weights[int(match[1])] += size
+            elif name.startswith(OUTPUTS):
+                weights[layers] += size
+        if "output.weight" not in sizes:
+            weights[layers] += sizes.get(TOKEN_EMBEDDING, 0)  # the output uses a copy of the input's table
+        heads = files[0].numbers("attention.head_count_kv", layers)
+        all_heads = files[0].numbers("attention.head_count", layers)
+        width = files[0].number("embedding_length") // max(1, *all_heads)
+        both = sum(files[0].number(f"attention.{part}_length") or width for part in ("key", "value"))
+        cells = [(own or every) * both for own, every in zip(heads, all_heads, strict=True)]
+        return LayerSizes(
+            weights=tuple(weights),
+            cell_numbers=(*cells, 0),
+            trained_context=files[0].number("context_length"),
+            embeds=files[0].number("pooling_type") > 0,
+        )
+    finally:
+        for file in files:
+            file.close()
+
+
+def list_parts(path: Path) -> list[Path]:
+    """All files of a model, whose first part is `path`."""
+    match = SPLIT_PART.search(path.name)
+    if match is None:
+        return [path]
+    stem, count = path.name[: match.start()], int(match[1])
+    return [path.with_name(f"{stem}-{at:05}-of-{count:05}.gguf") for at in range(1, count + 1)]
+
+
+class _GgufFile:
+    """The header of one file, as the library reads it."""
+
+    def __init__(self, library: Library, path: Path) -> None:
+        self._call = library.call
+        self._pointer = self._call.gguf_init_from_file(os.fsencode(path), GgufParams(True, None))
+        if not self._pointer:
+            raise LoadError(f"llama.cpp cannot read the header of {path.name}")
+        self._architecture = self._text("general.architecture")
+
+    def close(self) -> None:
+        """Frees the header."""
+        self._call.gguf_free(self._pointer)
+
+    def list_tensors(self) -> list[tuple[str, int]]:
+        """The name and the bytes of each tensor."""
+        call, pointer = self._call, self._pointer
+        return [
+            (
+                call.gguf_get_tensor_name(pointer, at).decode("utf-8", "replace"),
+                call.gguf_get_tensor_size(pointer, at),
+            )
+            for at in range(call.gguf_get_n_tensors(pointer))
+        ]
+
+    def number(self, key: str) -> int:
+        """A number of the architecture; 0 if there is none."""
+        at = self._find(key)
+        if at < 0 or self._call.gguf_get_kv_type(self._pointer, at) != U32:
+            return 0
+        return int(self._call.gguf_get_val_u32(self._pointer, at))
+
+    def numbers(self, key: str, layers: int) -> list[int]:
+        """A number of each layer, where the file has one for all or a list."""
+        at = self._find(key)
+        if at < 0 or self._call.gguf_get_kv_type(self._pointer, at) != ARRAY:
+            return [self.number(key)] * layers
+        if self._call.gguf_get_arr_type(self._pointer, at) not in (U32, I32):
+            return [0] * layers
+        count = min(layers, self._call.gguf_get_arr_n(self._pointer, at))
+        address = self._call.gguf_get_arr_data(self._pointer, at)
+        values = [max(0, each) for each in (ctypes.c_int32 * count).from_address(address)]
+        return values + [max(values, default=0)] * (layers - count)
+
+    def _find(self, key: str) -> int:
+        """The index of a key of the architecture; negative if there is none."""
+        return int(self._call.gguf_find_key(self._pointer, f"{self._architecture}.{key}".encode()))
+
+    def _text(self, key: str) -> str:
+        """The text under a key; empty if there is none."""
+        at = self._call.gguf_find_key(self._pointer, key.encode())
+        return self._call.gguf_get_val_str(self._pointer, at).decode("utf-8", "replace") if at >= 0 else ""
