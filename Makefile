@@ -41,10 +41,10 @@ TORCH ?= torch==2.13.0
 BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster
+.PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 serve: system extras .venv/serve.stamp $(EXTRA_STAMPS) ## Serve the demo model (HOST=, PORT=, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
 	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
@@ -68,6 +68,10 @@ check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 
 soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 1200 $(ARGS)
+
+# One vLLM serves all tests of a file, in their order.
+cluster-test: .venv/test.stamp .venvs/cluster/made.stamp ## Run the tests with vLLM (ARGS="-k words")
+	@$(BIN)/python -m pytest -m cluster -p no:randomly --timeout 3600 tests/cluster $(ARGS)
 
 deploy-test: .venv/test.stamp .venvs/release/made.stamp ## Run the tests of deploy/, releases and installation (docs/deploy.md)
 	@$(BIN)/python -m pytest -m deploy $(ARGS)

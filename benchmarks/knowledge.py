@@ -1,13 +1,12 @@
 """The index of knowledge tables: ingest, search, memory and disk, through the knowledge process.
 
-    python benchmarks/knowledge.py [--sizes 1000 10000] [--queries 200] [--large] [--million] [--postgresql]
+    python benchmarks/knowledge.py [--sizes 1000 10000] [--queries 200] [--large] [--million]
 
 A real knowledge process, and one client in this process over its socket. Texts have 150 words each, drawn
 from 50,000 by Zipf's law; vectors lie in groups, as those of texts do. A question has ten words, of which
 some are frequent, and a vector beside one of the table. `--large` adds 100,000 chunks, `--million` 1,000,000
 with short texts. Times are milliseconds at the client, one call after the other, then with four callers
 while a fifth writes, and then with four processes that read, each over its own connection, beside a writer.
-`--postgresql` measures the same in a PostgreSQL with pgvector, which it starts.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +31,8 @@ from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
 from antiphon.processes.knowledge_host import MODULE, start_knowledge
 from antiphon.retrieval.base import ChunkInput, DocumentInput, SearchQuery, TableSettings
-from antiphon.retrieval.postgres.schema import SCHEMA
 from antiphon.settings.knowledge import KnowledgeSettings
-from antiphon.settings.schema import Settings, find_knowledge_database
-from antiphon.settings.tenancy import KeysSettings
-from antiphon.store.database import Database
-from tests.support.databases import pgvector_programs, running
+from antiphon.settings.schema import Settings
 
 PROJECT = "default"
 BATCH = 256
@@ -195,16 +189,9 @@ def show(what: str, times: Sequence[float]) -> None:
     print(f"  {what:34} p50 {statistics.median(times):8.2f}   p99 {p99:8.2f}", flush=True)
 
 
-def measure_disk(directory: Path, settings: Settings) -> float:
-    """MiB of all files, or relations, of tables."""
-    address = find_knowledge_database(settings)
-    if address is None:
-        return sum(file.stat().st_size for file in directory.rglob("*.db*")) / MIB
-    statement = (
-        "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = "
-    )
-    with closing(Database(address)) as database, database.reading() as connection:
-        return float(connection.exec_driver_sql(f"{statement}'{SCHEMA}'::regnamespace").scalar_one()) / MIB
+def measure_disk(directory: Path) -> float:
+    """MiB of all files of tables."""
+    return sum(file.stat().st_size for file in directory.rglob("*.db*")) / MIB
 
 
 def find_process() -> psutil.Process:
@@ -212,22 +199,19 @@ def find_process() -> psutil.Process:
     return found
 
 
-async def run_table(directory: Path, shape: Shape, count: int, address: str | None) -> None:
-    """Fills and searches one table. `address`: of the database that has it; None: files."""
+async def run_table(directory: Path, shape: Shape, count: int) -> None:
+    """Fills and searches one table."""
     texts, table = Texts(shape), f"{shape.chunks} chunks"
-    keys = KeysSettings(enabled=address is not None, store=address)
-    knowledge = KnowledgeSettings(str(directory), max_chunks=2 * shape.chunks + 10**6)
-    settings = Settings(keys=keys, knowledge=knowledge)
+    settings = Settings(knowledge=KnowledgeSettings(str(directory), max_chunks=2 * shape.chunks + 10**6))
     with tempfile.TemporaryDirectory(prefix="ap-") as runtime:
         socket = build_knowledge_path(Path(runtime))
         async with connect_knowledge(socket, lambda: None) as client:
             child = await start_knowledge(settings, socket)
-            place = "files" if address is None else "PostgreSQL"
-            print(f"{shape.chunks} chunks of {shape.words} words, {shape.dimensions} dimensions, in {place}")
+            print(f"{shape.chunks} chunks of {shape.words} words, {shape.dimensions} dimensions")
             await client.create_table(PROJECT, TableSettings(table, "model", shape.dimensions))
             empty = find_process().memory_info().rss / MIB
             print(f"  ingest {await fill(client, table, texts):,.0f} chunks/s")
-            size = measure_disk(directory, settings)
+            size = measure_disk(directory)
             await child.stop(10)
         async with connect_knowledge(socket, lambda: None) as client:
             child = await start_knowledge(settings, socket)
@@ -267,7 +251,6 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="also 100,000 chunks")
     parser.add_argument("--million", action="store_true", help="also 1,000,000 chunks of 20 words")
     parser.add_argument("--read", nargs=6, metavar="VALUE", help=argparse.SUPPRESS)
-    parser.add_argument("--postgresql", action="store_true", help="also in PostgreSQL with pgvector")
     options = parser.parse_args()
     if options.read:
         socket, *numbers = options.read
@@ -280,15 +263,9 @@ def main() -> None:
     shapes = [Shape(size, options.dimensions, 150) for size in options.sizes]
     shapes += [Shape(100_000, options.dimensions, 150)] if options.large else []
     shapes += [Shape(1_000_000, options.dimensions, 20)] if options.million else []
-    with ExitStack() as stack:
-        cluster = stack.enter_context(running(pgvector_programs())) if options.postgresql else None
-        for shape, address in [
-            (shape, address)
-            for shape in shapes
-            for address in [None, *([cluster.database()] if cluster is not None else [])]
-        ]:
-            with tempfile.TemporaryDirectory() as directory:
-                asyncio.run(run_table(Path(directory), shape, options.queries, address))
+    for shape in shapes:
+        with tempfile.TemporaryDirectory() as directory:
+            asyncio.run(run_table(Path(directory), shape, options.queries))
 
 
 if __name__ == "__main__":

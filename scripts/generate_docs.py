@@ -18,8 +18,18 @@ from antiphon.cli.main import app
 from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
 from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
+from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.engines.base import TokenRequest, TokenSegment
+from antiphon.engines.vllm.requests import ModelLimits, build_state, needs_own_sampler
 from antiphon.errors import AntiphonError, StartupError, index_by_code
-from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
+from antiphon.settings.models import (
+    LLAMA_ONLY,
+    MODEL_DEFAULTS,
+    VLLM_ONLY,
+    AdapterSettings,
+    AliasSettings,
+    ModelSettings,
+)
 from antiphon.settings.providers import (
     ProfileSettings,
     ProviderSettings,
@@ -296,6 +306,84 @@ def _describe_parameter(parameter: object, context: typer.Context) -> str:
     return "| " + " | ".join(each.replace("|", "\\|") for each in (names, meaning or "")) + " |"
 
 
+def engine_fields() -> str:
+    """What each local engine does with each option of a token request, as the code decides it."""
+    lines = [
+        NOTE,
+        "# Fields by engine",
+        "",
+        "The same request means the same on every local engine: the renderer and the sampler are the same.",
+        "The first table tells which sampler draws the tokens. On a GPU, vLLM's own sampler draws where its",
+        "distribution is the same; equal seeds then draw other tokens there. See [vLLM](vllm.md).",
+        "",
+        "| option of the sampler | llama.cpp | vLLM on a processor | vLLM on a GPU |",
+        "|---|---|---|---|",
+        *(_describe_drawing(name, DRAWN[name]) for name in Sampling.__dataclass_fields__),
+        "",
+        "| feature | llama.cpp | vLLM |",
+        "|---|---|---|",
+        *(f"| {feature} | {llama} | {vllm} |" for feature, llama, vllm in ENGINE_FEATURES),
+        "",
+        "| setting of a model | llama.cpp | vLLM |",
+        "|---|---|---|",
+        *(
+            f"| `{name}` | {'refused' if name in VLLM_ONLY else 'acts'} | "
+            f"{'refused' if name in LLAMA_ONLY else 'acts'} |"
+            for name in MODEL_DEFAULTS
+            if name not in ("name", "engine")
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+DRAWN: dict[str, object] = {
+    "temperature": 0.7,
+    "top_p": 0.5,
+    "top_k": 9,
+    "min_p": 0.1,
+    "seed": 7,
+    "typical_p": 0.5,
+    "repetition_penalty": 1.5,
+    "presence_penalty": 1.0,
+    "frequency_penalty": 1.0,
+    "logit_bias": ((7, 1.0),),
+    "mirostat": Mirostat(),
+    "min_tokens": 2,
+    "ignore_eos": True,
+    "allowed_token_ids": (7,),
+    "banned": ((7,),),
+}
+"""A value that acts, of each field of `Sampling`."""
+
+ENGINE_FEATURES = (
+    ("temperature 0", "the likeliest token", "the likeliest token"),
+    ("constraints: JSON Schema, regex, choice, grammar, tool calls", "yes", "yes"),
+    ("log-probabilities of the raw distribution, any number of alternatives", "yes", "yes"),
+    ("log-probabilities of the prompt", "yes", "yes"),
+    ("adapters", "GGUF or PEFT", "PEFT"),
+    ("several adapters in one step", "they take turns", "yes"),
+    ("shared prefixes, salts, priorities, fair turns", "yes", "yes"),
+    ("exact mode", "yes", "refused"),
+    ("embeddings and rankings", "yes", "refused"),
+    ("fill in the middle (`suffix`)", "if the model can", "refused"),
+    ("models that are loaded on request", "yes", "refused"),
+    ("weights", "one GGUF file, or its parts", "a folder of safetensors"),
+)
+
+
+def _describe_drawing(name: str, value: object) -> str:
+    """A row: who draws the tokens of a request with this option."""
+    sampling = Sampling(**{"temperature": 0.7} | {name: value})  # type: ignore[arg-type]
+    request = TokenRequest((TokenSegment((1,)),), 5, sampling)
+    drawers = []
+    for draws_all in (True, False):
+        limits = ModelLimits(context_length=99, vocabulary=99, ends=(2,), draws_all=draws_all)
+        own = needs_own_sampler(request, build_state(request, (1,), limits), limits)
+        drawers.append("Antiphon's sampler" if own else "vLLM's sampler")
+    return f"| `{name}` | Antiphon's sampler | {drawers[0]} | {drawers[1]} |"
+
+
 def _by_standing(row: RequestField) -> int:
     return list(FieldSupport).index(row.support)
 
@@ -313,6 +401,7 @@ def _shown(value: object) -> str:
 MADE = {
     "cli.md": commands,
     "configuration.md": configuration,
+    "engine-fields.md": engine_fields,
     "errors.md": errors,
     "api.md": api,
     "metrics.md": metrics,

@@ -114,6 +114,7 @@ BORDERS = {
         "antiphon.processes.knowledge.frames",
         "antiphon.engines.host.frames",
         "antiphon.engines.host.ray.frames",
+        "antiphon.engines.vllm.row_request",
         "antiphon.ledger.records",
         "antiphon.retrieval.ingest.extract",
     ),
@@ -150,6 +151,10 @@ BORDERS = {
     ),
     "yaml": ("antiphon.cli.litellm.reading",),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
+    # In an environment of their own, which only an engine host of vLLM has.
+    "vllm": ("antiphon.engines.vllm",),
+    "torch": ("antiphon.engines.vllm.plugin",),
+    "tokenizers": ("antiphon.engines.vllm.tokenizer",),
 }
 SERVED = (
     "antiphon.assembly.__main__",

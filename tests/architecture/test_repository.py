@@ -12,7 +12,7 @@ BINARIES_MB = 30
 # Folders of tests that cross the packages of src/antiphon.
 CROSSING = set(
     """
-    architecture benchmarks contract deploy e2e fixtures models parameters recordings scripts support
+    architecture benchmarks cluster contract deploy e2e fixtures models parameters recordings scripts support
     """.split()
 )
 TOOLS = set("__pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache".split())

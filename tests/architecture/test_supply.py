@@ -102,6 +102,16 @@ def test_the_runtime_is_tested_in_the_versions_it_is_served_with():
         assert {name: versions for name, versions in served.items() if tested.get(name) != versions} == {}
 
 
+def test_the_cluster_has_the_versions_of_the_runtime():
+    asked = tomllib.loads((LOCKS / "cluster" / "pyproject.toml").read_text("utf-8"))
+    expect_none(unmet(asked["project"]["dependencies"], _lock("cluster")))
+    served, there = pins(_lock("serve")), pins(_lock("cluster"))
+    assert {
+        name: versions for name, versions in there.items() if served.get(name, versions) != versions
+    } == {}
+    assert not there.keys() & set(asked["tool"]["uv"]["exclude-dependencies"])
+
+
 def test_every_npm_package_has_a_digest_and_no_address():
     lock = json.loads((NPM / "package-lock.json").read_text("utf-8"))
     asked = json.loads((NPM / "package.json").read_text("utf-8"))["dependencies"]

@@ -11,7 +11,7 @@ from antiphon.engines.vllm import environment
 from antiphon.engines.vllm.environment import require_environment
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings.loading import build_model
-from tests.support.vllm_folders import write_facts
+from tests.support.vllm_folders import write_facts, write_few_weights
 
 
 def serve(tmp_path, interpreter, path="."):
@@ -74,7 +74,7 @@ def test_a_file_of_the_embedded_engine_is_refused(tmp_path, with_vllm):
 
 def test_a_folder_gets_its_own_context_length(tmp_path, with_vllm):
     folder = write_facts(tmp_path / "cantor")
-    (folder / "model.safetensors").write_bytes(b"\0")
+    write_few_weights(folder)
     table = {"name": "m", "path": str(folder), "engine": "vllm", "interpreter": with_vllm}
     sized = size_model(build_model(table))
     assert (sized.context_length, sized.path) == (2048, str(folder))

@@ -133,14 +133,13 @@ def serving(
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
     python: str = sys.executable,
+    deadline: float = START_DEADLINE,
 ) -> Iterator[Server]:
     """A server that is ready; ended, with all its processes, when the context is left."""
     server = start(*arguments, threads=threads, env=env, cwd=cwd, python=python)
     tree: list[psutil.Process] = []
     try:
-        wait_until(
-            lambda: server.url or server.process.poll() is not None, START_DEADLINE, "the server listens"
-        )
+        wait_until(lambda: server.url or server.process.poll() is not None, deadline, "the server listens")
         assert server.url, f"the server ended: {server.lines}"
         yield server
     finally:

@@ -4,7 +4,16 @@ import json
 from pathlib import Path
 
 from models.cantor import recipe
-from models.cantor.convert import BOS, END, EOS, HERE, reference_weights
+from models.cantor.convert import (
+    BOS,
+    END,
+    EOS,
+    HERE,
+    LAYER_NAMES,
+    gguf_name,
+    reference_weights,
+    separate,
+)
 from models.cantor.vocabulary import CONTROL, NORMAL, UNKNOWN, Piece, read_pieces
 
 
@@ -48,6 +57,14 @@ def write_facts(folder: Path) -> Path:
     template = (HERE / "template.jinja").read_text("utf-8").rstrip("\n")
     (folder / "chat_template.jinja").write_text(template, "utf-8")
     return folder
+
+
+def write_few_weights(folder: Path) -> None:
+    """Writes six numbers as the weights: enough where no model is loaded."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"lm_head.weight": np.zeros((2, 3), np.float32)}, folder / "model.safetensors")
 
 
 def write_cantor(folder: Path) -> Path:
@@ -134,3 +151,34 @@ def build_tokenizer(pieces: list[Piece]) -> dict[str, object]:
             "merges": [pair for _, _, pair in sorted(merges)],
         },
     }
+
+
+def write_peft(source: Path, folder: Path) -> Path:
+    """Writes a bundled GGUF adapter of cantor as a folder that PEFT would save."""
+    import gguf
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    reader = gguf.GGUFReader(source)
+    alpha = float(reader.fields["adapter.lora.alpha"].contents())
+    weights, names = {}, {gguf_name(f"{name}.weight"): name for name in _list_modules()}
+    for tensor in reader.tensors:
+        module, _, half = tensor.name.rpartition(".")
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        name = names[module]
+        if half == "lora_b" and name.endswith(("q_proj", "k_proj")):
+            values = separate(values, recipe.HEADS if name.endswith("q_proj") else recipe.KV_HEADS)
+        part = "lora_A" if half == "lora_a" else "lora_B"
+        weights[f"base_model.model.{name}.{part}.weight"] = np.ascontiguousarray(values)
+    rank = min(next(iter(weights.values())).shape)
+    targets = sorted({name.split(".")[-3] for name in weights})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": targets, "bias": "none"}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
+    save_file(weights, folder / "adapter_model.safetensors")
+    return folder
+
+
+def _list_modules() -> list[str]:
+    """The modules of cantor that an adapter can change."""
+    return [f"model.layers.{at}.{part}" for at in range(recipe.LAYERS) for part in LAYER_NAMES]

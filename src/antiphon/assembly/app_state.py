@@ -134,6 +134,8 @@ def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Setti
 def _takes_adapters(path: str) -> bool:
     """Whether the model can use adapters, because it generates text. True if the file is missing, because
     loading reports that."""
+    if Path(path).is_dir():  # vLLM's folders are of models that generate
+        return True
     try:
         return not read_header(Path(path)).embeds
     except ModelFileError:

@@ -14,7 +14,7 @@ from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
-from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
+from antiphon.weights.adapters.import_job import AdapterFile, keep_for_model
 from antiphon.weights.adapters.registry import default_registry, share
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.cache import HubCache, default_directory
@@ -181,7 +181,7 @@ def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> Adapte
     """
     source = Path(adapter.path).expanduser().absolute()
     try:
-        return keep_adapter(source, read_header(Path(base)), registry)
+        return keep_for_model(source, Path(base), registry)
     except ModelFileError as refused:
         raise ModelFileError(
             f"the adapter {adapter.name} cannot be served: {refused.message.rstrip('.')}; mend it, name "

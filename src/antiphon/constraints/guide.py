@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher
-from antiphon.errors import AntiphonError, EngineError
+from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher, is_callers_fault
+from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue
 from antiphon.telemetry.logs import describe_exception
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,20 @@ because a busy machine delays an answer without making the constraint harder."""
 PATIENCE = 60.0
 """The most seconds of wall clock for one answer, with the time in the queue. An answer takes so long only if
 no worker makes progress."""
+
+TOO_LONG = "the constraint takes too long to follow here; make it simpler"
+BUSY = "the machine is too busy to follow the constraint; try again"
+STARVED = f"no worker had an answer for a constraint within {PATIENCE:g} s"
+RETRY_AFTER = 5.0
+"""Retry delay in seconds for callers when the machine is too busy."""
+
+
+def to_callers_error(error: AntiphonError, field: str | None) -> AntiphonError:
+    """Converts a guide's error to the caller's error if the constraint caused it; returns other errors
+    unchanged. `field`: the caller's name for the constraint."""
+    if is_callers_fault(error):
+        return InvalidValue(error.message, param=field, cause=error.cause)
+    return error
 
 
 def read_zero() -> float:
@@ -155,9 +169,18 @@ class Guide:
         """Seconds since the answer was requested."""
         return self._clock() - self._began
 
-    def is_overdue(self) -> bool:
+    def find_failure(self, field: str | None, cpu_seconds: float = MAX_CPU_SECONDS) -> AntiphonError | None:
+        """The error if there is no answer, or if the answer takes too long; None otherwise. `field`: the
+        caller's name for the constraint. `cpu_seconds`: the most seconds of CPU for the answer."""
+        if self.error is not None:
+            return to_callers_error(self.error, field)
+        if self.is_overdue(cpu_seconds):
+            return InvalidValue(TOO_LONG, param=field)
+        return EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED) if self.is_starved() else None
+
+    def is_overdue(self, cpu_seconds: float = MAX_CPU_SECONDS) -> bool:
         """Whether the answer takes more CPU than allowed."""
-        return not self.is_ready and self._spent() > MAX_CPU_SECONDS
+        return not self.is_ready and self._spent() > cpu_seconds
 
     def is_starved(self) -> bool:
         """Whether the answer takes longer than PATIENCE, although it may have used little CPU."""

@@ -123,6 +123,9 @@ class Profile:
     """Where these facts come from."""
     provider: str | None = None
     """The operator's name of the vendor; None for a local model."""
+    portable_seeds: bool | None = None
+    """Whether equal seeds draw equally on every local engine of the same weights. False: they draw equally on
+    this engine only. None: a vendor decides."""
     devices: tuple[DeviceLayers, ...] = ()
     """The devices that compute layers; the processor computes the others, or all."""
 

@@ -478,6 +478,8 @@ class EngineInfo:
     """The devices that compute layers, besides the processor."""
     rerank_template: str | None = None
     """For a reranker: the text of a pair, with `{query}` and `{document}`, if the model file has one."""
+    portable_seeds: bool = True
+    """Whether Antiphon's sampler draws all tokens, so that equal seeds draw equally on every engine."""
 
 
 class TokenEngine(Protocol):

@@ -230,5 +230,6 @@ def _build_profile(info: EngineInfo, template: ChatTemplate | None, vocabulary: 
         sampling=info.sampling,
         infill=vocabulary.infill is not None and info.embedding is None,
         embedding=info.embedding,
+        portable_seeds=info.portable_seeds,
         devices=info.devices,
     )

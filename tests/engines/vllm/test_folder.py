@@ -7,14 +7,14 @@ import pytest
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.vllm.folder import read_folder
 from antiphon.errors import ModelFileError
-from tests.support.vllm_folders import write_facts
+from tests.support.vllm_folders import write_facts, write_few_weights
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder whose weights are a few bytes."""
     write_facts(tmp_path / "cantor")
-    (tmp_path / "cantor" / "model.safetensors").write_bytes(b"\0" * 9)
+    write_few_weights(tmp_path / "cantor")
     return tmp_path / "cantor"
 
 
@@ -25,12 +25,8 @@ def change(folder, name, **values):
 
 def test_a_folder_says_what_its_model_is(folder):
     facts = read_folder(folder)
-    assert (facts.architecture, facts.context_length, facts.size, facts.dtype) == (
-        "llama",
-        2048,
-        9,
-        "float32",
-    )
+    assert (facts.architecture, facts.context_length, facts.dtype) == ("llama", 2048, "float32")
+    assert (facts.parameters, facts.size) == (6, (folder / "model.safetensors").stat().st_size)
     assert facts.end_ids == (2, 4)
     assert facts.sampling == SamplingOptions(temperature=0.0, top_p=0.9)
     assert "<|user|>" in (facts.chat_template or "") or facts.chat_template
@@ -52,6 +48,13 @@ def test_a_template_may_be_in_the_tokenizers_configuration(folder):
     assert read_folder(folder).chat_template == "{{ b }}"
 
 
+@pytest.mark.parametrize("names", [["BertModel"], ["Qwen3ForSequenceClassification"], [], None])
+def test_a_model_that_makes_no_text_is_refused(folder, names):
+    change(folder, "config.json", architectures=names)
+    with pytest.raises(ModelFileError, match="makes no text"):
+        read_folder(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
@@ -63,6 +66,13 @@ def test_a_missing_file_is_named(folder, name):
 def test_a_broken_configuration_is_named(folder, content):
     (folder / "config.json").write_bytes(content)
     with pytest.raises(ModelFileError, match=r"config\.json"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 9, b"\xff" * 99, b"\x02" + b"\0" * 7 + b"[]"])
+def test_broken_weights_are_named(folder, content):
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelFileError, match="is no file of safetensors"):
         read_folder(folder)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from antiphon.constraints.guide import PATIENCE as PATIENCE_OF_ALL
-from antiphon.constraints.matching import is_callers_fault
+from antiphon.constraints.guide import to_callers_error
 from antiphon.engines.defects import guard
 from antiphon.engines.llama.batch import Logits
 from antiphon.engines.llama.sequence import TokenSequence
-from antiphon.errors import AntiphonError, EngineBusy, InvalidValue
+from antiphon.errors import AntiphonError
 
 PATIENCE = 0.002
 """Seconds that a step waits for the answers of constraints. Nearly all answers come sooner, and a step takes
@@ -19,12 +18,6 @@ longer. A sequence without an answer by then skips the step."""
 
 SLOW = 0.02
 """Seconds after which other sequences stop waiting for an answer."""
-
-TOO_LONG = "the constraint takes too long to follow here; make it simpler"
-BUSY = "the machine is too busy to follow the constraint; try again"
-STARVED = f"no worker had an answer for a constraint within {PATIENCE_OF_ALL:g} s"
-RETRY_AFTER = 5.0
-"""Retry delay in seconds for callers when the machine is too busy."""
 
 
 class GuidedSequences:
@@ -72,14 +65,8 @@ class GuidedSequences:
         failures: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
-            if guide is None:
-                continue
-            if guide.error is not None:
-                failures.append((sequence, _to_callers_error(sequence, guide.error)))
-            elif guide.is_overdue():
-                failures.append((sequence, InvalidValue(TOO_LONG, param=_get_field(sequence))))
-            elif guide.is_starved():
-                failures.append((sequence, EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED)))
+            if guide is not None and (error := guide.find_failure(_get_field(sequence))) is not None:
+                failures.append((sequence, error))
         return failures
 
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
@@ -134,19 +121,11 @@ class GuidedSequences:
                 continue
             mask_result = guard(sequence.guide.get_mask)
             if isinstance(mask_result, AntiphonError):
-                errors[sequence] = _to_callers_error(sequence, mask_result)
+                errors[sequence] = to_callers_error(mask_result, _get_field(sequence))
                 drawing[row] = None
             else:
                 sequence.sampling_state.mask, sequence.sampling_state.is_forced = mask_result
         return drawing, errors
-
-
-def _to_callers_error(sequence: TokenSequence, error: AntiphonError) -> AntiphonError:
-    """Converts a guide's error to the caller's error if the constraint caused it; returns other errors
-    unchanged."""
-    if is_callers_fault(error):
-        return InvalidValue(error.message, param=_get_field(sequence), cause=error.cause)
-    return error
 
 
 def _get_field(sequence: TokenSequence) -> str | None:

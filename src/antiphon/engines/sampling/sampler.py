@@ -115,16 +115,20 @@ class Sampler:
         needed. Raises nothing: a defect in one row becomes an InternalError that names its place, and the
         other rows keep their tokens.
         """
+        results = self.choose(logits, drawings)
+        return [note_draw(*each) for each in zip(drawings, results, strict=True)]
+
+    def choose(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
+        """Computes the results of `draw` without changing the states: the caller may discard a token, and
+        choose it again."""
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
-                results = self._draw_all(logits, drawings)
+                return self._draw_all(logits, drawings)
             except Exception:  # noqa: BLE001 - a defect of ours, to be found row by row
-                rows = enumerate(drawings)
-                results = [
-                    unwrap_single(guard(self._draw_all, logits[row : row + 1], [states]))
-                    for row, states in rows
+                return [
+                    unwrap_single(guard(self._draw_all, logits[row : row + 1], [state]))
+                    for row, state in enumerate(drawings)
                 ]
-            return [note_draw(*each) for each in zip(drawings, results, strict=True)]
 
     def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
         """Computes the results of `draw`; the states are not changed yet."""

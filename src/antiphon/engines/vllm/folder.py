@@ -2,6 +2,7 @@
 chat template. It reads no weights and imports no library."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ GENERATION_CONFIG, TEMPLATE = "generation_config.json", "chat_template.jinja"
 MAX_BYTES = 64 * 1024 * 1024
 """The most bytes of one file of facts. The largest tokenizers have about 35 MB."""
 
+GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+"""The ends of the names of architectures that make text."""
+
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -30,6 +34,8 @@ class ModelFolder:
     """The tokens that the weights were made for."""
     size: int
     """Bytes of the weights."""
+    parameters: int
+    """The number of weights."""
     dtype: str
     """The number format of the weights, or float32."""
     end_ids: tuple[int, ...]
@@ -54,17 +60,30 @@ def read_folder(path: Path) -> ModelFolder:
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
     generation = _read_json(path / GENERATION_CONFIG)
+    _require_generative(path, config.get("architectures"))
     return ModelFolder(
         path=path,
         architecture=str(config.get("model_type", "unknown")),
         context_length=_read_count(config, "max_position_embeddings") or 2048,
         size=sum(file.stat().st_size for file in path.glob(WEIGHTS)),
+        parameters=sum(map(_count_parameters, path.glob(WEIGHTS))),
         dtype=_read_dtype(config),
         end_ids=tuple(dict.fromkeys([*_list_ids(generation), *_list_ids(config)])),
         sampling=_read_sampling(generation),
         chat_template=_read_template(path),
         cell_numbers=_count_cell_numbers(config),
     )
+
+
+def _require_generative(path: Path, architectures: object) -> None:
+    """Raises ModelFileError for a model that does not make tokens."""
+    names = [str(name) for name in architectures] if isinstance(architectures, list) else []
+    if not any(name.endswith(GENERATIVE) for name in names):
+        named = ", ".join(names) or "no architecture"
+        raise ModelFileError(
+            f"{path.name} cannot be served by vLLM here: it names {named}, which makes no text; convert an "
+            "embedding model to GGUF"
+        )
 
 
 def read_tokenizer_config(path: Path) -> dict[str, object]:
@@ -87,6 +106,19 @@ def _read_json(path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ModelFileError(f"{path} holds no JSON object")
     return value
+
+
+def _count_parameters(path: Path) -> int:
+    """Counts the weights of one file by its header. Raises ModelFileError."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, MAX_BYTES)))
+        return sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
+    except OSError as problem:
+        raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        raise ModelFileError(f"{path} is no file of safetensors") from None
 
 
 def _read_count(config: Mapping[str, object], name: str) -> int:

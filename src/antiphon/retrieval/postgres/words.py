@@ -44,8 +44,8 @@ SELECT id, fit * 1.6449340668 * (
 ) AS score FROM fitting JOIN {words} USING (id) ORDER BY score DESC, id LIMIT {depth}
 """
 """Which words a chunk has comes from the index. How often it has them is read for the best ones only.
-`ts_rank` of one word is the sum of 1 / n² over its n occurrences, by π² / 6; it grows about as BM25's
-factor."""
+`ts_rank` of one word is the sum of 1 / n² over its n occurrences, by π² / 6; it grows
+about as BM25's factor."""
 
 
 def encode_words(title: str, text: str) -> tuple[str, int]:

@@ -23,6 +23,9 @@ from antiphon.weights.gguf import Header, read_gguf, read_header
 
 PAIR = (".lora_a", ".lora_b")
 
+PEFT_SUFFIX = ".safetensors"
+"""The ending of the kept file of an adapter for vLLM."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdapterFile:
@@ -30,12 +33,46 @@ class AdapterFile:
 
     path: Path
     digest: str
-    """SHA-256 of the GGUF file, in hexadecimal."""
+    """SHA-256 of the file, in hexadecimal."""
     rank: int
     """The largest rank of its matrices."""
     alpha: float
     size: int
     """Bytes."""
+
+
+def keep_for_model(source: Path, base: Path, directory: Path) -> AdapterFile:
+    """Copies an adapter to `directory` under its digest, after checking it for the model at `base`: a GGUF
+    file, or a folder of weights that vLLM serves. Raises as `keep_adapter` does."""
+    if base.is_dir():
+        return keep_peft_file(source, base, directory)
+    return keep_adapter(source, read_header(base), directory)
+
+
+def keep_peft_file(source: Path, base: Path, directory: Path) -> AdapterFile:
+    """Copies a PEFT adapter to `directory` as one file of safetensors under its digest, after checking it.
+
+    Raises ModelFileError, and OSError if `directory` cannot be written.
+    """
+    from antiphon.weights.convert.peft import is_peft
+    from antiphon.weights.convert.peft_file import write_peft_file
+
+    if not is_peft(source):
+        raise ModelFileError(
+            f"{source} holds no adapter_config.json; vLLM takes a directory as PEFT saves it"
+        )
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=directory, prefix=".adapter-", suffix=PEFT_SUFFIX)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        rank, alpha = write_peft_file(source, base, partial)
+        content = digest(partial)
+        target = directory / f"{content}{PEFT_SUFFIX}"
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return AdapterFile(target, content, rank, alpha, target.stat().st_size)
 
 
 def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
@@ -79,13 +116,14 @@ def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
     try:
         arrived.mkdir()
         source = copy_allowed(shown_path, [Path(str(each)) for each in directories], arrived, max_bytes)
-        adapter = keep_adapter(source, read_header(Path(base)), into / "kept")
+        adapter = keep_for_model(source, Path(base), into / "kept")
     except ModelFileError as refused:
         message = refused.message.replace(str(source), sanitize(shown_path))
         raise InvalidValue(message, param="lora_path") from None
     except OSError as problem:  # what comes from the caller's files is a ModelFileError
         raise storage_error(problem) from None
-    return {"digest": adapter.digest, "rank": adapter.rank, "alpha": adapter.alpha, "size": adapter.size}
+    facts = {"digest": adapter.digest, "rank": adapter.rank, "alpha": adapter.alpha, "size": adapter.size}
+    return {**facts, "file": adapter.path.name}
 
 
 def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterFile:
@@ -114,6 +152,11 @@ def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterF
 def read_kept(path: Path) -> Adapter:
     """Reads an adapter that `keep_adapter` kept: its name is its digest, and it is checked already. Raises
     ModelFileError."""
+    if path.suffix == PEFT_SUFFIX:
+        from antiphon.weights.convert.peft_file import read_peft_file
+
+        rank, alpha = read_peft_file(path)
+        return Adapter(path.stem, str(path), rank, alpha, path.stat().st_size)
     header = read_gguf(path)
     ranks = [shape[1] for name, shape in header.shapes.items() if name.endswith(PAIR[0])]
     alpha = float(header.metadata.get("adapter.lora.alpha", 0))

@@ -99,7 +99,7 @@ class AdapterStore:
         """Moves the checked file from the job's directory into the registry. Raises EngineError."""
         if not isinstance(result, dict):
             raise TypeError("the job answered with no object")
-        name = f"{result['digest']}.gguf"
+        name = result["file"]
         try:
             (staging / "kept" / name).replace(self.registry / name)
             if self.shared:
@@ -135,11 +135,12 @@ def share(path: Path) -> None:
 
 
 def _count_mapped_bytes(base: str) -> int:
-    """Returns the bytes of the model's file and of all other GGUF files beside it. The job maps the model's
-    files into memory to read the header."""
+    """Returns the bytes of the model's file and of all other GGUF files beside it, or of the weights in a
+    folder. The job maps the model's files into memory to read the header."""
     path = Path(base)
+    parts = path.glob("*.safetensors") if path.is_dir() else path.parent.glob("*.gguf")
     try:
-        return sum(part.stat().st_size for part in path.parent.glob("*.gguf")) if path.is_file() else 0
+        return sum(part.stat().st_size for part in parts) if path.exists() else 0
     except OSError:
         return 0
 

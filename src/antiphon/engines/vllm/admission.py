@@ -1,0 +1,154 @@
+"""Places of running sequences, and the queue before them. vLLM gets a sequence only when a place is free, so
+its own queue stays empty, and callers take turns here."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from antiphon.domain.fair_queue import FairQueue
+from antiphon.engines.base import TokenRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """How many sequences run and wait."""
+
+    sequences: int
+    queue: int
+    queue_per_actor: int
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One sequence that waits for a place."""
+
+    actor: str
+    priority: int
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Prefill:
+    """The prompt of a group. One sequence computes it, and the others wait."""
+
+    def __init__(self) -> None:
+        self.members = 0
+        self.is_computed = False
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def take_turn(self) -> AsyncIterator["PrefillTurn"]:
+        """Waits until no other sequence of the group computes the prompt, or the prompt is computed. The
+        sequence that gets the turn has it until it calls `finish`, or leaves the context."""
+        turn = PrefillTurn(self, self._lock)
+        if not self.is_computed:
+            await self._lock.acquire()
+            turn.holds = True
+            if self.is_computed:
+                turn.release()
+        try:
+            yield turn
+        finally:
+            turn.release()
+
+
+class PrefillTurn:
+    """One sequence's turn at its group's prompt."""
+
+    def __init__(self, prefill: Prefill, lock: asyncio.Lock) -> None:
+        self._prefill = prefill
+        self._lock = lock
+        self.holds = False
+
+    def finish(self) -> None:
+        """Notes that the prompt is computed."""
+        self._prefill.is_computed = True
+        self.release()
+
+    def release(self) -> None:
+        if self.holds:
+            self.holds = False
+            self._lock.release()
+
+
+class Admission:
+    """The places of one engine. It belongs to one event loop."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self._limits = limits
+        self._queue: FairQueue[Waiter] = FairQueue(limits, "sequences")
+        self._groups: dict[str, Prefill] = {}
+        self._running: Counter[str] = Counter()
+
+    @property
+    def running(self) -> int:
+        return self._running.total()
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def refused(self) -> int:
+        return self._queue.refused
+
+    @asynccontextmanager
+    async def hold(self, request: TokenRequest) -> AsyncIterator[Prefill]:
+        """A place for a sequence, now or at its caller's turn, while the context lasts. Yields the prompt of
+        its group. Raises Overloaded or EngineBusy where too many wait; a sibling of a sequence that is here
+        is never refused."""
+        prefill = None if request.group is None else self._groups.get(request.group)
+        is_sibling = prefill is not None
+        if prefill is None:
+            prefill = Prefill()
+            if request.group is not None:
+                self._groups[request.group] = prefill
+        prefill.members += 1
+        try:
+            await self._acquire(request, is_sibling)
+            try:
+                yield prefill
+            finally:
+                self._release(request.actor)
+        finally:
+            prefill.members -= 1
+            if request.group is not None and not prefill.members:
+                del self._groups[request.group]
+
+    async def _acquire(self, request: TokenRequest, is_sibling: bool) -> None:
+        """Takes a place."""
+        if self.running < self._limits.sequences and not len(self._queue):
+            self._running[request.actor] += 1
+            return
+        waiter = Waiter(request.actor, request.priority)
+        refusal = None if is_sibling else self._queue.find_refusal(waiter, time.monotonic())
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            del refusal  # otherwise its own traceback refers to it, and keeps the request
+        self._queue.add(waiter)
+        try:
+            await waiter.admitted.wait()
+        except asyncio.CancelledError:
+            if waiter.admitted.is_set():
+                self._release(request.actor)
+            else:
+                self._queue.remove(waiter)
+            raise
+
+    def _release(self, actor: str) -> None:
+        """Gives a place to the caller with the fewest places; equal callers take turns."""
+        self._running[actor] -= 1
+        if not self._running[actor]:
+            del self._running[actor]
+        if not len(self._queue):
+            self._queue.note_rest()
+            return
+        self._queue.note_end(time.monotonic())
+        waiter = min(self._queue.turns(), key=lambda first: self._running[first.actor])
+        self._queue.take_turn(waiter)
+        self._running[waiter.actor] += 1
+        waiter.admitted.set()

@@ -1,0 +1,61 @@
+"""Tells the engine host why a sequence cannot go on. vLLM has no way for that: an exception in its sampler
+would end all sequences.
+
+The sampler sends the reason as one datagram before it returns from its step, so the reason is here when the
+step's token arrives. The socket is in a directory that only this user can enter.
+"""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from antiphon.errors import AntiphonError, ErrorReport
+
+LONGEST = 65536
+"""The most bytes of one report. A message repeats at most some hundred characters of a request."""
+
+
+class FailureSender:
+    """The sampler's end."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def send(self, sequence: str, error: AntiphonError) -> None:
+        """Sends the error that ends a sequence. Does nothing if the host is gone."""
+        report = {"sequence": sequence, "error": asdict(ErrorReport.from_error(error))}
+        with suppress(OSError):
+            self._socket.sendto(json.dumps(report).encode()[:LONGEST], self._path)
+
+
+class FailureReceiver:
+    """The engine host's end. It never waits."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "failures.sock")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        self._socket.setblocking(False)
+        self._errors: dict[str, AntiphonError] = {}
+
+    def take(self, sequence: str) -> AntiphonError | None:
+        """Returns the error of a sequence if one has arrived, and forgets it."""
+        for name, error in self._receive():
+            self._errors[name] = error
+        return self._errors.pop(sequence, None)
+
+    def _receive(self) -> Iterator[tuple[str, AntiphonError]]:
+        """Yields the reports that have arrived."""
+        while True:
+            try:
+                report = json.loads(self._socket.recv(LONGEST))
+            except OSError:
+                return
+            yield report["sequence"], ErrorReport(**report["error"]).to_exception()
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,140 @@
+"""Starts vLLM: its environment variables, its arguments, its engine core. It takes half a minute."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.vllm.adapters import AT_ONCE, IN_MEMORY, MAX_RANK
+from antiphon.engines.vllm.folder import BYTES, ModelFolder
+from antiphon.engines.vllm.load_counter import LoadCounter, create_logger
+from antiphon.engines.vllm.row_request import ARGUMENT
+from antiphon.errors import LibraryError, LoadError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+SAMPLER = "antiphon.engines.vllm.plugin:AntiphonSampler"
+
+BLOCK = 32
+"""Tokens of one block of the KV cache on a processor. Prefixes are shared in whole blocks."""
+
+FIXED_VARIABLES = {
+    "VLLM_NO_USAGE_STATS": "1",  # vLLM would report its use to its makers
+    "VLLM_DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",  # a folder is all that is needed
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second runner has no logits processors of this kind
+}
+CPU_VARIABLES = {
+    "TORCHDYNAMO_DISABLE": "1",  # the first request with log-probabilities would compile for two minutes
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # lets the engine core compute itself: one process less
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads of two models would share the same cores
+}
+DEFAULT_VARIABLES = {"VLLM_LOGGING_LEVEL": "WARNING"}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedVllm:
+    """A running AsyncLLM, with its facts."""
+
+    llm: "AsyncLLM"
+    vocabulary: int
+    context_length: int
+    cells: int
+    dtype: str
+    version: str
+    path: str
+    is_cpu: bool
+    threads: int
+
+
+def launch(
+    spec: LoadSpec, folder: ModelFolder, directory: Path, failures: str, counter: LoadCounter
+) -> LaunchedVllm:
+    """Starts vLLM. `directory`: where its sockets are. `failures`: the path of the sampler's socket. Raises a
+    StartupError."""
+    os.environ.update(FIXED_VARIABLES, VLLM_RPC_BASE_PATH=str(directory))
+    for name, value in DEFAULT_VARIABLES.items():
+        os.environ.setdefault(name, value)
+    try:
+        import vllm
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+    except ImportError as problem:
+        raise LibraryError(f"this environment has no usable vLLM ({problem}); run `make cluster`") from None
+    is_cpu, threads = current_platform.is_cpu(), spec.threads or len(os.sched_getaffinity(0))
+    if is_cpu:
+        os.environ.update(CPU_VARIABLES, OMP_NUM_THREADS=str(threads))
+    arguments = {**build_arguments(spec, folder), **(build_cpu_arguments(spec, folder) if is_cpu else {})}
+    try:
+        llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(additional_config={ARGUMENT: failures}, **arguments),
+            stat_loggers=[create_logger(counter)],
+        )
+    except Exception as problem:
+        reason = str(problem).strip().partition("\n")[0][:300]
+        raise LoadError(f"vLLM cannot serve {folder.path.name}: {reason}") from problem
+    config = llm.vllm_config
+    return LaunchedVllm(
+        llm=llm,
+        vocabulary=config.model_config.get_vocab_size(),
+        context_length=config.model_config.max_model_len,
+        cells=(config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size,
+        dtype=str(config.model_config.dtype).removeprefix("torch."),
+        version=vllm.__version__,
+        path=str(Path(vllm.__file__).parent),
+        is_cpu=is_cpu,
+        threads=threads,
+    )
+
+
+def build_arguments(spec: LoadSpec, folder: ModelFolder) -> dict[str, object]:
+    """Builds vLLM's arguments for any device."""
+    arguments: dict[str, object] = {
+        "model": str(folder.path),
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "dtype": spec.dtype,
+        "max_model_len": spec.context_length or folder.context_length,
+        "max_num_seqs": spec.sequences,
+        "max_logprobs": -1,
+        "logprobs_mode": "raw_logprobs",
+        "enable_prefix_caching": True,
+        "tensor_parallel_size": spec.tensor_parallel,
+        "disable_log_stats": True,
+        "async_scheduling": False,
+        "logits_processors": [SAMPLER],
+    }
+    if spec.memory_share is not None:
+        arguments["gpu_memory_utilization"] = spec.memory_share
+    if spec.adapters:
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": AT_ONCE,
+            "max_cpu_loras": IN_MEMORY,
+            "max_lora_rank": MAX_RANK,
+        }
+    return arguments
+
+
+def build_cpu_arguments(spec: LoadSpec, folder: ModelFolder) -> Mapping[str, object]:
+    """Builds the further arguments on a processor: short steps, so that a sequence ends soon when its caller
+    leaves, and a KV cache of the configured cells."""
+    context = spec.context_length or folder.context_length
+    arguments: dict[str, object] = {
+        "enforce_eager": True,
+        "distributed_executor_backend": "uni" if spec.tensor_parallel == 1 else "mp",
+        "block_size": BLOCK,
+        "max_num_batched_tokens": max(spec.prefill_chunk, spec.sequences),
+    }
+    if spec.memory_share is None and folder.cell_numbers is not None:
+        dtype = folder.dtype if spec.dtype == "auto" else spec.dtype
+        cells = max(spec.cells or context * spec.sequences, context + BLOCK)
+        blocks = -(-cells // BLOCK) + 1  # vLLM keeps one block for itself
+        arguments["kv_cache_memory_bytes"] = blocks * BLOCK * folder.cell_numbers * BYTES[dtype]
+    return arguments

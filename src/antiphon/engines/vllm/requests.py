@@ -1,0 +1,183 @@
+"""Checks token requests, and translates them for vLLM. This module knows no vLLM."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from antiphon.constraints.grammar_types import Grammar
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import StopCause, TokenRequest
+from antiphon.engines.sampling import SamplingState
+from antiphon.engines.sampling.sampling_state import hash_seed
+from antiphon.engines.vllm.row_request import ARGUMENT, RowRequest, encode_row
+from antiphon.errors import ContextLengthExceeded, InvalidValue
+
+LOWEST_TEMPERATURE = 0.01
+"""vLLM raises a lower temperature to this one."""
+
+HIGHEST_TEMPERATURE, MAX_PENALTY, MAX_BIAS = 2.0, 2.0, 100.0
+"""The ranges that vLLM's own sampler takes."""
+
+SEED_BITS = 0x7FFFFFFFFFFFFFFF
+"""vLLM takes signed seeds of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What requests are checked against."""
+
+    context_length: int
+    vocabulary: int
+    ends: tuple[int, ...]
+    """The model's end-of-generation tokens."""
+    draws_all: bool
+    """Whether Antiphon's sampler draws every token that is not simply the likeliest one. On a GPU it draws
+    only where vLLM's own sampler would draw otherwise, because it needs the logits in the host's memory."""
+
+
+def require_valid_request(request: TokenRequest, limits: ModelLimits) -> tuple[int, ...]:
+    """Returns the prompt. Raises a RequestError with the reason if the request cannot run: vLLM would end at
+    some of these requests."""
+    prompt = tuple(chain.from_iterable(segment.tokens for segment in request.segments))
+    require_known(prompt, limits.vocabulary)
+    if not prompt:
+        raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
+    if len(prompt) >= limits.context_length:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limits.context_length} tokens, one of which is the "
+            f"answer's. However, your prompt has {len(prompt)} tokens. Please reduce the length of the "
+            "prompt.",
+            param="prompt",
+        )
+    if request.max_tokens < (0 if request.prompt_logprobs is not None else 1):
+        raise InvalidValue(
+            "max_tokens must be at least 1, or 0 to score the prompt alone", param="max_tokens"
+        )
+    for name in ("logprobs", "prompt_logprobs"):
+        requested = getattr(request, name)
+        if requested is not None and not 0 <= requested <= limits.vocabulary:
+            raise InvalidValue(f"{name} must be from 0 to {limits.vocabulary}", param=name)
+    if request.constraint is not None and request.sampling.ignore_eos:
+        problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
+        raise InvalidValue(problem, param="ignore_eos")
+    return prompt
+
+
+def require_known(tokens: Sequence[int], vocabulary: int) -> None:
+    """Raises InvalidValue if a token id is outside the vocabulary."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        wrong = min(tokens) if min(tokens) < 0 else max(tokens)
+        problem = f"{wrong} is no token id of this model; they go from 0 to {vocabulary - 1}"
+        raise InvalidValue(problem, param="prompt")
+
+
+def count_output(request: TokenRequest, prompt: Sequence[int], limits: ModelLimits) -> int:
+    """The most tokens that the sequence makes. vLLM makes at least one."""
+    return max(1, min(request.max_tokens, limits.context_length - len(prompt)))
+
+
+def needs_own_sampler(request: TokenRequest, state: SamplingState, limits: ModelLimits) -> bool:
+    """Whether Antiphon's sampler draws the tokens. Every sampler takes the same token where the likeliest one
+    is asked for and nothing changes the logits."""
+    if request.constraint is None and state.is_greedy and not state.changes_logits:
+        return False
+    return limits.draws_all or request.constraint is not None or not is_alike(request.sampling)
+
+
+def is_alike(sampling: Sampling) -> bool:
+    """Whether vLLM's own sampler draws from the same distribution. Its seeds give other tokens."""
+    others = (
+        sampling.mirostat is not None,
+        sampling.typical_p < 1,
+        sampling.min_tokens > 0,
+        sampling.allowed_token_ids is not None,
+        bool(sampling.banned),
+        sampling.top_p == 0,
+        not LOWEST_TEMPERATURE <= sampling.temperature <= HIGHEST_TEMPERATURE and sampling.temperature > 0,
+        max(abs(sampling.presence_penalty), abs(sampling.frequency_penalty)) > MAX_PENALTY,
+        any(abs(value) > MAX_BIAS for _, value in sampling.logit_bias),
+    )
+    return not any(others)
+
+
+def build_state(request: TokenRequest, prompt: Sequence[int], limits: ModelLimits) -> SamplingState:
+    """Builds the state of the draws, which checks all values. Raises InvalidValue."""
+    return SamplingState(
+        request.sampling,
+        request.choice,
+        None,
+        prompt=prompt,
+        ends=limits.ends,
+        stops=request.stop_token_ids,
+        vocabulary=limits.vocabulary,
+        listed_tokens=request.logprob_token_ids,
+    )
+
+
+def build_parameters(
+    request: TokenRequest, sequence: str, prompt: Sequence[int], limits: ModelLimits, grammar: Grammar | None
+) -> dict[str, object]:
+    """Builds the arguments of vLLM's SamplingParams. vLLM ends at exactly the given stop tokens. Raises
+    InvalidValue."""
+    state, max_tokens = build_state(request, prompt, limits), count_output(request, prompt, limits)
+    ends = () if request.sampling.ignore_eos else limits.ends
+    stops = tuple(dict.fromkeys((*request.stop_token_ids, *ends)))
+    parameters: dict[str, object] = {
+        "max_tokens": max_tokens,
+        "stop_token_ids": [token for token in stops if 0 <= token < limits.vocabulary],
+        "ignore_eos": True,
+        "logprobs": count_alternatives(request, limits),
+        "prompt_logprobs": request.prompt_logprobs,
+        "detokenize": False,
+        "temperature": 0.0,
+    }
+    if needs_own_sampler(request, state, limits):
+        row = RowRequest(
+            sequence=sequence,
+            sampling=request.sampling,
+            choice=request.choice,
+            ends=limits.ends,
+            stops=request.stop_token_ids,
+            max_tokens=max_tokens,
+            grammar=grammar,
+            field=request.constraint.field if request.constraint is not None else None,
+        )
+        return parameters | {"extra_args": {ARGUMENT: encode_row(row)}}
+    if state.is_greedy and not state.changes_logits:
+        return parameters
+    return parameters | _build_own_options(request)
+
+
+def _build_own_options(request: TokenRequest) -> dict[str, object]:
+    """The options of vLLM's own sampler."""
+    sampling = request.sampling
+    biases: dict[int, float] = {}
+    for token, value in sampling.logit_bias:
+        biases[token] = biases.get(token, 0.0) + value
+    return {
+        "temperature": 0.0 if sampling.top_k == 1 else sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "seed": hash_seed(sampling.seed, request.choice) & SEED_BITS,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logit_bias": biases or None,
+    }
+
+
+def count_alternatives(request: TokenRequest, limits: ModelLimits) -> int | None:
+    """The number of likeliest tokens that vLLM reports with each token; None for no log-probabilities. For
+    listed tokens it reports all: its own list of tokens would replace the alternatives of other sequences in
+    the batch."""
+    if request.logprobs is None:
+        return None
+    return limits.vocabulary if request.logprob_token_ids else request.logprobs
+
+
+def find_cause(request: TokenRequest, last: int | None, limits: ModelLimits) -> StopCause:
+    """Why a sequence ended whose last token this is."""
+    if last is not None and last in limits.ends and not request.sampling.ignore_eos:
+        return StopCause.END
+    return StopCause.STOP_TOKEN if last in request.stop_token_ids else StopCause.LENGTH

@@ -1,0 +1,1 @@
+"""Tests with vLLM, in the environment of `make cluster`; `make cluster-test` runs them."""
