@@ -169,7 +169,9 @@ def test_no_page_denies_what_is_built() -> None:
     missing = " ".join(re.findall(r"\*\*(.*?)\*\*", section("docs/faq.md", "What is not built yet?")))
     missing += section("docs/engines.md", "Not built").partition("Encoders make vectors")[0]
     assert "Windows" in missing and "speculative decoding" in missing
-    built = "key|user|project|budget|limit|ledger|encoders|embedding|adapter|grammar|tool|worker|GPU|reranking"
+    built = (
+        "key|user|project|budget|limit|ledger|encoders|embedding|adapter|grammar|tool|worker|GPU|reranking"
+    )
     assert re.findall(rf"(?i)\b(?:{built})s?\b", missing) == []
 
 
