@@ -41,7 +41,7 @@ TORCH ?= torch==2.13.0
 BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test
+.PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,9 @@ soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the t
 # One vLLM serves all tests of a file, in their order.
 cluster-test: .venv/test.stamp .venvs/cluster/made.stamp ## Run the tests with vLLM (ARGS="-k words")
 	@$(BIN)/python -m pytest -m cluster -p no:randomly --timeout 3600 tests/cluster $(ARGS)
+
+ray-test: .venvs/ray/made.stamp ## Run the tests with Ray (minutes; ARGS="-k words")
+	@.venvs/ray/bin/python -m pytest -n0 -m cluster -p no:randomly tests/engines/host/ray $(ARGS)
 
 deploy-test: .venv/test.stamp .venvs/release/made.stamp ## Run the tests of deploy/, releases and installation (docs/deploy.md)
 	@$(BIN)/python -m pytest -m deploy $(ARGS)
@@ -166,6 +169,17 @@ MINILM = $(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),,$(if $(findst
 .venv/test.stamp: .venv/serve.stamp requirements/test.txt
 	@echo "Installing the test tools"
 	@$(INSTALL) $(LOCKED) requirements/test.txt
+	@touch $@
+
+# The gateway's environment with the extra ray and the test tools: tests of Ray run in it.
+IN_RAY = $(PIP) --python .venvs/ray/bin/python install --no-compile
+
+.venvs/ray/made.stamp: requirements/serve.txt requirements/test.txt requirements/ray.txt | .venv/made.stamp
+	@echo "Making .venvs/ray"
+	@rm -rf .venvs/ray
+	@$(PYTHON) -m venv --without-pip .venvs/ray
+	@for lock in serve test ray; do $(IN_RAY) $(LOCKED) requirements/$$lock.txt || exit 1; done
+	@$(IN_RAY) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile

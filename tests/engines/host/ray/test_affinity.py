@@ -50,6 +50,11 @@ def test_a_key_depends_on_all_before_it_the_adapter_and_the_salt():
         assert not set(keys) & set(plain)
 
 
+def test_an_id_that_no_vocabulary_has_makes_no_key():
+    assert build_prefix_keys((2**40, *LONG), "", "") == ()
+    assert len(build_prefix_keys((-1, *LONG), "", "")) == 4
+
+
 def test_the_longest_prefix_decides():
     keys, index = build_prefix_keys(LONG, "", ""), PrefixIndex()
     index.add(keys[:1], "a")

@@ -28,8 +28,12 @@ Computing a prefix again costs less than a long queue."""
 
 
 def build_prefix_keys(tokens: Sequence[int], adapter: str, salt: str) -> tuple[bytes, ...]:
-    """Returns the keys of the prompt's whole blocks, shortest prefix first."""
-    ids = array("i", islice(tokens, BLOCK * MAX_BLOCKS)).tobytes()
+    """Returns the keys of the prompt's whole blocks, shortest prefix first. A prompt with an id that no
+    vocabulary has gets no key: the engine refuses it."""
+    try:
+        ids = array("i", islice(tokens, BLOCK * MAX_BLOCKS)).tobytes()
+    except OverflowError:
+        return ()
     size = BLOCK * array("i").itemsize
     key = f"{adapter} {salt}".encode()
     keys = []

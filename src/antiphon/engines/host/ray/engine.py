@@ -85,7 +85,8 @@ class RayTokenEngine:
         self._config = config
         self._name = config.deployment.name
         self._deployment: Deployment | None = None
-        self._table = ReplicaTable()
+        self.table = ReplicaTable()
+        """The replicas, and what runs on each."""
         self._info: EngineInfo | None = None
         self._sums = LoadSums()
         self._vocabulary: Vocabulary | None = None
@@ -105,24 +106,24 @@ class RayTokenEngine:
 
     def _describe_absence(self) -> str:
         """Returns why no call can be served; empty if calls can be served."""
-        if self._table.names:
+        if self.table.names:
             return ""
         return f"no replica of {self._name} runs in the cluster; try again shortly"
 
     def _note_replicas(self) -> None:
         """Ends the sequences that wait for a replica if none is left, since Ray would keep them for ever."""
-        names = self._table.names
+        names = self.table.names
         self._sums.keep(names)
         record("replicas_changed", model=self._name, replicas=len(names))
         self._on_absence(self._describe_absence())
         if not names:
             for number, stream in tuple(self._streams.items()):
-                if number not in self._table.assigned:
+                if number not in self.table.assigned:
                     stream.cancel()
 
     def _require_deployment(self) -> Deployment:
         """Returns the deployment. Raises EngineUnavailable while it has no replica."""
-        if self._deployment is None or not self._table.names:
+        if self._deployment is None or not self.table.names:
             raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
         return self._deployment
 
@@ -170,7 +171,7 @@ class RayTokenEngine:
     ) -> AsyncGenerator[Reply, None]:
         """Sends a call to the replica that its key prefers, and yields its replies. Closing cancels it."""
         deployment, number = self._require_deployment(), next(self._numbers)
-        self._table.open(number, key)
+        self.table.open(number, key)
         stream = self._streams[number] = deployment.streaming.remote(encode_call(call, adapter), number)
         is_started = False
         try:
@@ -189,7 +190,7 @@ class RayTokenEngine:
         finally:
             stream.cancel()
             del self._streams[number]
-            self._table.close(number)
+            self.table.close(number)
 
     def _map_error(self, problem: BaseException, is_started: bool) -> BaseException:
         """Returns what a caller gets for an exception of Ray: every one means that the replica is gone. An
@@ -215,12 +216,12 @@ class RayTokenEngine:
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Deploys the model, and waits for its first replica. Raises a StartupError."""
-        self._table = find_table(name_application(self._name))
-        self._table.places = spec.sequences
-        self._table.on_change = self._note_replicas
+        self.table = find_table(name_application(self._name))
+        self.table.places = spec.sequences
+        self.table.on_change = self._note_replicas
         self._deployment = deployment = await open_deployment(self._config)
         while True:
-            await deployment.wait_for_replica(self._table)
+            await deployment.wait_for_replica(self.table)
             with suppress(EngineUnavailable):  # the replica ended again; its reason comes with the next wait
                 self._info = (await self._ask(InfoCall(CALL), InfoReply)).value
                 return self._info
@@ -243,7 +244,7 @@ class RayTokenEngine:
             for replica, reply in await self._ask_all(InfoCall(CALL), INFO_DEADLINE):
                 if isinstance(reply, InfoReply):
                     self._sums.note(replica, reply.value.load)
-        return replace_load(self._info, self._sums.sum(), max(1, len(self._table.names)))
+        return replace_load(self._info, self._sums.sum(), max(1, len(self.table.names)))
 
     async def check(self, constraint: Constraint) -> None:
         await self._ask(CheckCall(CALL, constraint), DoneReply)

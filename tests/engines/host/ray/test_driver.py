@@ -1,0 +1,138 @@
+"""A token engine on replicas keeps the contract of token engines, and knows what its replicas do."""
+
+import asyncio
+import os
+import signal
+
+import psutil
+import pytest
+
+from antiphon.engines.base import SequenceStarted, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.host.ray.config import ClusterAddress, Placement
+from antiphon.engines.host.ray.probe import probe_cluster, require_room
+from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
+from antiphon.testing import check_token_engine
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own modules warn, and leave files open
+]
+
+PATIENCE = 300.0
+"""Seconds for what takes about ten on an idle machine."""
+
+ENDLESS = "tests.engines.host.ray.engines:endless"
+
+
+def asking(first: int = 1, length: int = 3) -> TokenRequest:
+    return TokenRequest((TokenSegment(tuple(range(first, first + length))),), 1_000_000)
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+def find_replicas(application: str) -> list[int]:
+    """The processes of an application's replicas."""
+    begin = f"ray::ServeReplica:{application}:"
+    return [each.pid for each in psutil.process_iter() if begin in " ".join(named(each))]
+
+
+def named(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+async def test_the_conformance_kit_passes_through_ray_serve(driver) -> None:
+    async with driver("kit", "tests.engines.host.ray.engines:brief") as engine:
+        await check_token_engine(engine, patience=60)
+
+
+async def test_a_closed_sequence_ends_on_its_replica(driver) -> None:
+    async with driver("closing", ENDLESS) as engine:
+        running = engine.generate(asking())
+        assert isinstance(await anext(running), SequenceStarted)
+        await anext(running)
+        assert (await engine.info()).load.running == 1
+        await running.aclose()
+        async with asyncio.timeout(PATIENCE):
+            while (await engine.info()).load.running:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_killed_replica_ends_started_sequences_only(driver) -> None:
+    async with driver("killed", ENDLESS) as engine:
+        told: list[str] = []
+        engine.watch_absence(told.append)
+        running = [engine.generate(asking()) for _ in range(4)]
+        for each in running:
+            assert isinstance(await anext(each), SequenceStarted)
+        queued = engine.generate(asking())
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(fail(queued))
+            while (await engine.info()).load.queued == 0:
+                await asyncio.sleep(0.02)
+            (pid,) = find_replicas("antiphon-killed")
+            os.kill(pid, signal.SIGKILL)
+            assert isinstance(await waiting, EngineLost)
+        for each in running:
+            assert isinstance(await fail(each), EngineDied)
+        await until(lambda: told[-1] == "" and len(told) >= 3)
+        assert told[0] == "" and "no replica of killed" in told[1]
+        again = engine.generate(asking())
+        assert isinstance(await anext(again), SequenceStarted)
+        await again.aclose()
+
+
+async def fail(events) -> Exception | None:
+    """What the stream ends with."""
+    try:
+        async for _ in events:
+            pass
+    except (EngineDied, EngineUnavailable) as error:
+        return error
+    return None
+
+
+async def test_equal_prompts_go_to_one_replica(driver) -> None:
+    async with driver("pair", ENDLESS, replicas=2) as engine:
+        await until(lambda: len(engine.table.names) == 2)
+        streams = []
+        for prompt in (1, 1, 1, 200, 200, 200):
+            streams.append(engine.generate(asking(prompt, 64)))
+            await anext(streams[-1])
+        homes = [engine.table.assigned[number] for number in sorted(engine.table.assigned)]
+        assert len(set(homes[:3])) == 1 and len(set(homes[3:])) == 1
+        for each in streams:
+            await each.aclose()
+        assert not engine.table.loads
+
+
+async def test_a_model_that_cannot_load_is_told_with_its_reason(driver) -> None:
+    with pytest.raises(LoadError, match="no_such_engine"):
+        async with driver("missing", "no_such_engine:Engine"):
+            pass
+
+
+async def test_tokens_of_a_driver_are_those_of_its_engine(driver) -> None:
+    async with driver("tokens", "tests.engines.host.ray.engines:brief") as engine:
+        pieces = [TextPiece("Grüße 😀 \x00"), TextPiece("<|im_end|>", True)]
+        tokens = await engine.tokenize(pieces, True)
+        assert tokens == await engine.tokenize(pieces, True)
+        assert max(tokens) < len((await engine.vocabulary()).pieces)
+
+
+def test_a_cluster_is_examined_before_it_is_joined(cluster: ClusterAddress) -> None:
+    probe_cluster(cluster)
+    with pytest.raises(StartupError, match="does not take this token"):
+        probe_cluster(ClusterAddress(cluster.address, "x" * 32))
+    with pytest.raises(StartupError, match="no Ray cluster answers"):
+        probe_cluster(ClusterAddress("127.0.0.1:1", cluster.token))
+    require_room(cluster, {"m": Placement(16.0)})
+    with pytest.raises(LoadError, match="which takes 17 CPU, 1 GPU; they offer 16 CPU"):
+        require_room(cluster, {"m": Placement(17.0, 1.0)})
