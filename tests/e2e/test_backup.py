@@ -126,3 +126,27 @@ def test_a_backup_of_a_later_version_stays_outside(tmp_path: Path) -> None:
     refused = run(tmp_path / "other", "restore", str(backup))
     assert refused.returncode == 1 and "later version of Antiphon (9.9.9)" in refused.stderr
     assert not (tmp_path / "other" / "antiphon.db").exists()
+
+
+def test_a_restored_settings_file_names_the_database(tmp_path: Path) -> None:
+    home, other, elsewhere = tmp_path / "home", tmp_path / "other", tmp_path / "elsewhere.db"
+    home.mkdir()
+    (home / "antiphon.toml").write_text(f'[keys]\nenabled = true\nstore = "sqlite:///{elsewhere}"\n')
+    shutil.copy(FIRST, elsewhere)
+    assert run(home, "upgrade").returncode == 0
+    assert run(home, "backup", str(tmp_path / "backup")).returncode == 0
+    restored = run(other, "restore", str(tmp_path / "backup"))
+    assert restored.returncode == 0, restored.stderr
+    assert f"the settings now name sqlite:///{elsewhere}" in restored.stderr
+    assert f"the database is in sqlite:///{other / 'antiphon.db'}" in restored.stderr
+
+
+def test_a_restore_without_a_database_makes_none(tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    (home / "pepper").write_text("0" * 64)
+    assert run(home, "backup", str(tmp_path / "backup")).returncode == 0
+    restored = run(other, "restore", str(tmp_path / "backup"))
+    assert restored.returncode == 0 and "pg_restore" in restored.stderr
+    assert "upgrade" not in restored.stderr and "revision" not in restored.stdout
+    assert not (other / "antiphon.db").exists()

@@ -92,7 +92,14 @@ def restore(
         print(f"{len(manifest.files)} files were restored")
         if not manifest.has_database:
             note("the backup has no database: restore PostgreSQL's with pg_restore, see docs/backup.md")
-        if not _print_status(database):
+        restored_to = database.shown
+    # The backup can have brought the settings file, which can name another database.
+    with _open_database(config) as database:
+        if manifest.has_database and database.shown != restored_to:
+            note(
+                f"the settings now name {database.shown}, but the database is in {restored_to}: move it there"
+            )
+        elif (database.file is None or database.file.exists()) and not _print_status(database):
             note("antiphon store upgrade brings it up to date")
 
 
