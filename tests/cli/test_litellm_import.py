@@ -231,3 +231,20 @@ def test_the_command_writes_a_new_file_and_no_other(antiphon: Run, tmp_path: Pat
     done = antiphon("import", "litellm", "config.yaml")
     assert done.returncode == 1 and "no model that Antiphon can serve" in done.stderr
     assert not (tmp_path / "antiphon.toml").exists()
+
+
+SECRETIVE = """
+model_list:
+  - {model_name: m, litellm_params: {model: openai/gpt-4o, weight: 3,
+     extra_headers: {x-api-key: canary, X-Auth-Token: canary, Cookie: canary, "a b": canary, x-trace: "1"}}}
+  - {model_name: m, litellm_params: {model: anthropic/claude-sonnet-4-5, weight: 0}}
+"""
+
+
+def test_headers_of_credentials_and_half_of_weights_are_left_out(tmp_path: Path) -> None:
+    settings, notes = load(SECRETIVE, tmp_path)
+    assert settings.providers["openai"].headers == {"x-trace": "1"}
+    for name in ("x-api-key", "X-Auth-Token", "Cookie", "a b"):
+        assert f"model_list[0] (m).{name}: left out; write it into headers" in notes
+    assert "model_list (m).weight: left out; each deployment of the model must have a weight above 0" in notes
+    assert [weight for *_, weight in list_routes(settings)["m"]] == [1, 1]

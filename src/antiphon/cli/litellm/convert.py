@@ -43,7 +43,7 @@ def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str,
     for number, entry in enumerate(get_list(config, "model_list")):
         _convert_deployment(made, f"model_list[{number}]", entry, weights)
     for name, deployments in weights.items():
-        _set_weights(made.routes[name], deployments)
+        _set_weights(notes, name, made.routes[name], deployments)
     _convert_fallbacks(made, router, library)
     _convert_aliases(made, router)
     _convert_router(notes, router)
@@ -93,8 +93,11 @@ def _convert_deployment(made: Conversion, place: str, entry: object, weights: di
     made.notes.add_rest(place, deployment, {"model_name", "litellm_params", "model_info", "rpm", "tpm"})
 
 
-def _set_weights(routes: list[dict[str, object]], deployments: list[Table]) -> None:
-    """Sets the weights of a model's routes, as LiteLLM chooses: by weight, or else by rpm, or else by tpm."""
+def _set_weights(
+    notes: ImportNotes, model: str, routes: list[dict[str, object]], deployments: list[Table]
+) -> None:
+    """Sets the weights of a model's routes, as LiteLLM chooses: by weight, or else by rpm, or else by tpm.
+    Notes a weight that cannot be taken."""
     for name in ("weight", "rpm", "tpm"):
         numbers = [get_number(params.get(name)) for params in deployments]
         if len(routes) > 1 and all(numbers):
@@ -103,6 +106,15 @@ def _set_weights(routes: list[dict[str, object]], deployments: list[Table]) -> N
             for route, number in zip(routes, numbers, strict=True):
                 route["weight"] = (number or 0) * scale
             return
+        if (
+            len(routes) > 1
+            and name == "weight"
+            and any(params.get(name) is not None for params in deployments)
+        ):
+            notes.add(
+                f"model_list ({model}).weight",
+                "left out; each deployment of the model must have a weight above 0",
+            )
 
 
 def _note_limits(made: Conversion, place: str, name: str, params: Table, deployment: Table) -> None:

@@ -161,11 +161,7 @@ class ProviderTables:
         named |= {"OpenAI-Organization": params["organization"]} if params.get("organization") else {}
         headers = {}
         for name, value in named.items():
-            if (
-                not isinstance(value, str)
-                or get_variable(value)
-                or str(name).lower() in ("authorization", "api-key")
-            ):
+            if not isinstance(value, str) or get_variable(value) or not _is_usable(str(name), value):
                 self.notes.add(f"{place}.{name}", "left out; write it into headers of the provider yourself")
             else:
                 headers[str(name)] = value
