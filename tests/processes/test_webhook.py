@@ -104,6 +104,13 @@ def test_private_and_disguised_addresses_end_the_start(host: str) -> None:
         WebhookSender(f"https://{host}/hook", SECRET, FakeClock())
 
 
+@pytest.mark.parametrize("host", ["h.example:99999", "[::1", "h.example:port"])
+def test_an_address_that_cannot_be_read_ends_the_start(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"limits\.webhook is no address") as refused:
+        WebhookSender(f"https://{host}/hidden", SECRET, FakeClock())
+    assert "hidden" not in str(refused.value)
+
+
 async def test_a_full_queue_drops_and_counts() -> None:
     outcomes: Counter[str] = Counter()
     sender = WebhookSender(
@@ -125,7 +132,14 @@ async def test_a_full_queue_drops_and_counts() -> None:
 )
 def test_half_a_webhook_is_refused_at_the_start(values: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
-        require_complete_webhook(LimitsSettings(**values))
+        require_complete_webhook(LimitsSettings(**values), has_keys=True)
+
+
+def test_a_webhook_without_keys_is_refused_at_the_start() -> None:
+    complete = LimitsSettings(webhook="https://h.example", webhook_secret="s" * 24)
+    require_complete_webhook(complete, has_keys=True)
+    with pytest.raises(SettingsError, match="ANTIPHON_KEYS=true"):
+        require_complete_webhook(complete, has_keys=False)
 
 
 def test_a_secret_that_is_no_base64_is_refused() -> None:

@@ -64,7 +64,7 @@ class WebhookSender:
     ) -> None:
         """`count` is called with the outcome of each message. `look_up` resolves names instead of the system.
         Raises SettingsError for an address or a secret that cannot be used."""
-        self._url = URL(url)
+        self._url = _parse_address(url)
         self._secret = _decode_secret(secret)
         self._clock = clock
         self._count = count
@@ -144,6 +144,16 @@ def sign_message(message: WebhookMessage, secret: bytes, now: int) -> dict[str, 
         "webhook-timestamp": str(now),
         "webhook-signature": f"v1,{signature}",
     }
+
+
+def _parse_address(url: str) -> URL:
+    """Returns the address. Raises SettingsError, without the address, whose path can be a secret."""
+    try:
+        return URL(url)
+    except ValueError:
+        raise SettingsError(
+            "limits.webhook is no address: write https://, a host, a port up to 65535 if needed, and a path"
+        ) from None
 
 
 def _decode_secret(secret: str) -> bytes:

@@ -136,7 +136,7 @@ def load_settings(
         speller = make_speller(layers, tree, file, {place: env for env, place in _list_variables().items()})
         raise SettingsError(explain(str(problem), tree, Settings, speller)) from None
     _require_safe_listener(settings.server, settings.keys.enabled)
-    require_complete_webhook(settings.limits)
+    require_complete_webhook(settings.limits, settings.keys.enabled)
     require_complete_oidc(settings.oidc, settings.keys.enabled)
     require_cluster(settings.cluster, settings.models)
     _require_unique_names(settings.models)

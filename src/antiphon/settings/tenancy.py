@@ -221,8 +221,9 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 30
 
 
-def require_complete_webhook(limits: LimitsSettings) -> None:
-    """Raises SettingsError for a webhook that could not be trusted, or that never would be called."""
+def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
+    """Raises SettingsError for a webhook that could not be trusted, or that never would be called.
+    `has_keys`: whether keys are on."""
     if limits.webhook is None:
         if limits.webhook_secret is not None or limits.webhook_private:
             raise SettingsError("limits.webhook is missing: its other settings act on nothing without it")
@@ -230,6 +231,10 @@ def require_complete_webhook(limits: LimitsSettings) -> None:
     if limits.webhook_secret is None:
         raise SettingsError(
             "limits.webhook_secret (ANTIPHON_LIMITS_WEBHOOK_SECRET) is missing: the webhook is signed with it"
+        )
+    if not has_keys:
+        raise SettingsError(
+            "limits.webhook would never be called, since budgets need keys: ANTIPHON_KEYS=true turns them on"
         )
     if not limits.warn_at:
         raise SettingsError("limits.warn_at is empty, so limits.webhook would never be called")
