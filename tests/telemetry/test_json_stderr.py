@@ -111,3 +111,8 @@ def test_a_json_object_stays_as_it_is():
     assert convert_line(b'{"a": 1}') == b'{"a": 1}'
     for line in (b"[1]", b'{"a": 1} x', b'{"a": 1}{"b": 2}', b"null"):
         assert json.loads(convert_line(line))["text"] == line.decode()
+
+
+def test_a_deeply_nested_line_becomes_a_record():
+    line = b'{"a":' + b"[" * 200_000
+    assert json.loads(convert_line(line))["text"] == line.decode()

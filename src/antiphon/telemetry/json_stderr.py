@@ -69,7 +69,7 @@ def _write(target: int, lines: list[bytes]) -> None:
 def convert_line(line: bytes) -> bytes:
     """Returns the line if it is a JSON object, otherwise a record with its text."""
     if line.startswith(b"{"):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             json.loads(line)
             return line
     text = line.decode("utf-8", "replace").rstrip("\r")
