@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.domain.models import Adapter, AdapterName, KeptName, NameChange
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
-from antiphon.errors import EngineError, InvalidValue, ModelNotFound, PermissionDenied
+from antiphon.errors import EngineError, InvalidValue, MissingParameter, ModelNotFound, PermissionDenied
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterTarget, ProjectQuota
 from antiphon.processes.ipc import from_line
 from antiphon.telemetry.logs import FIELDS
@@ -187,6 +187,14 @@ async def test_a_project_has_at_most_so_many_adapters_and_bytes(tmp_path: Path) 
     assert (tmp_path / "cc.gguf").exists(), "the other project has the same content"
     with pytest.raises(PermissionDenied, match="only the operator"):
         await start(tmp_path, quota=ProjectQuota()).load("d", "ee", project="p")
+
+
+async def test_a_key_without_the_only_base_model_loads_nothing(tmp_path: Path) -> None:
+    started = start(tmp_path)
+    request = AdapterRequest("my-a", "aa", project="p", may_use=lambda name: name.startswith("my-"))
+    with pytest.raises(MissingParameter, match="models that take adapters: none"):
+        await started.adapters.load(request)
+    assert started.names() == []
 
 
 def test_other_weights_of_the_same_size_have_another_fingerprint(tmp_path: Path) -> None:

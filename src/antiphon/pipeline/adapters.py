@@ -441,9 +441,10 @@ class AdapterRegistry:
         """Returns the base model for an adapter, with its name. Raises MissingParameter, ModelNotFound or
         UnsupportedParameter."""
         if name is None:
-            if len(self._targets) == 1:
-                return next(iter(self._targets.items()))
-            base_names = ", ".join(filter(may_use, self._targets)) or "none"
+            usable = [base for base in self._targets if may_use(base)]
+            if len(self._targets) == len(usable) == 1:
+                return usable[0], self._targets[usable[0]]
+            base_names = ", ".join(usable) or "none"
             raise MissingParameter(
                 f"base_model_name is missing; models that take adapters: {base_names}",
                 param="base_model_name",
