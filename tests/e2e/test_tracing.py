@@ -155,10 +155,17 @@ def test_a_refused_request_is_no_failed_span(gateway: Server, collector: Collect
 
 
 def test_spans_have_no_texts_unless_asked(gateway: Server, collector: Collector) -> None:
-    ask(gateway, ASKED, **{"x-request-id": "silent"})
+    ask(gateway, {**ASKED, "stop": ["gull"]}, **{"x-request-id": "silent"})
     find_root(collector, "silent")
     shown = json.dumps([span.attributes for span in collector.spans])
-    assert "boat" not in shown
+    assert "boat" not in shown and "gull" not in shown
+
+
+def test_a_long_name_of_no_table_is_cut(gateway: Server, collector: Collector) -> None:
+    ask(gateway, {**ASKED, "rag_params": {"table_id": "t" * 100_000}}, **{"x-request-id": "long"})
+    (chat,) = collector.children(find_root(collector, "long"))
+    (search,) = collector.children(chat)
+    assert search.attributes["gen_ai.data_source.id"] == "t" * 200
 
 
 def test_metrics_of_generations_arrive(gateway: Server, collector: Collector) -> None:
@@ -197,7 +204,7 @@ async def test_texts_are_shown_where_the_operator_says_so(upstream: ScriptedUpst
         with serving("--config", str(file), threads=None, env=environment) as server:
             ask(
                 server,
-                {**ASKED, "rag_params": {"table_id": "sea", "search_query": "harbour"}},
+                {**ASKED, "rag_params": {"table_id": "sea", "search_query": "harbour"}, "stop": ["gull"]},
                 **{"x-request-id": "spoken"},
             )
         # the end of the server sends what is left
@@ -211,6 +218,7 @@ async def test_texts_are_shown_where_the_operator_says_so(upstream: ScriptedUpst
         (answer,) = json.loads(chat.attributes["gen_ai.output.messages"])
         assert answer["finish_reason"] == "stop"
         assert answer["parts"][0]["content"]
+        assert list(chat.attributes["gen_ai.request.stop_sequences"]) == ["gull"]
         search = collector.children(chat)[0]
         assert "harbour" in search.attributes["gen_ai.retrieval.documents"]
 

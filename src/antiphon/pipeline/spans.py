@@ -19,6 +19,7 @@ from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.request_meter import RequestOutcome
+from antiphon.retrieval.base import LONGEST_NAME
 
 CHAT, COMPLETION = "chat", "text_completion"
 """Operations, as the conventions name them."""
@@ -44,6 +45,8 @@ def open_generation(request: GenerationRequest, model: Model, context: Context, 
         child.add(_describe_request(request))
         if child.records_content:
             child.add({"gen_ai.input.messages": _encode_prompts(request)})
+            if request.output.stop:
+                child.add({"gen_ai.request.stop_sequences": request.output.stop})
     return context
 
 
@@ -70,7 +73,6 @@ def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
         "gen_ai.request.presence_penalty": sampling.presence_penalty,
         "gen_ai.request.max_tokens": output.max_tokens,
         "gen_ai.request.choice.count": output.choices if output.choices > 1 else None,
-        "gen_ai.request.stop_sequences": output.stop or None,
         "gen_ai.request.stream": None if request.is_buffered else True,
         "gen_ai.output.type": _name_output(output.constraint),
     }
@@ -159,7 +161,7 @@ def close_attempt(span: Span, outcome: str, seconds: float) -> None:
 
 def open_retrieval(wanted: Retrieval, span: Span | None) -> AbstractContextManager[Span | None]:
     """Returns the span of a search in a knowledge table, as a context; None without tracing."""
-    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": wanted.table}
+    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": wanted.table[:LONGEST_NAME]}
     return _open_stage("retrieval", span, attributes)
 
 
