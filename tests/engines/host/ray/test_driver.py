@@ -89,6 +89,30 @@ async def test_a_killed_replica_ends_started_sequences_only(driver) -> None:
         await again.aclose()
 
 
+async def test_a_question_ends_when_no_replica_is_left(driver) -> None:
+    async with driver("asked", ENDLESS) as engine:
+        (pid,) = find_replicas("antiphon-asked")
+        os.kill(pid, signal.SIGSTOP)  # the question stays open
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked = group.create_task(refuse(engine))
+                await asyncio.sleep(0.5)
+                assert not asked.done()
+                engine.table.set_replicas(())
+                assert isinstance(await asked, EngineLost)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def refuse(engine) -> Exception | None:
+    """What a question ends with."""
+    try:
+        await engine.tokenize([TextPiece("a")], True)
+    except EngineUnavailable as error:
+        return error
+    return None
+
+
 async def fail(events) -> Exception | None:
     """What the stream ends with."""
     try:

@@ -64,7 +64,7 @@ from antiphon.errors import (
 from antiphon.telemetry.logs import record
 
 if TYPE_CHECKING:
-    from ray.serve.handle import DeploymentResponseGenerator
+    from ray.serve.handle import DeploymentResponse, DeploymentResponseGenerator
 
 CALL_DEADLINE = 30.0
 """Seconds for an answer to a call that makes no token. Tokenizing the largest body takes about one second."""
@@ -94,6 +94,8 @@ class RayTokenEngine:
         """The path of each adapter, by digest."""
         self._numbers = itertools.count()
         self._streams: dict[int, DeploymentResponseGenerator[bytes]] = {}
+        self._questions: set[DeploymentResponse[bytes]] = set()
+        """The open calls that make no token."""
         self._on_absence: Callable[[str], None] = lambda _: None
 
     # --- replicas -------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ class RayTokenEngine:
         return f"no replica of {self._name} runs in the cluster; try again shortly"
 
     def _note_replicas(self) -> None:
-        """Ends the sequences that wait for a replica if none is left, since Ray would keep them for ever."""
+        """Ends what waits for a replica if none is left, since Ray would keep it for ever."""
         names = self.table.names
         self._sums.keep(names)
         record("replicas_changed", model=self._name, replicas=len(names))
@@ -120,6 +122,8 @@ class RayTokenEngine:
             for number, stream in tuple(self._streams.items()):
                 if number not in self.table.assigned:
                     stream.cancel()
+            for question in tuple(self._questions):
+                question.cancel()
 
     def _require_deployment(self) -> Deployment:
         """Returns the deployment. Raises EngineUnavailable while it has no replica."""
@@ -132,6 +136,7 @@ class RayTokenEngine:
     async def _ask(self, call: HostCall, answer: type[R]) -> R:
         """Sends a call that makes no token to one replica, and returns its reply."""
         response = self._require_deployment().asking.remote(encode_call(call))
+        self._questions.add(response)
         try:
             async with asyncio.timeout(CALL_DEADLINE):
                 frame = await response
@@ -142,6 +147,7 @@ class RayTokenEngine:
         except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises errors of any kind
             raise self._map_error(problem, is_started=False) from None
         finally:
+            self._questions.discard(response)
             response.cancel()
         return self._require_reply(decode_answer(frame).reply, answer)
 
