@@ -14,7 +14,7 @@ EXTRAS ?=
 LOCKED_EXTRAS := documents oidc otlp postgresql prices ray redis
 EXTRA_NAMES := knowledge native $(LOCKED_EXTRAS)
 EXTRA_STAMPS = $(patsubst %,.venv/extra-%.stamp,$(filter $(LOCKED_EXTRAS),$(EXTRAS))) \
-	$(patsubst %,.venv/%.stamp,$(filter native,$(EXTRAS)))
+	$(patsubst %,.venv/%-$(BACKEND).stamp,$(filter native,$(EXTRAS)))
 
 # What `make native` computes on. auto: the GPU whose toolkit is here, otherwise the processor.
 BACKEND ?= auto

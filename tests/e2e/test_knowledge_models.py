@@ -72,7 +72,7 @@ def read_words(server: Server, table: str) -> list[str]:
 
 
 def test_a_model_that_is_parked_is_loaded_for_a_table(server: Server) -> None:
-    assert server.children("engines.host") == []
+    wait_until(lambda: server.children("engines.host") == [], what="it is unloaded")
     made = ask(server, "POST", "", json={"name": "idle", "embedding_model": "parked"})
     assert (made["search"], made["dimensions"], made["chunk_unit"]) == ("hybrid", 64, "tokens")
     wait_until(lambda: server.children("engines.host") == [], what="it is unloaded")

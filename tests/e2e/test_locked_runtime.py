@@ -30,13 +30,16 @@ provider = "v"
 NEEDS = {
     "antiphon.auth.signing_keys": "jwt",
     "antiphon.auth.single_sign_on": "jwt",
+    "antiphon.engines.host.ray.request_router": "ray",
+    "antiphon.engines.vllm.plugin": "torch",
     "antiphon.limits.redis.limiter": "redis",
     "antiphon.retrieval.ingest.pdf": "pypdfium2",
     "antiphon.retrieval.ingest.sheets": "openpyxl",
     "antiphon.retrieval.ingest.slides": "pptx",
     "antiphon.retrieval.ingest.word": "docx",
+    "antiphon.telemetry.otlp": "opentelemetry",
 }
-"""Modules that import a package of an extra. All other modules do without."""
+"""Modules that import a package of an extra, or of their own environment. All other modules do without."""
 
 # Alembic runs it as a script, with the connection that it is handed.
 MIGRATING = "antiphon.store.migrations.env"

@@ -19,7 +19,7 @@ UNDOCUMENTED = (
     "/health/", "/health/live", "/health/liveliness", "/.env", "/server-status", "/static/../admin.key",
     "/key/generate", "/user/new", "/v1/files", "/v1/batches", "/v1/responses", "/props", "/slots",
     "/completion", "/infill", "/generate", "/sleep", "/reset_prefix_cache", "/v1/load_lora_adapter/",
-    "/api/generate", "/api/tags", "/favicon.ico", "/robots.txt", "/", "//", "/*",
+    "/api/generate", "/api/tags", "/favicon.ico", "/robots.txt", "//", "/*",
 )  # fmt: skip
 """What other servers have, and what people try."""
 

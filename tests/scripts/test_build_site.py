@@ -72,6 +72,7 @@ def test_a_broken_link_ends_the_build(tree: Path, site: Path) -> None:
     done = build(tree)
     page.write_text(text)
     assert done.returncode != 0
+    assert build(tree).returncode == 0, "the other tests find the whole site"
 
 
 def test_a_version_is_kept_beside_the_others(tree: Path, site: Path) -> None:

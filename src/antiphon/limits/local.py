@@ -238,7 +238,10 @@ class LocalLimiter:
                 for index, excess in short
             ]
             self._note_refusals(refusals, parts, now)
-            raise pick_worst(refusals, _build_statuses(limits, parts, now))
+            try:
+                raise pick_worst(refusals, _build_statuses(limits, parts, now))
+            finally:
+                del refusals  # the error's own traceback would keep the whole request in memory
 
     def _add_claim(
         self, claim: str, parts: list[ClaimPart], needed: Sequence[int], now: ClockReading
