@@ -61,10 +61,12 @@ def test_each_share_warns_once_over_processes_and_a_crash(tmp_path: Path) -> Non
             psutil.wait_procs(children, 30)
         with serving("--workers", "2", env=env, cwd=tmp_path) as server:
             assert generate(server, key, 10) == {200: 8, 429: 2}
-            everything = [(0.5, "10", "20"), (0.8, "16", "20"), (1.0, "20", "20")]
-            wait_until(lambda: len(given(receiver)) >= len(everything), SOON)
+            wait_until(lambda: len(given(receiver)) >= 3, SOON)
             require_reported(server, tmp_path)
-        assert given(receiver) == everything
+        *earlier, (share, used, amount) = given(receiver)
+        assert earlier == [(0.5, "10", "20"), (0.8, "16", "20")]
+        assert (share, amount) == (1.0, "20")
+        assert used in ("19", "20"), "the refusal may come before the last request is settled"
         require_message(receiver, key)
 
 
