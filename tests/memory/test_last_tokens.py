@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.memory.last_tokens import TurnSearch
+from antiphon.memory.last_messages import TurnSearch
 from antiphon.memory.turns import count_leading, find_turns, pair_results
 from tests.memory.conversations import conversations, places, talk
 
@@ -17,7 +17,7 @@ def search(messages, budget, counted=count):
     """The search at its end, and the number of its counts."""
     turns, counts = TurnSearch(messages, budget), 0
     while (chosen := turns.choose()) is not None:
-        turns.add(counted(chosen))
+        turns.add_count(counted(chosen))
         counts += 1
     return turns, counts
 
@@ -37,9 +37,9 @@ def test_a_call_stays_with_its_results():
 
 def test_a_last_turn_that_does_not_fit_has_no_result():
     turns, _ = search(talk("suaua"), 14)
-    assert (turns.longest, turns.least) == (None, 15)
+    assert (turns.longest, turns.last_turn_tokens) == (None, 15)
     turns, _ = search(talk("suaua"), 14, lambda messages: None)
-    assert (turns.longest, turns.least) == (None, None)
+    assert (turns.longest, turns.last_turn_tokens) == (None, None)
 
 
 def test_leading_messages_alone_are_counted():

@@ -12,7 +12,7 @@ from antiphon.memory.summary import (
     PromptBudget,
     build_writer_messages,
     choose_budget,
-    choose_room,
+    choose_summary_tokens,
     cut_middle,
     digest_beginnings,
     insert_summary,
@@ -93,11 +93,11 @@ def test_a_cut_text_keeps_both_ends(text, length):
 
 
 def test_a_summary_takes_a_quarter_of_a_small_budget():
-    assert [choose_room(budget) for budget in (1, 100, 10_000)] == [1, 25, 512]
+    assert [choose_summary_tokens(budget) for budget in (1, 100, 10_000)] == [1, 25, 512]
 
 
 def test_a_budget_is_at_most_what_the_context_leaves():
-    for requested, context_length, answer, tokens, is_callers in (
+    for requested, context_length, answer, tokens, is_raisable in (
         (600, 2048, 0, 600, True),
         (600, None, 5000, 600, True),
         (None, 2048, 0, 1024, True),
@@ -105,7 +105,7 @@ def test_a_budget_is_at_most_what_the_context_leaves():
         (10**9, 2048, 0, 2047, False),
         (600, 2048, 4096, 0, False),
     ):
-        assert choose_budget(requested, context_length, answer) == PromptBudget(tokens, is_callers)
+        assert choose_budget(requested, context_length, answer) == PromptBudget(tokens, is_raisable)
     assert choose_budget(None, None, 9) is None
 
 

@@ -34,8 +34,7 @@ from antiphon.http.in_flight import InFlightRegistry
 from antiphon.http.state import AppState
 from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
-from antiphon.memory.base import SummaryCache
-from antiphon.memory.summary_caches import ProcessSummaries, StoredSummaries
+from antiphon.memory.summary_caches import ProcessSummaries, StoredSummaries, SummaryCache
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget, ProjectQuota
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.reserve import Accounting

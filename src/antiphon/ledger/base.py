@@ -1,4 +1,4 @@
-"""The interface of the ledger: a generation is written when it begins and when it ends."""
+"""The interface of the ledger, which writes a generation when it begins and again when it ends."""
 
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -19,8 +19,8 @@ class Ledger(Protocol):
         if tags and names are too long for a record."""
 
     def complete(self, entry: Entry) -> None:
-        """Writes the end of a generation: once for each intent, found by its id, before the last bytes go to
-        the caller. Raises LedgerFull if it cannot be written."""
+        """Writes the end of a generation. Call it once for each intent, before the last bytes go to the
+        caller. The entry has the id of the intent. Raises LedgerFull if the entry cannot be written."""
 
 
 class LedgerState(StrEnum):
@@ -43,11 +43,11 @@ class MonitoredLedger(Protocol):
 
 
 class Recorder(Protocol):
-    """Keeps the texts of requests and answers, for projects that turned it on. It never delays or fails a
+    """Keeps the texts of requests and answers for projects that want this. It never delays or fails a
     request."""
 
     def wants(self, project: str) -> bool:
         """Whether a project keeps its requests."""
 
     def keep(self, id_: str, project: str, at: int, request: str, answer: str) -> None:
-        """Takes a request and its answer. `id_`: id of its ledger entry. `at`: Unix milliseconds."""
+        """Keeps a request and its answer. `id_`: id of its ledger entry. `at`: Unix milliseconds."""

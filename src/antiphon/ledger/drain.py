@@ -23,8 +23,8 @@ from antiphon.telemetry.logs import describe_exception, record
 
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
-"""Name of the file with the entries that the database refuses, one JSON object per line. No such entry is
-known: the store replaces values that it cannot hold."""
+"""Name of the file for entries that the database refuses, one JSON object per line. It should stay empty: the
+store replaces values that the database cannot hold."""
 
 PAUSE_S = 0.25
 """Seconds between two rounds. An entry reaches the database about this long after its end."""
@@ -36,8 +36,8 @@ DRAIN_S = 5.0
 """Default seconds that `drain_now` waits for the database."""
 
 OTHER_DRAIN_S = 1.0
-"""Seconds that `drain_now` waits if another process drains. That process needs one pause and one transaction,
-and reports nothing."""
+"""Seconds that `drain_now` waits if another process drains the spool. The other process needs one pause and
+one transaction, and does not report when it has finished."""
 
 BATCH = 500
 """Entries per transaction."""
@@ -78,7 +78,7 @@ class Drain:
         self._awake = threading.Event()
         self._progress = threading.Condition()
         self._round_number = 0
-        self._clean_round = 0
+        self._caught_up_round = 0
         self._requested_round = 0
         self._thread = threading.Thread(target=self._run, name="antiphon-drain", daemon=True)
 
@@ -100,11 +100,15 @@ class Drain:
         with self._progress:
             round_number = self._requested_round = self._round_number + 1
             self._awake.set()
-            if self._progress.wait_for(lambda: self._clean_round >= round_number, min(within, OTHER_DRAIN_S)):
+            if self._progress.wait_for(
+                lambda: self._caught_up_round >= round_number, min(within, OTHER_DRAIN_S)
+            ):
                 return True
             if self._another_drains:
                 return False
-            return self._progress.wait_for(lambda: self._clean_round >= round_number, within - OTHER_DRAIN_S)
+            return self._progress.wait_for(
+                lambda: self._caught_up_round >= round_number, within - OTHER_DRAIN_S
+            )
 
     def stop(self, within: float) -> bool:
         """Inserts the rest and ends the thread; blocks. Returns False if this takes longer than `within`
@@ -121,7 +125,7 @@ class Drain:
         lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             while not try_lock(lock):
-                self._note_other_drain()
+                self._log_other_drain()
                 self._pause_or_wake()
                 if self._stopping:
                     return
@@ -134,7 +138,7 @@ class Drain:
             self._drains = False
             os.close(lock)
 
-    def _note_other_drain(self) -> None:
+    def _log_other_drain(self) -> None:
         """Logs once that another process drains the spool."""
         if not self._another_drains:
             record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
@@ -144,22 +148,22 @@ class Drain:
         """Runs rounds until the drain is stopped and everything is inserted, or the database is
         unavailable."""
         while True:
-            last = self._stopping
+            is_last_round = self._stopping
             with self._progress:
                 self._round_number += 1
             caught_up = self._try_round()
             if caught_up:
                 with self._progress:
-                    self._clean_round = self._round_number
+                    self._caught_up_round = self._round_number
                     self._progress.notify_all()
-            if last and (caught_up or self._away):
+            if is_last_round and (caught_up or self._away):
                 break
-            if self._away or (caught_up and self._requested_round <= self._clean_round):
+            if self._away or (caught_up and self._requested_round <= self._caught_up_round):
                 self._pause_or_wake()
         self._reset_readers()
 
     def _pause_or_wake(self) -> None:
-        """Waits until the thread is woken, or until the pause has passed. Resets the wake-up unless the drain
+        """Waits until the thread is woken or the pause has passed. Later calls wait again, unless the drain
         is stopping."""
         self._awake.wait(self._pause)
         if not self._stopping:
@@ -171,9 +175,9 @@ class Drain:
         try:
             return self._run_round()
         except StoreUnavailable as problem:
-            self._note_failure(problem.message)
+            self._handle_failure(problem.message)
         except Exception as problem:  # noqa: BLE001 - a border: the spool keeps what was not inserted
-            self._note_failure(describe_exception(problem))
+            self._handle_failure(describe_exception(problem))
             self._reset_readers()
         return False
 
@@ -207,7 +211,7 @@ class Drain:
             _remove_stale(self._directory)
             paths = list_segments(self._directory)
         except OSError as problem:
-            self._note_unreadable(self._directory, problem)
+            self._log_unreadable(self._directory, problem)
             paths = []
         for path in paths:
             if path not in self._readers:
@@ -218,7 +222,7 @@ class Drain:
         try:
             self._readers[path] = SegmentReader(path)
         except OSError as problem:
-            self._note_unreadable(path, problem)
+            self._log_unreadable(path, problem)
 
     def _read_all(self) -> None:
         """Reads ended entries from all files until a batch is full."""
@@ -226,19 +230,20 @@ class Drain:
             try:
                 self._entries_read += reader.read(BATCH - len(self._entries_read))
             except OSError as problem:
-                self._note_unreadable(path, problem)
+                self._log_unreadable(path, problem)
             if len(self._entries_read) >= BATCH:
                 return
 
-    def _note_unreadable(self, path: Path, problem: OSError) -> None:
+    def _log_unreadable(self, path: Path, problem: OSError) -> None:
         """Logs a file or directory that cannot be read, once. The next round tries again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
             reason = os.strerror(problem.errno or 0)
             record("spool_unreadable", logging.ERROR, segment=path.name, problem=reason)
 
-    def _note_failure(self, problem: str) -> None:
-        """Logs that the database is unavailable, tells the other processes, and makes the pause longer."""
+    def _handle_failure(self, problem: str) -> None:
+        """Logs that the database is unavailable, signals this to the other processes, and makes the pause
+        longer."""
         if not self._away:
             record("ledger_store_away", logging.ERROR, problem=problem, directory=str(self._directory))
             self._signal_away(away=True)
@@ -246,8 +251,8 @@ class Drain:
         self._pause = min(2 * self._pause, MAX_PAUSE_S)
 
     def _signal_away(self, away: bool) -> None:
-        """Tells the processes of the node, by a file, whether the database is unavailable. If the file cannot
-        be written, they find out when the spool is full."""
+        """Creates or deletes a file that says to the node's processes that the database is unavailable.
+        Without the file, they only see that the spool is full."""
         flag = self._directory / AWAY_FILE
         with suppress(OSError):
             if away:
@@ -281,7 +286,7 @@ class Drain:
                 try:
                     path.unlink(missing_ok=True)
                 except OSError as problem:
-                    self._note_unreadable(path, problem)
+                    self._log_unreadable(path, problem)
                     continue
                 reader.close()
                 del self._readers[path]
@@ -289,7 +294,7 @@ class Drain:
 
 
 def _remove_stale(directory: Path) -> None:
-    """Deletes files whose creator was killed before they were complete. Raises OSError."""
+    """Deletes files that a killed process did not finish. Raises OSError."""
     for path in directory.iterdir():
         with suppress(FileNotFoundError):  # its creator has just renamed it
             if path.suffix == UNFINISHED and time.time() - path.stat().st_mtime > STALE_S:
@@ -299,15 +304,16 @@ def _remove_stale(directory: Path) -> None:
 def _require_locks(path: Path) -> None:
     """Raises StartupError if a file lock does not exclude a second descriptor. Without locks, living writers
     would look dead, and two drains would run at once."""
-    first, second = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
+    first = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    second = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        holds = not try_lock(first) or not try_lock(second)  # the first fails while a drain runs
+        is_exclusive = not try_lock(first) or not try_lock(second)  # the first fails while a drain runs
     except OSError:
-        holds = False
+        is_exclusive = False
     finally:
         os.close(first)
         os.close(second)
-    if not holds:
+    if not is_exclusive:
         raise StartupError(
             f"{path.parent} is on a file system without locks: set ANTIPHON_SPOOL to a local one"
         )

@@ -1,8 +1,7 @@
 """Stores the requests and answers of projects that keep them, in the background.
 
 The queue is bounded. If the store is unavailable for long, new records are dropped and counted. Requests
-never wait for the store and never fail because of it. These records are not used for accounting; the ledger
-is.
+never wait for the store and never fail because of it. Accounting uses the ledger, not these records.
 """
 
 import logging
@@ -21,7 +20,7 @@ from antiphon.telemetry.redaction import redact_json
 MAX_QUEUED = 32 << 20
 """Characters that can wait for the store."""
 MAX_TEXT = 256 << 10
-"""Characters of each text that are kept."""
+"""The most characters that are kept of a request or an answer."""
 BATCH = 50
 PAUSE_S = 0.5
 """Seconds between two rounds."""
@@ -86,7 +85,7 @@ class StoreRecorder:
         """Stores queued records and deletes expired ones, until stopped."""
         expiry = 0.0
         while True:
-            over = self._stopping.is_set()
+            is_last_round = self._stopping.is_set()
             try:
                 if time.monotonic() >= expiry:
                     expiry = time.monotonic() + EXPIRY_S
@@ -95,12 +94,12 @@ class StoreRecorder:
                     pass
             except StoreUnavailable:
                 self._stopping.wait(RETRY_S)
-            if over:
+            if is_last_round:
                 return
             self._stopping.wait(PAUSE_S)
 
     def _store_batch(self) -> bool:
-        """Stores the oldest queued records. Returns whether there were any."""
+        """Stores the oldest queued records. Returns False if the queue is empty."""
         with self._lock:
             batch = [self._queue[at] for at in range(min(BATCH, len(self._queue)))]
         if not batch:
@@ -119,8 +118,7 @@ def text_length(record: RecordedRequest) -> int:
 
 
 def _redact_record(record: RecordedRequest, recording: RecordingPolicy) -> RecordedRequest:
-    """Returns the record with its texts redacted and cut. The cut never splits a text that redaction would
-    find in the whole."""
+    """Redacts the texts of a record, then cuts them. So the cut cannot hide a secret from the redaction."""
     return replace(
         record,
         request=redact_json(record.request, recording.redact, MAX_TEXT),

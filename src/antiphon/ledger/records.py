@@ -1,6 +1,6 @@
 """The format of a spool record: a header, a checksum, and the entry as compact JSON.
 
-    FF A7 4C 31 | kind, 1 byte | number, 4 | length, 4 | CRC-32 of all that and the payload, 4 | payload
+    FF A7 4C 31 | kind, 1 byte | number, 4 | length, 4 | CRC-32 of the other fields, 4 | payload
 
 Numbers are big-endian. Every record begins with the byte FF, which UTF-8 and therefore JSON never contain. So
 nothing that a caller sends looks like a record, and a reader finds the next record after a damaged one. No
@@ -32,7 +32,7 @@ MAX_PAYLOAD = 64 * 1024
 
 
 class RecordKind(IntEnum):
-    """Which of a generation's two records this is."""
+    """A generation has two records."""
 
     INTENT = 1
     """The generation is about to begin."""
@@ -41,7 +41,7 @@ class RecordKind(IntEnum):
 
 
 class SpoolRecord(NamedTuple):
-    """A record as it was read."""
+    """A parsed record."""
 
     kind: int
     number: int
@@ -82,7 +82,7 @@ def find_record(data: bytes, at: int) -> int | None:
 
 
 def _encode_mapping(value: object) -> object:
-    """Encodes read-only mappings, which the encoder does not know."""
+    """Encodes read-only mappings, which msgspec cannot encode."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError

@@ -1,8 +1,8 @@
-"""One file of the spool, as its writer and as the drain see it.
+"""One file of the spool: its writer, and its reader in the drain.
 
 A file is created at its full size and written by `pwrite`. Both records of a generation are in the same file:
 the intent reserves the space of the completion. The writer holds a lock (flock) that ends when it closes the
-file or dies. Whoever gets the lock then knows that the file is final.
+file or dies. A process that gets the lock then knows that the file is final.
 
 The drain reads files while they grow. A record that cannot be read is read again later, because it may be
 half written. It counts as damaged if a complete record follows it, or if the writer is gone. Damaged bytes
@@ -47,7 +47,7 @@ class SegmentWriter:
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
         self.unsynced = False
-        """Whether bytes were written that may not be on disk."""
+        """Whether the file has bytes that may not be on disk yet."""
         self._descriptor = descriptor
         self._position = 0
         self._reserved = 0
@@ -159,7 +159,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def list_segments(directory: Path) -> list[Path]:
-    """The spool's files, the oldest first. Raises OSError."""
+    """Returns the spool's files, the oldest first. Raises OSError."""
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
 
 
@@ -205,26 +205,26 @@ class SegmentReader:
         os.close(self._descriptor)
 
     def _read_chunk(self, entries: list[Entry]) -> bool:
-        """Reads the complete records at the position. Returns whether there were any."""
+        """Reads the complete records at the position. Returns whether it found a record."""
         data = os.pread(self._descriptor, CHUNK, self._at)
         at = 0
-        while (read := parse_record(data, at)) is not None:
-            at += read.size
-            if read.kind == INTENT:
-                self._intents[read.number] = read.payload
-            elif (entry := self._decode_completion(read)) is not None:
+        while (spool_record := parse_record(data, at)) is not None:
+            at += spool_record.size
+            if spool_record.kind == INTENT:
+                self._intents[spool_record.number] = spool_record.payload
+            elif (entry := self._decode_completion(spool_record)) is not None:
                 entries.append(entry)
         self._at += at
         return at > 0
 
-    def _decode_completion(self, read: SpoolRecord) -> Entry | None:
-        """Returns the entry of a completion, and removes its intent. If it cannot be read, logs that and
-        returns None."""
-        entry = decode_entry(read.payload)
+    def _decode_completion(self, completion: SpoolRecord) -> Entry | None:
+        """Returns the entry of a completion, and removes its intent. Logs and returns None if this version
+        cannot read the completion."""
+        entry = decode_entry(completion.payload)
         if entry is None:
-            self._log_damage("a record is of another version", read.size)
+            self._log_damage("a record is of another version", completion.size)
         else:
-            self._intents.pop(read.number, None)
+            self._intents.pop(completion.number, None)
         return entry
 
     def _build_aborted(self) -> list[Entry]:
@@ -245,17 +245,17 @@ class SegmentReader:
         if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
             return False  # not written yet
         rest = self._read_rest()
-        behind = find_record(rest, 0)
-        if behind is None:
-            cut = len(rest.rstrip(b"\0"))
-            if self._abandoned and cut:
-                self._log_damage("its writer was cut", cut)
+        next_record = find_record(rest, 0)
+        if next_record is None:
+            cut_length = len(rest.rstrip(b"\0"))
+            if self._abandoned and cut_length:
+                self._log_damage("its writer was cut", cut_length)
             return False
-        # A reader can see a record half written and the next one complete. Only a second look proves the
-        # damage.
+        # A reader can see a half-written record and a complete one after it. Read again: only then is the
+        # damage certain.
         if parse_record(self._read_rest(), 0) is None:
-            self._log_damage("a record is damaged", behind)
-            self._at += behind
+            self._log_damage("a record is damaged", next_record)
+            self._at += next_record
         return True
 
     def _read_rest(self) -> bytes:

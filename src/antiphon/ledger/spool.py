@@ -46,6 +46,7 @@ class _OpenEntry(NamedTuple):
     segment: SegmentWriter
     number: int
     room: int
+    """Bytes that are reserved for the completion."""
 
 
 class Spool:
@@ -75,7 +76,7 @@ class Spool:
 
     @property
     def state(self) -> LedgerState:
-        """The current state. Reading it checks once whether the drain's file exists."""
+        """The current state. Every read checks whether the drain's file exists."""
         if self._problem and not self._spares:
             return LedgerState.FULL
         return LedgerState.WAITING if (self._directory / AWAY_FILE).exists() else LedgerState.WELL
@@ -107,7 +108,7 @@ class Spool:
         size = len(payload)
         if size > (max_size := MAX_PAYLOAD - COMPLETION_ROOM):
             raise InvalidValue(
-                f"what the ledger keeps of this request takes {size} bytes, and {max_size} are the most: "
+                f"the ledger entry of this request takes {size} bytes, and {max_size} are the most: "
                 "send fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
@@ -123,20 +124,20 @@ class Spool:
 
     def complete(self, entry: Entry) -> None:
         """See `Ledger.complete`."""
-        location = self._open.pop(entry.id, None)
-        if location is None:
+        open_entry = self._open.pop(entry.id, None)
+        if open_entry is None:
             raise InternalError("a generation ended in the ledger that had not begun there")
         payload = encode_entry(entry)
-        if frame_size(len(payload)) > location.room:
-            payload = encode_entry(_shorten_entry(entry, location.intent))
+        if frame_size(len(payload)) > open_entry.room:
+            payload = encode_entry(_shorten_entry(entry, open_entry.intent))
             record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
         try:
-            location.segment.complete(location.number, payload, location.room)
+            open_entry.segment.complete(open_entry.number, payload, open_entry.room)
         except OSError as problem:
             raise _build_full_error(os.strerror(problem.errno or 0)) from None
         finally:
-            self._mark_unsynced(location.segment)
-            self._finish(location.segment)
+            self._mark_unsynced(open_entry.segment)
+            self._finish(open_entry.segment)
 
     def _pick_segment(self, size: int) -> SegmentWriter:
         """Returns a file with room for `size` bytes. Raises LedgerFull if there is none."""
@@ -166,7 +167,7 @@ class Spool:
             self._finished.append(segment)
 
     def _mark_unsynced(self, segment: SegmentWriter) -> None:
-        """Notes that the thread must sync this file."""
+        """Has the thread sync this file."""
         if not segment.unsynced:
             segment.unsynced = True
             self._unsynced.append(segment)
@@ -183,7 +184,7 @@ class Spool:
             self._close_finished()
 
     def _make_spares(self) -> None:
-        """Creates files ahead, and notes the problem if this fails."""
+        """Creates files ahead, and sets `problem` if this fails."""
         try:
             while len(self._spares) < SPARES and self._has_room():
                 self._spares.append(create_segment(self._directory))
@@ -238,13 +239,13 @@ def prepare_directory(directory: Path) -> None:
 
 
 def _build_full_error(problem: str) -> LedgerFull:
-    """Makes the error for an entry that cannot be written."""
-    return LedgerFull(f"there is no room to write down what this takes: {problem}", retry_after=RETRY_S)
+    """Returns the error for an entry that cannot be written."""
+    return LedgerFull(f"the ledger has no room for the entry of this request: {problem}", retry_after=RETRY_S)
 
 
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
-    """Builds a completion that fits its reserved space: the counts and the status of `entry`, with the names
-    of `intent`. It names no routes, since the intent does not know how they ended."""
+    """Returns a completion that fits its reserved space: the counts and the status of `entry`, and the names
+    of `intent`. It names no routes, because the intent does not contain their results."""
     return changed(
         intent,
         attempts=entry.attempts,

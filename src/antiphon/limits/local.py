@@ -1,8 +1,8 @@
 """The limiter of one process: exact, in memory.
 
 An amount counts from its reservation until its window has passed or until it is given back. A new counter
-starts with the usage that the ledger knows. Reading the ledger is the only step that waits. Everything
-belongs to one event loop.
+starts with the past usage in the ledger. Only reading the ledger waits. All methods must be called in one
+event loop.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ UNUSED_NS = 24 * 3600 * SECOND
 
 @dataclass(slots=True)
 class LimitCounter:
-    """A limit, in the form that the last call brought, and its counter."""
+    """A limit, as the last call described it, and its counter."""
 
     limit: Limit
     counter: UsageCounter
@@ -33,15 +33,16 @@ class LimitCounter:
     claims: int = 0
     """Number of open claims."""
     reserved: int = 0
-    """What open claims have taken, of whichever window."""
+    """The sum of the amounts of open claims, also in windows that have passed."""
 
 
 @dataclass(slots=True)
 class ClaimPart:
-    """The amounts that one claim has taken of one limit, as (place, amount) pairs, the oldest first."""
+    """The amounts that one claim has taken of one limit."""
 
     limit_counter: LimitCounter
     parts: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs of a place (see `limits.windows`) and the amount that counts there, the oldest first."""
     is_sized: bool = False
     """Whether the claim was extended after its first reservation."""
 
@@ -51,10 +52,12 @@ class ClaimPart:
         return sum(amount for _, amount in self.parts)
 
     def initial_amount(self, now: ClockReading) -> int:
-        """Returns the part of the first reservation that still counts; 0 if the claim was extended, since the
-        request's size is then known."""
-        parts = () if self.is_sized else self.parts
-        return sum(amount for moment, amount in parts if self.limit_counter.counter.is_current(now, moment))
+        """Returns the amount of the first reservation that still counts. Returns 0 if the claim was extended:
+        then the first reservation is part of the request's size."""
+        if self.is_sized:
+            return 0
+        counter = self.limit_counter.counter
+        return sum(amount for place, amount in self.parts if counter.is_current(now, place))
 
     def take(self, now: ClockReading, amount: int) -> None:
         """Adds an amount to the claim, and counts it."""
@@ -63,19 +66,17 @@ class ClaimPart:
             self.parts.append((self.limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
-        """Sets the claim's amount to what was used. Gives the rest back, the newest part first, or adds the
-        missing amount."""
+        """Changes the claim's amount to the amount that was used: gives the rest back, the newest first, or
+        counts the missing amount."""
         parts, counter = self.parts, self.limit_counter.counter
         self.limit_counter.reserved -= self.amount
-        counter.total(now)  # removes what has expired before anything is given back
-        excess = -used
-        for _, amount in parts:
-            excess += amount
+        counter.total(now)  # removes expired amounts, so that they are not given back
+        excess = self.amount - used
         if excess < 0:
             parts.append((counter.add(now, -excess), -excess))
         while excess > 0:
-            moment, amount = parts.pop()
-            counter.subtract(moment, min(amount, excess))
+            place, amount = parts.pop()
+            counter.subtract(place, min(amount, excess))
             excess -= amount
 
 
@@ -88,12 +89,12 @@ class LocalLimiter:
         self._clock = clock
         self._seed_reader = SeedReader(seeds, clock, opens)
         self._is_only_record = seeds is None
-        """Whether there is no ledger that knows past usage."""
+        """Whether no ledger keeps past usage, so that a counter in use must not be dropped."""
         self._counters: OrderedDict[str, LimitCounter] = OrderedDict()
         self._claims: dict[str, list[ClaimPart]] = {}
         self._seeding = asyncio.Lock()
         self.watch: BudgetWatch | None = None
-        """Gets what is used of budgets; None if nobody is warned."""
+        """Gets the usage of budgets; None if nobody is warned."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
@@ -104,7 +105,7 @@ class LocalLimiter:
     ) -> tuple[LimitStatus, ...]:
         """Like `reserve`, for limits whose counters exist."""
         if claim in self._claims:
-            raise ValueError(f"claim {claim} stands already")
+            raise ValueError(f"claim {claim} is already open")
         now = self.now()
         needed = [claim_amount(limit, amounts) for limit in limits]
         parts = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
@@ -132,39 +133,39 @@ class LocalLimiter:
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
         now = self.now()
         for part in self._claims.pop(claim, ()):
-            counted = part.limit_counter
-            counted.claims -= 1
-            part.settle(now, amounts.amount_of(counted.limit.measure))
-            self._note_use(counted, now)
+            limit_counter = part.limit_counter
+            limit_counter.claims -= 1
+            part.settle(now, amounts.amount_of(limit_counter.limit.measure))
+            self._report_usage(limit_counter, now)
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone. Everything that it reserved counts as used."""
         now = self.now()
         for part in self._claims.pop(claim, []):
-            at_once = part.limit_counter.limit.measure is Measure.CONCURRENT
-            part.settle(now, 0 if at_once else part.amount)
+            is_concurrency = part.limit_counter.limit.measure is Measure.CONCURRENT
+            part.settle(now, 0 if is_concurrency else part.amount)
             part.limit_counter.claims -= 1
-            self._note_use(part.limit_counter, now)
+            self._report_usage(part.limit_counter, now)
 
-    def _note_use(self, counted: LimitCounter, now: ClockReading) -> None:
-        """Tells the watch what ended requests have used of a limit."""
+    def _report_usage(self, limit_counter: LimitCounter, now: ClockReading) -> None:
+        """Reports to the watch what ended requests have used of a limit."""
         if self.watch is not None:
-            used = counted.counter.total(now) - counted.reserved
-            self.watch.note(counted.limit, max(0, used), now.wall)
+            used = limit_counter.counter.total(now) - limit_counter.reserved
+            self.watch.observe(limit_counter.limit, max(0, used), now.wall)
 
-    def _note_refusals(
+    def _report_refusals(
         self, refusals: Sequence[tuple[Refusal, int]], parts: Sequence[ClaimPart], now: ClockReading
     ) -> None:
-        """Tells the watch which budgets have no room for a request."""
+        """Reports to the watch the budgets that have no room for a request."""
         for refusal, index in refusals:
-            counted = parts[index].limit_counter
+            limit_counter = parts[index].limit_counter
             if self.watch is not None and isinstance(refusal, BudgetExceeded):
-                used = max(0, counted.counter.total(now) - counted.reserved)
-                self.watch.note(counted.limit, used, now.wall, is_exhausted=True)
+                used = max(0, limit_counter.counter.total(now) - limit_counter.reserved)
+                self.watch.observe(limit_counter.limit, used, now.wall, is_exhausted=True)
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
-        """Counts a claim again that its owner reports to a new limiter. Refuses nothing. Raises
-        LimitsUnavailable."""
+        """Counts an open claim that a process reports to a limiter that has just started. Refuses nothing.
+        Raises LimitsUnavailable."""
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
@@ -221,23 +222,20 @@ class LocalLimiter:
         """Whether every limit has a counter."""
         return self._counters.keys() >= {limit.id for limit in limits}
 
-    # --- how it is done ---
+    # --- helpers ---
 
     def _require_room(
         self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
     ) -> None:
         """Raises the refusal that lasts longest, if any limit has no room."""
-        short: list[tuple[int, int]] = []
-        for number, amount in enumerate(needed):
-            excess = parts[number].limit_counter.counter.total(now) + amount - limits[number].amount
+        refusals: list[tuple[Refusal, int]] = []
+        for index, amount in enumerate(needed):
+            limit, part = limits[index], parts[index]
+            excess = part.limit_counter.counter.total(now) + amount - limit.amount
             if excess > 0 and amount:
-                short.append((number, excess))
-        if short:
-            refusals = [
-                (_build_limit_refusal(limits[index], parts[index], needed[index], excess, now), index)
-                for index, excess in short
-            ]
-            self._note_refusals(refusals, parts, now)
+                refusals.append((_build_limit_refusal(limit, part, amount, excess, now), index))
+        if refusals:
+            self._report_refusals(refusals, parts, now)
             try:
                 raise pick_worst(refusals, _build_statuses(limits, parts, now))
             finally:
@@ -249,28 +247,30 @@ class LocalLimiter:
         """Keeps a claim, and counts its amounts."""
         self._claims[claim] = parts
         for each, amount in zip(parts, needed, strict=True):
-            counted = each.limit_counter
-            counted.claims += 1
+            each.limit_counter.claims += 1
             each.take(now, amount)
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
-        """Returns the counter of a limit, and notes that it is used now. Makes it if there is none."""
-        counted = self._counters.get(limit.id)
-        if counted is None:
-            counted = self._counters[limit.id] = LimitCounter(limit, make_counter(limit), now.monotonic)
-        counted.last_used = now.monotonic
-        counted.limit = limit
-        return counted
+        """Returns the counter of a limit, and records when it was used. Creates the counter if it is
+        missing."""
+        limit_counter = self._counters.get(limit.id)
+        if limit_counter is None:
+            limit_counter = LimitCounter(limit, make_counter(limit), now.monotonic)
+            self._counters[limit.id] = limit_counter
+        limit_counter.last_used = now.monotonic
+        limit_counter.limit = limit
+        return limit_counter
 
     def _drop_one_unused(self, now: ClockReading) -> None:
-        """Checks the next counter, a different one in each call, and drops it if it was unused for a long
+        """Checks one counter, the next one in each call. Drops the counter if it was unused for a long
         time."""
         if not self._counters:
             return
         id_ = next(iter(self._counters))
-        counted = self._counters[id_]
-        used = counted.counter.total(now)
-        if counted.claims or (self._is_only_record and used) or counted.last_used > now.monotonic - UNUSED_NS:
+        limit_counter = self._counters[id_]
+        must_stay = self._is_only_record and limit_counter.counter.total(now) > 0
+        is_recent = limit_counter.last_used > now.monotonic - UNUSED_NS
+        if limit_counter.claims or must_stay or is_recent:
             self._counters.move_to_end(id_)
         else:
             del self._counters[id_]

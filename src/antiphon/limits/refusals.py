@@ -31,9 +31,9 @@ def describe_limit(limit: Limit) -> str:
 
 def _describe_amount(limit: Limit) -> str:
     """Returns the amount, window and models of a limit in words."""
-    often = "at once" if limit.window is None else f"per {limit.window}"
+    frequency = "at once" if limit.window is None else f"per {limit.window}"
     models = "" if limit.models is None else f" to models {limit.models}"
-    return f"{format_amount(limit.measure, limit.amount)} {often}{models}"
+    return f"{format_amount(limit.measure, limit.amount)} {frequency}{models}"
 
 
 def format_amount(measure: Measure, amount: int) -> str:
@@ -44,18 +44,19 @@ def format_amount(measure: Measure, amount: int) -> str:
     return f"{amount:,} {singular if amount == 1 else plural}"
 
 
-def build_refusal(limit: Limit, needed: int, own: int, wait: float, wall: float) -> Refusal:
-    """Builds the error for a limit that has no room for `needed` more. `own`: the amount that this request
-    took before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds.
+def build_refusal(limit: Limit, needed: int, already_taken: int, wait: float, wall: float) -> Refusal:
+    """Builds the error for a limit that has no room for `needed` more. `already_taken`: the amount that this
+    request reserved before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds.
 
     RateLimited and BudgetExceeded begin with OpenAI's words, because clients search for them. LargerThanLimit
     must not contain these words: clients would send the request again.
     """
     name = describe_limit(limit)
-    if own + needed > limit.amount:
+    size = already_taken + needed
+    if size > limit.amount:
         return LargerThanLimit(
-            f"this request alone takes {format_amount(limit.measure, own + needed)}, which is larger than "
-            f"the limit of {name}: ask for less"
+            f"this request alone takes {format_amount(limit.measure, size)}, which is larger "
+            f"than the limit of {name}: ask for less"
         )
     if limit.is_budget:
         ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
@@ -72,16 +73,16 @@ def build_refusal(limit: Limit, needed: int, own: int, wait: float, wall: float)
     )
 
 
-def pick_worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
-    """Picks the refusal that lasts longest: a request that is too large for ever, then a budget, then the
-    longest wait. Each refusal comes with the index of its limit. The returned error carries all statuses,
-    with its own limit's first.
+def pick_worst(refusals: Iterable[tuple[Refusal, int]], statuses: tuple[LimitStatus, ...]) -> Refusal:
+    """Picks the refusal that lasts longest. A request that is larger than its limit lasts for ever; then come
+    budgets, then the longest wait.
 
-    The refusals are an iterator so that no frame of the caller holds the raised error. Such a cycle would
-    keep the whole request in memory.
+    `refusals`: with the index of their limits. The returned error carries all statuses, with the status of
+    its own limit first. Pass the refusals as an iterator if the caller raises the error: a frame that holds
+    the raised error would keep the whole request in memory.
     """
     kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
     error, first = max(refusals, key=lambda each: (kinds.index(type(each[0])), each[0].retry_after or 0.0))
-    error.limit = standings[first].limit.id
-    error.standings = (standings[first], *standings[:first], *standings[first + 1 :])
+    error.limit = statuses[first].limit.id
+    error.standings = (statuses[first], *statuses[:first], *statuses[first + 1 :])
     return error

@@ -4,6 +4,7 @@ limit."""
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import matches
@@ -16,26 +17,28 @@ from antiphon.store.base import EntryStore
 SECOND = 1_000
 """Milliseconds."""
 HOUR = 3600 * SECOND
-"""Milliseconds. Sums for calendar periods are by the hour, because every period begins with one."""
+"""Milliseconds. For calendar periods the ledger sums by hours, because every period begins with a full
+hour."""
 MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
 """Milliseconds of the sliding window, including its last bucket."""
 GRACE_MS = 10 * SECOND
 """Milliseconds after the start of a coordinator in which every process has reported its running and ended
 requests."""
 RETRY_PAUSE_S = 1.0
-"""Seconds before a ledger that failed is asked again."""
+"""Seconds without a new try after the ledger could not be read."""
 
 SeedAmounts = Mapping[str, Sequence[tuple[float, int]]]
 """By limit id: times in Unix seconds and the amounts used then."""
 Seeder = Callable[[Sequence[Limit]], Awaitable[SeedAmounts]]
-"""Reads what was used of limits in their current window. Raises StoreUnavailable."""
+"""Reads the usage of limits in their current windows. Raises StoreUnavailable."""
 
 
 class SeedReader:
     """Reads past usage, and pauses after a failure."""
 
     def __init__(self, seeds: Seeder | None, clock: Clock, opens: bool) -> None:
-        """`seeds`: None if there is no past usage. `opens`: if reading fails, nothing counts as used."""
+        """`seeds`: None if there is no past usage. `opens`: whether counters start
+        at 0 if reading fails."""
         self._seeds = seeds
         self._clock = clock
         self._opens = opens
@@ -83,13 +86,13 @@ class LedgerSeeder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_amounts, limits)
 
     def close(self) -> None:
-        """Waits for the reads that run."""
+        """Waits until no read runs."""
         self._thread.shutdown()
 
     def _read_amounts(self, limits: Sequence[Limit]) -> SeedAmounts:
         """Reads the past usage of these limits from the ledger. First writes the spool to it."""
-        counting = [limit for limit in limits if limit.measure is not Measure.CONCURRENT]
-        if not counting:
+        counted_limits = [limit for limit in limits if limit.measure is not Measure.CONCURRENT]
+        if not counted_limits:
             return {}
         if self._drain is not None:
             self._drain()
@@ -97,15 +100,15 @@ class LedgerSeeder:
         families = self._families()
         now = self._clock()
         queries: dict[tuple[Window | None, int | None], list[Limit]] = {}
-        for limit in counting:
-            queries.setdefault((limit.window, self._upper_bound(limit, now)), []).append(limit)
-        for (window, before), concerned in queries.items():
+        for limit in counted_limits:
+            queries.setdefault((limit.window, self._find_upper_bound(limit, now)), []).append(limit)
+        for (window, before), limits_of_query in queries.items():
             rows = self._entries.sum_usage(*_find_start(window, now), before)
-            for id_, at, amount in _match_rows(rows, concerned, families):
+            for id_, at, amount in _match_rows(rows, limits_of_query, families):
                 amounts.setdefault(id_, []).append((at, amount))
         return amounts
 
-    def _upper_bound(self, limit: Limit, now: float) -> int | None:
+    def _find_upper_bound(self, limit: Limit, now: float) -> int | None:
         """Returns the Unix milliseconds up to which the ledger is read, since processes report later requests
         themselves. None reads everything: for limits newer than this coordinator, and after the grace
         period."""
@@ -129,12 +132,13 @@ def _match_rows(
     """Yields limit id, Unix seconds and amount for each row and each limit that applies to it."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
     for limit in limits:
-        of_key = limit.subject is Subject.KEY
-        target = families.get(limit.target, limit.target) if of_key else limit.target
+        target = limit.target
+        if limit.subject is Subject.KEY:
+            target = families.get(target, target)
         by_target.setdefault((limit.subject, target), []).append(limit)
     for row in rows:
-        concerned = (limit for target in _list_targets(row, families) for limit in by_target.get(target, ()))
-        for limit in concerned:
+        row_limits = chain.from_iterable(by_target.get(each, ()) for each in _list_targets(row, families))
+        for limit in row_limits:
             if limit.models is None or matches((limit.models,), row.model):
                 yield limit.id, row.at / SECOND, row.amounts.amount_of(limit.measure)
 

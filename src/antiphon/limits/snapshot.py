@@ -1,4 +1,4 @@
-"""A limiter's counters and claims as values, and the file that carries them over a restart."""
+"""A limiter's counters and claims as values, and the file that keeps them during a restart."""
 
 import os
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.processes.ipc import FrameError, from_line, to_line
 
 MAX_AGE_S = 60.0
-"""Age at which the file is stale. The sliding windows have passed by then, and the ledger knows the rest."""
+"""An older file is not used. All sliding windows have passed by then, and the ledger has the other usage."""
 
 MAX_DRIFT_S = 1.0
-"""Seconds by which the two clocks can differ since the file was written. More means that the machine was
-restarted or its clock was set."""
+"""Seconds. If the two clocks differ by more since the file was written, the machine was restarted or its
+clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class CounterState:
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """What a claim took of one limit."""
+    """The amounts that a claim has taken of one limit."""
 
     limit: str
     """Id of the limit."""
     parts: tuple[tuple[int, int], ...]
-    """Places and amounts, the oldest first."""
+    """Pairs of a place and the amount that counts there, the oldest first."""
     is_sized: bool
 
 
@@ -73,6 +73,7 @@ def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
         snapshot = from_line(content, Snapshot)
     except (OSError, FrameError):
         return None
-    age, ticked = now.wall - snapshot.at.wall, (now.monotonic - snapshot.at.monotonic) / SECOND
-    usable = 0 <= age <= MAX_AGE_S and abs(age - ticked) <= MAX_DRIFT_S
-    return snapshot if usable and snapshot.release == antiphon.__version__ else None
+    age = now.wall - snapshot.at.wall
+    monotonic_age = (now.monotonic - snapshot.at.monotonic) / SECOND
+    is_usable = 0 <= age <= MAX_AGE_S and abs(age - monotonic_age) <= MAX_DRIFT_S
+    return snapshot if is_usable and snapshot.release == antiphon.__version__ else None

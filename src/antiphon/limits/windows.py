@@ -1,5 +1,4 @@
-"""Counters of usage, one for each limit: of the last 60 seconds, of a calendar period, or of running
-requests.
+"""Usage counters. A counter covers the last 60 seconds, a calendar period, or the requests that run now.
 
 A counter refuses nothing. `add` returns a place: the bucket or period in which the amount was counted.
 `subtract` gives an amount back at that place.
@@ -16,8 +15,8 @@ from antiphon.domain.values import Value
 WINDOW = 60_000_000_000
 """Nanoseconds of the sliding window."""
 BUCKETS = 1_000
-"""Buckets of one window. An amount counts as if taken at the end of its bucket. So no 60 seconds exceed the
-limit, and an amount counts at most a thousandth of the window too long."""
+"""Buckets of one window. An amount counts as if it was used at the end of its bucket. So no 60 seconds exceed
+the limit, and an amount counts at most one bucket too long."""
 BUCKET = WINDOW // BUCKETS
 SECOND = 1_000_000_000
 CONCURRENT_RETRY_S = 1.0
@@ -61,7 +60,7 @@ class UsageCounter(Protocol):
         """Returns the amounts by place."""
 
     def import_amounts(self, places: Mapping[int, int]) -> None:
-        """Replaces all amounts by those of another counter of the same kind."""
+        """Replaces all amounts. `places`: from `export_amounts` of a counter of the same kind."""
 
 
 class SlidingWindow:
@@ -71,13 +70,13 @@ class SlidingWindow:
         self._buckets: OrderedDict[int, int] = OrderedDict()
         """Amounts by bucket number, the oldest first."""
         self._total = 0
-        self._looked = 0
-        """The bucket at which expired amounts were last removed."""
+        self._last_cleaned = 0
+        """Number of the bucket in which `total` last removed expired amounts."""
 
     def total(self, now: ClockReading) -> int:
         current = now.monotonic // BUCKET
-        if current != self._looked:
-            self._looked = current
+        if current != self._last_cleaned:
+            self._last_cleaned = current
             buckets, oldest = self._buckets, current - BUCKETS
             while buckets and (bucket := next(iter(buckets))) < oldest:
                 self._total -= buckets.pop(bucket)
@@ -105,7 +104,7 @@ class SlidingWindow:
         past_buckets = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
         self._buckets = OrderedDict(sorted(past_buckets.items()))
         self._total += amount
-        self._looked = 0  # it may have expired already
+        self._last_cleaned = 0  # so that `total` removes the amount if it has expired
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         freed = 0
@@ -123,7 +122,8 @@ class SlidingWindow:
 
     def import_amounts(self, places: Mapping[int, int]) -> None:
         self._buckets = OrderedDict(sorted(places.items()))
-        self._total, self._looked = sum(places.values()), 0
+        self._total = sum(places.values())
+        self._last_cleaned = 0
 
     @staticmethod
     def _seconds_left(now: ClockReading, bucket: int) -> float:
@@ -138,8 +138,8 @@ class CalendarWindow:
         self._window = window
         self._periods: OrderedDict[int, int] = OrderedDict()
         """Amounts by the beginning of the period. Two periods are kept in case the clock is set back."""
-        self._now = (0, 0)
-        """Beginning and end of the period that was last looked up."""
+        self._period = (0, 0)
+        """Beginning and end of the period that was looked up last."""
 
     def total(self, now: ClockReading) -> int:
         return self._periods.get(self._find_begin(now.wall), 0)
@@ -168,7 +168,7 @@ class CalendarWindow:
 
     def seconds_until_reset(self, now: ClockReading) -> float:
         self._find_begin(now.wall)
-        return self._now[1] - now.wall
+        return self._period[1] - now.wall
 
     def export_amounts(self) -> dict[int, int]:
         return dict(self._periods)
@@ -178,9 +178,9 @@ class CalendarWindow:
 
     def _find_begin(self, wall: float) -> int:
         """Returns the beginning of the current period in Unix seconds."""
-        if not self._now[0] <= wall < self._now[1]:
-            self._now = find_period(self._window, wall)
-        return self._now[0]
+        if not self._period[0] <= wall < self._period[1]:
+            self._period = find_period(self._window, wall)
+        return self._period[0]
 
 
 class ConcurrencyCounter:

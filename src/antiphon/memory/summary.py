@@ -1,7 +1,7 @@
 """The strategy `summary`: a text that a model writes replaces the older turns of a conversation.
 
-The summary is put before the text of the first message that stays, which is the user's. It is not an
-instruction of the system: it repeats what callers and tools wrote.
+The summary is put at the beginning of the first message that stays, which is a message of the user. It is not
+a system message, because it repeats texts of callers and tools.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from antiphon.memory.turns import count_leading, find_turns
 MOST_TOKENS = 512
 """The most tokens of a summary."""
 
-SHARE = 4
-"""A summary takes at most this part of the budget."""
+BUDGET_DIVISOR = 4
+"""A summary has at most a quarter of the prompt's budget."""
 
 FORMAT = "1"
-"""Changes with the instruction or the transcript, so that earlier summaries are not used again."""
+"""Part of every digest. Change it with INSTRUCTION or the transcript, so that old summaries are not used."""
 
 INSTRUCTION = (
     "You write the memory of a conversation. Summarise what was said so that the conversation can go on "
@@ -38,7 +38,7 @@ LABELS = {
 }
 
 OMITTED = "\n[...]\n"
-"""Stands in a transcript for the text that did not fit the writer's context."""
+"""Replaces the text of a transcript that does not fit the context of the model that writes the summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +46,39 @@ class PromptBudget:
     """The most tokens of a prompt."""
 
     tokens: int
-    is_callers: bool
-    """Whether the caller can raise it. Otherwise the context and the answer leave no more."""
+    is_raisable: bool
+    """Whether the caller can raise the budget. Otherwise the model's context has no room for more."""
 
 
 def choose_budget(requested: int | None, context_length: int | None, answer: int) -> PromptBudget | None:
-    """Returns the budget of a prompt: what the caller requested, otherwise half of the context, and at most
-    what the context leaves beside the answer. `answer`: the most tokens of the answer. Returns None if
-    neither is known."""
+    """Returns the budget that the caller requested, by default half of the context. The budget is cut so that
+    the context can hold the answer too.
+
+    `answer`: the most tokens of the answer. Returns None if nothing was requested and the context length is
+    unknown.
+    """
     if context_length is None:
-        return None if requested is None else PromptBudget(requested, is_callers=True)
+        return None if requested is None else PromptBudget(requested, is_raisable=True)
     tokens, left = requested or context_length // 2, max(context_length - max(answer, 1), 0)
-    return PromptBudget(min(tokens, left), is_callers=tokens <= left)
+    return PromptBudget(min(tokens, left), is_raisable=tokens <= left)
 
 
-def choose_room(budget: int) -> int:
+def choose_summary_tokens(budget: int) -> int:
     """Returns the most tokens of a summary within a budget of the whole prompt."""
-    return max(1, min(MOST_TOKENS, budget // SHARE))
+    return max(1, min(MOST_TOKENS, budget // BUDGET_DIVISOR))
 
 
 def list_cuts(messages: Sequence[Message]) -> tuple[int, ...]:
-    """Returns the messages before which a conversation can be cut: the first of each turn but the first. Each
-    is the user's."""
+    """Returns the indexes before which a conversation can be cut: where each turn except the first begins.
+    Each is the index of a message of the user."""
     return find_turns(messages)[1:]
 
 
 def digest_beginnings(messages: Sequence[Message], cuts: Sequence[int], *salt: str) -> list[str]:
-    """Returns for each cut a digest of the messages before it, without the leading ones. `salt`: what else
-    tells summaries apart. The cuts ascend."""
+    """Returns a digest for each cut: of the messages before the cut, without the leading messages.
+
+    `cuts`: in ascending order. `salt`: other values that make summaries different, as the model that writes.
+    """
     digest = sha256(repr((FORMAT, *salt)).encode())
     digests, at = [], count_leading(messages)
     for cut in cuts:
@@ -85,7 +90,8 @@ def digest_beginnings(messages: Sequence[Message], cuts: Sequence[int], *salt: s
 
 
 def insert_summary(messages: tuple[Message, ...], cut: int, text: str) -> tuple[Message, ...]:
-    """Returns the leading messages and those from the cut on. The first of these begins with the summary."""
+    """Returns the leading messages and the messages from the cut on. The summary is put at the beginning of
+    the message at the cut."""
     first = messages[cut]
     added = f"{BEFORE}\n{text}\n{AFTER}\n\n"
     content = (TextContent(added), *first.content) if first.content else ()
@@ -104,15 +110,15 @@ def _write_message(message: Message) -> str:
 
 
 def build_writer_messages(previous: str | None, transcript: str) -> tuple[Message, ...]:
-    """Returns the conversation with the model that writes. `previous`: the summary of what came before the
-    transcript."""
+    """Returns the prompt for the model that writes the summary. `previous`: the summary of the messages
+    before the transcript."""
     earlier = "" if previous is None else f"Summary so far:\n{previous}\n\nWhat was said after it:\n\n"
-    asked = f"{earlier}{transcript}\n\nWrite the summary now."
-    return (Message(Role.SYSTEM, INSTRUCTION), Message(Role.USER, asked))
+    question = f"{earlier}{transcript}\n\nWrite the summary now."
+    return (Message(Role.SYSTEM, INSTRUCTION), Message(Role.USER, question))
 
 
 def cut_middle(text: str, length: int) -> str:
-    """Returns a text of at most so many characters besides OMITTED, without its middle."""
+    """Cuts a text to `length` characters by replacing its middle with OMITTED."""
     if len(text) <= length:
         return text
     head = (length + 1) // 2

@@ -1,9 +1,13 @@
-"""Where summaries are kept: in the database where keys are on, otherwise in the memory of the process."""
+"""Caches of summaries, so that each summary of a growing conversation is written only once.
+
+Summaries are kept in the database if keys are on, otherwise in the memory of the process.
+"""
 
 import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.memory import KeptSummary
@@ -13,41 +17,55 @@ from antiphon.telemetry.logs import record
 
 DAY_S = 86_400
 
-MOST_KEPT, DAYS = 1_000, 30
-"""Summaries that are kept, and for how many days, where no setting tells."""
+MOST_SUMMARIES = 1_000
+"""The most summaries of `ProcessSummaries`, unless a setting says otherwise."""
+
+DAYS = 30
+"""Days for which `ProcessSummaries` keeps a summary, unless a setting says otherwise."""
+
+
+class SummaryCache(Protocol):
+    """Summaries of all projects, found by project and digest. A cache never fails a request: if it cannot
+    read a summary, the summary is written again."""
+
+    async def find(self, project: str, digests: Sequence[str]) -> Mapping[str, str]:
+        """Returns the kept summaries of the project among these digests, by digest."""
+
+    async def keep(self, project: str, digest: str, text: str, at: int) -> None:
+        """Keeps a summary. `at`: when the request began that needed the summary, in Unix milliseconds."""
 
 
 class ProcessSummaries:
-    """A `SummaryCache` in memory. The summary that was not used for the longest time goes first."""
+    """A `SummaryCache` in memory. If it is full, it drops the least recently used summary."""
 
-    def __init__(self, most: int = MOST_KEPT, days: int = DAYS, clock: Clock | None = None) -> None:
-        """`most`: number of summaries. `days`: how long each is kept."""
+    def __init__(self, most: int = MOST_SUMMARIES, days: int = DAYS, clock: Clock | None = None) -> None:
+        """`most`: number of summaries. `days`: how long a summary is kept."""
         self._most = most
         self._seconds = days * DAY_S
         self._clock = clock or SystemClock()
-        self._kept: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
-        """The Unix time at which each expires, and its text."""
+        self._summaries: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
+        """By project and digest: the Unix time when the summary expires, and its text."""
 
     async def find(self, project: str, digests: Sequence[str]) -> Mapping[str, str]:
         now, found = self._clock.wall(), {}
         for digest in digests:
-            expires, text = self._kept.get((project, digest), (0.0, ""))
+            expires, text = self._summaries.get((project, digest), (0.0, ""))
             if expires > now:
-                self._kept.move_to_end((project, digest))
+                self._summaries.move_to_end((project, digest))
                 found[digest] = text
         return found
 
     async def keep(self, project: str, digest: str, text: str, at: int) -> None:
-        self._kept[project, digest] = (self._clock.wall() + self._seconds, text)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._summaries[project, digest] = (self._clock.wall() + self._seconds, text)
+        while len(self._summaries) > self._most:
+            self._summaries.popitem(last=False)
 
 
 class StoredSummaries:
     """A `SummaryCache` in the database. Its statements run in threads."""
 
     def __init__(self, store: SummaryStore, most: int, days: int, clock: Clock) -> None:
-        """`most`: summaries of each project. `days`: how long each is kept."""
+        """`most`: number of summaries of each project. `days`: how long a summary is kept."""
         self._store = store
         self._most = most
         self._seconds = days * DAY_S

@@ -20,7 +20,7 @@ from antiphon.errors import (
     ModelNotFound,
     PermissionDenied,
 )
-from antiphon.memory.relevant import LEAST_TURN, LONGEST_TURN, RankedTurns
+from antiphon.memory.relevant import LONGEST_TURN, SHORTEST_CUT, RankedTurns
 from antiphon.pipeline.child import ChildCalls, name_model
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
@@ -97,7 +97,7 @@ class RelevanceStages:
             return tokens is not None and tokens <= budget.tokens
 
         if not await fits(0):
-            remedy = "raise it" if budget.is_callers else "ask for a shorter answer"
+            remedy = "raise it" if budget.is_raisable else "ask for a shorter answer"
             raise InvalidValue(
                 f"{strategy.tokens_field}: the prompt can have {budget.tokens} tokens, and the system "
                 f"messages with the last turn take more; {remedy}, or shorten them",
@@ -133,7 +133,7 @@ class RelevanceStages:
                     return await self._embed_texts(turns.write_texts(longest), encoder, calls)
             except (ContextLengthExceeded, InvalidValue):
                 longest //= 2
-                if longest < LEAST_TURN:
+                if longest < SHORTEST_CUT:
                     raise
 
     async def _embed_texts(self, texts: list[str], encoder: Model, calls: ChildCalls) -> list[bytes]:

@@ -13,8 +13,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model
 from antiphon.errors import InvalidValue
-from antiphon.memory.last_k import keep_last_messages
-from antiphon.memory.last_tokens import TurnSearch
+from antiphon.memory.last_messages import TurnSearch, keep_last_messages
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.count_prompt import count_tokens, replace_messages, require_conversation
@@ -63,12 +62,14 @@ async def _keep_last_tokens(
     async def search(use: RouteUse) -> tuple[Message, ...]:
         turns = TurnSearch(require_conversation(request).messages, strategy.tokens)
         while (messages := turns.choose()) is not None:
-            turns.add(await count_tokens(use.route.engine, replace_messages(request, messages), scratch))
+            turns.add_count(
+                await count_tokens(use.route.engine, replace_messages(request, messages), scratch)
+            )
         use.close()
         if turns.longest is not None:
             return turns.longest
-        needed, remedy = f"{turns.least} tokens", "raise it"
-        if turns.least is None:
+        needed, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
+        if turns.last_turn_tokens is None:
             needed = "more tokens than the model's context has beside the answer"
             remedy = "ask for a shorter answer"
         raise InvalidValue(

@@ -16,8 +16,7 @@ from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.limits.base import Limiter
-from antiphon.memory.base import SummaryCache
-from antiphon.memory.summary_caches import ProcessSummaries
+from antiphon.memory.summary_caches import ProcessSummaries, SummaryCache
 from antiphon.pipeline.attempt import Reserve, StartedStream, attempt, pass_unlimited
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.embed import EmbeddingStages

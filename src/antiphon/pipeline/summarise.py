@@ -22,18 +22,18 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
-from antiphon.memory.base import SummaryCache
-from antiphon.memory.last_tokens import TurnSearch
+from antiphon.memory.last_messages import TurnSearch
 from antiphon.memory.summary import (
     PromptBudget,
     build_writer_messages,
-    choose_room,
+    choose_summary_tokens,
     cut_middle,
     digest_beginnings,
     insert_summary,
     list_cuts,
     write_transcript,
 )
+from antiphon.memory.summary_caches import SummaryCache
 from antiphon.memory.turns import count_leading
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls, name_model
@@ -120,8 +120,8 @@ class SummarisedConversation:
         self._model = work.model
         self._writer = work.writer
         self._budget = work.budget.tokens
-        self._remedy = "raise it" if work.budget.is_callers else "ask for a shorter answer"
-        self._room = choose_room(self._budget)
+        self._remedy = "raise it" if work.budget.is_raisable else "ask for a shorter answer"
+        self._room = choose_summary_tokens(self._budget)
         self._context = context
         self._calls = calls
         self._messages = require_conversation(work.request).messages
@@ -148,8 +148,8 @@ class SummarisedConversation:
         Raises InvalidValue if the last turn leaves no room for a summary."""
         search = TurnSearch(self._messages, self._budget // 2)
         while (messages := search.choose()) is not None:
-            search.add(await self._count(messages))
-        cut = search.begin if search.begin in self._digests else max(self._cuts, default=None)
+            search.add_count(await self._count(messages))
+        cut = search.first_kept if search.first_kept in self._digests else max(self._cuts, default=None)
         if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._room):
             raise InvalidValue(
                 f"{self._tokens_field}: the prompt can have {self._budget} tokens, and the system messages "

@@ -1,8 +1,8 @@
 """The limiter of several nodes. The counters are in Redis or Valkey, and each call is one round trip.
 
-A script can be sent again if its answer was lost: it takes nothing twice. Running requests are counted by
-leases, which are renewed while their claims are open. So the leases of a dead node expire. Its other reserved
-amounts stay counted.
+A script can be sent again if its answer was lost: it counts nothing twice. Running requests are counted by
+leases. A node renews its leases while their claims are open, so the leases of a dead node expire. The other
+reserved amounts of a dead node stay counted.
 """
 
 import asyncio
@@ -84,13 +84,13 @@ TIMEOUT_S = 1.0
 POLL_S = 1.0
 """Seconds between two checks whether Redis is available."""
 RETRY_PAUSE_S = 0.25
-"""Seconds after a failure in which Redis is not asked again."""
+"""Seconds without a new call after a failure."""
 LEASE_S = 30.0
 RENEWAL_S = 10.0
 BATCH = 500
 """Claims per call."""
 MAX_UNCERTAIN = 10_000
-"""The most claims with an unknown state that are later ended in Redis. Further ones stay counted."""
+"""How many claims whose state in Redis is unknown can wait to be ended. Further ones stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
@@ -118,8 +118,8 @@ class RedisLimiter:
         prefix: str = "antiphon",
         custom_scripts: Scripts | None = None,
     ) -> None:
-        """Does not connect yet. `opens`: whether this process counts alone while Redis is unavailable;
-        otherwise every request is then refused. `custom_scripts`: replaces the usual scripts. Raises
+        """Does not connect yet. `opens`: whether this process counts alone while Redis is unavailable.
+        Otherwise it refuses every request then. `custom_scripts`: replaces the usual scripts. Raises
         SettingsError for an invalid address."""
         try:
             pool = BlockingConnectionPool.from_url(
@@ -141,18 +141,19 @@ class RedisLimiter:
         self._fallback = LocalLimiter(clock, seeds, opens=True) if opens else None
         self._keys = [f"{{{prefix}}}:limits"]
         """All keys share one cluster slot, because every script uses many keys."""
-        texts, registered = custom_scripts or build_scripts(), self._redis.register_script
-        self._take_script, self._read_script = registered(texts.take), registered(texts.read_status)
-        self._settle_script, self._renew_script = registered(texts.settle), registered(texts.renew)
-        self._seed_script = registered(texts.seed)
+        scripts = custom_scripts or build_scripts()
+        register = self._redis.register_script
+        self._take_script, self._read_script = register(scripts.take), register(scripts.read_status)
+        self._settle_script, self._renew_script = register(scripts.settle), register(scripts.renew)
+        self._seed_script = register(scripts.seed)
         self._claims: dict[str, RedisClaim] = {}
         self._settled: deque[tuple[str, Amounts]] = deque()
-        """Ended claims that Redis does not know of yet, with the amounts that they used."""
+        """Ended claims that are not sent to Redis yet, with the amounts that they used."""
         self._has_settled = asyncio.Event()
         self.watch: BudgetWatch | None = None
-        """Gets what is used of budgets; None if nobody is warned."""
-        self._touched: dict[str, Limit] = {}
-        """Budgets of claims that ended since the watch was last told."""
+        """Gets the usage of budgets; None if nobody is warned."""
+        self._unreported: dict[str, Limit] = {}
+        """Budgets of claims that ended since the last report to the watch."""
         self._sending = asyncio.Lock()
         """Held while claims are sent. Only the sender removes what it has sent."""
         self._failed_at: float | None = None
@@ -168,7 +169,7 @@ class RedisLimiter:
         redis_claim = RedisClaim(tuple(limits))
         needed = [claim_amount(limit, amounts) for limit in limits]
         try:
-            standings = await self._take_amounts(claim, redis_claim.step, limits, needed)
+            statuses = await self._take_amounts(claim, redis_claim.step, limits, needed)
         except asyncio.CancelledError:
             self._settle_uncertain(claim)
             raise
@@ -178,15 +179,14 @@ class RedisLimiter:
                 raise
             return await self._fallback.reserve(claim, limits, amounts)
         self._claims[claim] = redis_claim
-        return standings
+        return statuses
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         redis_claim = self._claims.get(claim)
         if redis_claim is None:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
-        redis_claim.step += (
-            1  # also without an answer: Redis may have taken this step, and the next one needs another number
-        )
+        # Also if no answer comes: Redis can have run this step, and the next step needs another number.
+        redis_claim.step += 1
         try:
             return await self._take_amounts(
                 claim, redis_claim.step, limits, [amounts.amount_of(each.measure) for each in limits]
@@ -205,7 +205,7 @@ class RedisLimiter:
             self._settled.append((claim, amounts))
             self._has_settled.set()
             if self.watch is not None:
-                self._touched.update({limit.id: limit for limit in redis_claim.limits if limit.is_budget})
+                self._unreported.update({limit.id: limit for limit in redis_claim.limits if limit.is_budget})
             if redis_claim.is_uncertain:
                 self._settle_uncertain(claim)
         elif self._fallback is not None:
@@ -238,10 +238,10 @@ class RedisLimiter:
                     await self._renew_leases()
             await self._wait_for_work()
 
-    # --- how it is done ---
+    # --- helpers ---
 
     def _settle_uncertain(self, claim: str) -> None:
-        """Ends a claim of which Redis may know, with nothing used."""
+        """Ends a claim that Redis may have counted, with nothing used."""
         if len(self._settled) < MAX_UNCERTAIN:
             self._settled.append((claim, Amounts()))
             self._has_settled.set()
@@ -262,28 +262,27 @@ class RedisLimiter:
         async with self._sending:
             while self._settled:
                 batch = list(islice(self._settled, BATCH))
-                await self._call(
-                    self._settle_script, [each for ended in batch for each in encode_claim(*ended)]
-                )
+                arguments = [argument for ended in batch for argument in encode_claim(*ended)]
+                await self._call(self._settle_script, arguments)
                 for _ in batch:
                     self._settled.popleft()
-        await self._note_use()
+        await self._report_usage()
 
-    async def _note_use(self) -> None:
-        """Tells the watch what is used of budgets whose requests ended. Raises LimitsUnavailable."""
-        limits = tuple(self._touched.values())
+    async def _report_usage(self) -> None:
+        """Reports the usage of budgets whose requests ended to the watch. Raises LimitsUnavailable."""
+        limits = tuple(self._unreported.values())
         if self.watch is None or not limits:
             return
         answer = await self._call_seeded(
             limits, self._read_script, self._encode_limits(limits, [0] * len(limits))
         )
-        self._touched = {id_: each for id_, each in self._touched.items() if each not in limits}
+        self._unreported = {id_: limit for id_, limit in self._unreported.items() if limit not in limits}
         for status in answer.build_statuses(limits):
             used = status.limit.amount - status.remaining
-            self.watch.note(status.limit, used, self._clock.wall())
+            self.watch.observe(status.limit, used, self._clock.wall())
 
-    def _note_refusal(self, refusal: BudgetExceeded, limits: Sequence[Limit]) -> None:
-        """Tells the watch which budget has no room for a request."""
+    def _report_refusal(self, refusal: BudgetExceeded, limits: Sequence[Limit]) -> None:
+        """Reports to the watch the budget that has no room for a request."""
         used = {
             each.limit.id: each.limit.amount - each.remaining
             for each in refusal.standings
@@ -291,7 +290,7 @@ class RedisLimiter:
         }
         for limit in limits:
             if self.watch is not None and limit.id == refusal.limit:
-                self.watch.note(limit, used.get(limit.id, 0), self._clock.wall(), is_exhausted=True)
+                self.watch.observe(limit, used.get(limit.id, 0), self._clock.wall(), is_exhausted=True)
 
     async def _renew_leases(self) -> None:
         """Renews the leases of all claims that count running requests."""
@@ -312,7 +311,7 @@ class RedisLimiter:
         try:
             return answer.build_statuses(limits, needed)
         except BudgetExceeded as refusal:
-            self._note_refusal(refusal, limits)
+            self._report_refusal(refusal, limits)
             raise
 
     def _encode_limits(self, limits: Sequence[Limit], needed: Sequence[int]) -> list[Argument]:

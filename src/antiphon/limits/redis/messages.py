@@ -10,7 +10,7 @@ from antiphon.limits.windows import find_period, find_period_bounds
 
 MICRO = 1_000_000
 INTEGERS_END = 2**63
-"""Redis' integers are smaller."""
+"""The integers of Redis are below this."""
 CONCURRENT_KIND = "running"
 """The counter kind of running requests."""
 Argument = str | int
@@ -23,12 +23,12 @@ class ScriptAnswer:
     status: str
     """`stands`, `refused` or `unknown`."""
     rows: Sequence[Sequence[int]] = ()
-    """For each limit the amount used, and microseconds until it is 0."""
+    """For each limit: the used amount, and the microseconds until it is 0."""
     numbers: Sequence[int] = ()
     """Indexes of limits without a counter."""
     refusals: Sequence[Sequence[int]] = ()
-    """For each limit without room: its index, microseconds until there is room, and what this claim took
-    before its size was known."""
+    """For each limit without room: its index, microseconds until there is room, and the amount that this
+    claim took before its size was known."""
     at: int = 0
     """Unix milliseconds."""
 
@@ -41,7 +41,7 @@ class ScriptAnswer:
             case ["unknown", [*numbers]]:
                 return ScriptAnswer("unknown", numbers=[number - 1 for number in _parse_integers(numbers)])
             case ["refused", [*rows], [*refusals], int(at)]:
-                refused = [(number - 1, *reply) for number, *reply in map(_parse_integers, refusals)]
+                refused = [(number - 1, wait, own) for number, wait, own in map(_parse_integers, refusals)]
                 return ScriptAnswer(
                     "refused", [_parse_integers(row) for row in rows], refusals=refused, at=at
                 )
@@ -49,17 +49,17 @@ class ScriptAnswer:
 
     def build_statuses(self, limits: Sequence[Limit], needed: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
         """Returns the status of each limit. Raises the refusal that lasts longest, if there is any."""
-        standings = tuple(
+        statuses = tuple(
             LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
             for limit, (used, reset) in zip(limits, self.rows, strict=True)
         )
         if not self.refusals:
-            return standings
+            return statuses
         refusals = (
             (build_refusal(limits[index], needed[index], own, wait / MICRO, self.at / 1_000), index)
             for index, wait, own in self.refusals
         )
-        raise pick_worst(refusals, standings)
+        raise pick_worst(refusals, statuses)
 
 
 def counter_kind(limit: Limit) -> str:
@@ -74,9 +74,10 @@ def encode_limits(limits: Sequence[Limit], needed: Sequence[int], now: float) ->
     arguments: list[Argument] = []
     for limit, amount in zip(limits, needed, strict=True):
         arguments += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
-        arguments += (
-            find_period_bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
-        )
+        if limit.window in (None, Window.MINUTE):
+            arguments += (0, 0, 0)
+        else:
+            arguments += find_period_bounds(limit.window, now)
     return arguments
 
 
@@ -93,11 +94,8 @@ def encode_seed(limit: Limit, amounts: Sequence[tuple[float, int]], now: float) 
         return arguments
     if limit.window is not Window.MINUTE:
         begin = find_period(limit.window, now)[0]
-        return [
-            *arguments,
-            begin,
-            min(sum(amount for at, amount in amounts if at >= begin), INTEGERS_END - 1),
-        ]
+        total = sum(amount for at, amount in amounts if at >= begin)
+        return [*arguments, begin, min(total, INTEGERS_END - 1)]
     for at, amount in sorted(amounts):
         arguments += [int(at * MICRO), amount]
     return arguments

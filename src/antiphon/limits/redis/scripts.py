@@ -1,13 +1,13 @@
 """Lua scripts for Redis: the counters of `limits.windows`, kept in Redis and timed by its clock.
 
-Each script runs as one atomic step. Each can be sent again if its answer was lost: it does nothing twice. All
-keys have one prefix and expire:
+Each script is one atomic step. If its answer was lost, it can be sent again: it does nothing twice. All keys
+have one prefix and expire:
 
     w:ID  hash   sliding window: amounts by bucket, `t` their sum, `s` set once the ledger was read
     q:ID  list   the bucket numbers of w:ID, the oldest first
     p:ID  hash   calendar periods: amounts by beginning, and `s`
     r:ID  set    running claims by the end of their lease (milliseconds)
-    k:ID  text   a claim: its step number, and what it took of which limit at which place (MessagePack)
+    k:ID  text   a claim (MessagePack): its step number, and its amounts by limit and place
 
 A counter's kind is `minute`, `day`, `week`, `month` or `running`. The amounts of one request are below 2^53,
 which Lua holds exactly. Totals and limits can reach 2^63, which Redis holds: Lua keeps these as text and
@@ -21,8 +21,8 @@ from antiphon.limits.windows import BUCKET, BUCKETS
 MICROSECOND = 1_000
 """Nanoseconds."""
 DAY_S = 24 * 3600
-"""Seconds after which an unused key expires; keys of calendar periods after 40 times as long. The ledger
-still knows their usage."""
+"""Seconds until an unused key expires. Keys of calendar periods expire after 40 days. The ledger still has
+the usage."""
 LATE_S = 60
 """Seconds in which a late call of an ended claim can still arrive."""
 TIME = "redis.call('TIME')"
@@ -43,28 +43,30 @@ local function minus(text) return string.sub(text, 1, 1) == '-' and string.sub(t
 local function key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
 local function hashed(kind, id) return key(kind == 'minute' and 'w' or 'p', id) end
 
--- Beginning and end of the period that is now, in seconds: of the two that a limit comes with.
+-- Beginning and end of the current period, in seconds. A limit comes with two periods: one of them is
+-- current.
 local function period(limit)
   local first, second, last = unpack(limit.bounds)
   if now < second * 1000000 then return first, second end
   return second, last
 end
 
--- Billions, and what is left of them.
+-- Splits a number into billions and the remainder.
 local function halves(text)
   local sign = string.sub(text, 1, 1) == '-' and -1 or 1
   local digits = string.match(text, '%d+')
   return sign * (tonumber(string.sub(digits, 1, -10)) or 0), sign * tonumber(string.sub(digits, -9))
 end
 
--- By how much what counts and what is asked are more than a limit: exact but where it is far from it.
+-- How far the used and the requested amount together exceed a limit. Exact unless the difference is very
+-- large.
 local function excess_of(counted, asked, limit)
   local counted_high, counted_low = halves(counted)
   local limit_high, limit_low = halves(limit)
   return (counted_high - limit_high) * 1000000000 + (counted_low - limit_low + asked)
 end
 
--- What counts now, as text.
+-- The used amount, as text.
 local function used(limit)
   local kind, id = limit.kind, limit.id
   if kind == 'running' then
@@ -89,13 +91,13 @@ local function used(limit)
   return redis.call('HGET', hash, 't') or '0'
 end
 
--- Whether what was taken at a place counts now.
+-- Whether the amounts at a place still count.
 local function holds(limit, place)
   if limit.kind == 'minute' then return place >= math.floor(now / BUCKET) - BUCKETS end
   return place == period(limit)
 end
 
--- Counts more, and says where.
+-- Counts an amount, and returns its place.
 local function take(limit, amount)
   local id = limit.id
   if limit.kind == 'minute' then
@@ -103,7 +105,7 @@ local function take(limit, amount)
     local bucket = math.floor(now / BUCKET)
     local newest = tonumber(redis.call('LINDEX', queue, -1) or -1)
     if bucket <= newest then
-      bucket = newest  -- also where the clock was set back: they stay in order
+      bucket = newest  -- the clock was set back: keep the order of the buckets
     else
       redis.call('RPUSH', queue, text(bucket))
       redis.call('EXPIRE', queue, KEPT.minute)
@@ -119,7 +121,7 @@ local function take(limit, amount)
   return begin
 end
 
--- Counts less of what was taken at a place, where it still counts.
+-- Subtracts an amount at a place, if the place still exists.
 local function give(limit, place, amount)
   local hash = hashed(limit.kind, limit.id)
   if redis.call('HEXISTS', hash, text(place)) == 0 then return end
@@ -135,7 +137,7 @@ end
 -- Microseconds until a bucket leaves the window.
 local function left(bucket) return math.max(0, (bucket + BUCKETS + 1) * BUCKET - now) end
 
--- Microseconds until nothing of what counts now counts any more.
+-- Microseconds until the used amount is 0, if nothing more is counted.
 local function reset(limit)
   if limit.kind == 'running' then return 0 end
   if limit.kind == 'minute' then
@@ -146,7 +148,7 @@ local function reset(limit)
   return math.max(0, finish * 1000000 - now)
 end
 
--- Microseconds until so much less counts.
+-- Microseconds until the used amount has fallen by `excess`.
 local function wait(limit, excess)
   if limit.kind == 'running' then return AGAIN end
   if limit.kind ~= 'minute' then return reset(limit) end
@@ -169,8 +171,8 @@ local function keep(id, claim)
   redis.call('SET', key('k', id), cmsgpack.pack(claim), 'EX', CLAIM)
 end
 
--- The limits that ARGV names from a place on, each in eight: id, kind, measure, limit, what is asked, and the
--- beginning of a period, its end, and the end of the next.
+-- Reads limits from ARGV, from index `place` on. Each has eight arguments: id, kind, measure, the limit's
+-- amount, the requested amount, the beginning of a period, its end, and the end of the next period.
 local function limits_from(place)
   local limits = {}
   for at = place, #ARGV, 8 do
@@ -183,7 +185,7 @@ local function limits_from(place)
   return limits
 end
 
--- The numbers of those whose counters have to be made from the ledger first.
+-- Indexes of the limits that have no counter yet. Their counters must first be made from the ledger.
 local function unknown(limits)
   local numbers = {}
   for number, limit in ipairs(limits) do
@@ -209,8 +211,8 @@ local numbers = unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
 return {'stands', standings(limits)}
 """
-"""Arguments: limits. Answers the status of each (used, microseconds until reset), or which have no
-counter."""
+"""Arguments: limits. Answers the status of each limit (used amount, microseconds until reset), or the
+indexes of the limits that have no counter."""
 
 TAKE = """
 local id, step, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -258,9 +260,9 @@ end
 keep(id, claim)
 return {'stands', standings(limits)}
 """
-"""Arguments: claim, step number, lease in milliseconds, and limits. For an open claim these are its limits
-that still exist. Answers as READ_STATUS does. Or it answers which limits have no room, for how long, what the
-claim took of them before its size was known, and the time in Unix milliseconds."""
+"""Arguments: claim, step number, lease in milliseconds, and limits. For an open claim: its limits that still
+exist. Answers as READ_STATUS does, or with refusals and the time in Unix milliseconds. A refusal has the
+index of a limit without room, the wait, and the amount that the claim took before its size was known."""
 
 SETTLE = """
 for at = 1, #ARGV, 5 do
@@ -295,8 +297,8 @@ for at = 1, #ARGV, 5 do
 end
 return 'settled'
 """
-"""Arguments: claims, each with the requests, input tokens, output tokens and cost that it used. A claim that
-is not known is marked as ended, because its TAKE can still arrive on another connection."""
+"""Arguments: claims, each with the requests, input tokens, output tokens and cost that it used. An unknown
+claim is marked as ended, because its TAKE can still arrive on another connection."""
 
 RENEW = """
 for at = 2, #ARGV do
@@ -332,8 +334,9 @@ for at = 3, #ARGV, 2 do
 end
 return 'seeded'
 """
-"""Arguments: a limit, its kind, and pairs of time and amount. The time is in Unix microseconds, earliest
-first, or the beginning of a period. The first caller creates the counter."""
+"""Arguments: a limit, its kind, and pairs of time and amount. For a sliding window the time is in Unix
+microseconds, the earliest first; otherwise it is the beginning of the period. The first caller creates the
+counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +351,7 @@ class Scripts:
 
 
 def build_scripts(time: str = TIME) -> Scripts:
-    """The scripts, with a Lua expression for the time."""
+    """Returns the scripts. `time`: a Lua expression for the current time."""
     constants = {
         "BUCKETS": BUCKETS,
         "BUCKET": BUCKET // MICROSECOND,
@@ -359,4 +362,4 @@ def build_scripts(time: str = TIME) -> Scripts:
     shared = SHARED
     for name, value in constants.items():
         shared = shared.replace(f"%{name}%", str(value))
-    return Scripts(*(shared + each for each in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))
+    return Scripts(*(shared + script for script in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))
