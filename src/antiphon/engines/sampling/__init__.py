@@ -1,14 +1,13 @@
-"""Sampling: from logits to tokens, for all rows of a step at once. Every token engine that leaves the draws
-to Antiphon uses it.
+"""Sampling: draws the tokens of all rows of a step at once. A token engine uses it unless it draws itself.
 
-`sampling_state` contains the state on which the draws of one sequence depend. `sampler` draws. `filters` cuts
-a whole row if the row's largest logits do not suffice. `logits` finds the largest numbers of a row without
-sorting the row, and computes log-probabilities. The result of a row does not depend on the other rows, to the
-last bit.
+`sampling_state` has the state on which the draws of one sequence depend. `sampler` draws. `filters` filters a
+whole row, if the row's largest logits are not enough. `logits` finds the largest logits of a row without
+sorting the row, and computes log-probabilities. The result of a row is the same, to the last bit, whatever
+the other rows are.
 """
 
 from antiphon.engines.sampling.logits import score_prompt
-from antiphon.engines.sampling.sampler import SampledToken, Sampler
+from antiphon.engines.sampling.sampler import DrawnToken, SampledToken, Sampler
 from antiphon.engines.sampling.sampling_state import SamplingState
 
-__all__ = ["SampledToken", "Sampler", "SamplingState", "score_prompt"]
+__all__ = ["DrawnToken", "SampledToken", "Sampler", "SamplingState", "score_prompt"]

@@ -1,20 +1,20 @@
-"""Draws the tokens of a whole step in one call.
+"""Draws the tokens of all rows of a step in one call.
 
-Logit bias, penalties and masks come first, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat
-instead of these four. It processes one block of rows at a time, small enough for the cache. A row's TOP_COUNT
-largest logits decide most filters; if they do not suffice, that row is filtered as a whole. Everything is
-computed row by row or number by number, so a row's token does not depend on the rows beside it.
+Logit bias, penalties and masks come first, then temperature, then min-p, top-k, top-p and typical-p. Mirostat
+replaces these four filters. The sampler processes one block of rows at a time, so that the block fits the
+cache. For most filters, the TOP_COUNT largest logits of a row are enough; otherwise the whole row is
+filtered. No computation combines two rows, so a row's token does not depend on the other rows.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import log2
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.domain.sampling import Sampling
 from antiphon.engines.defects import guard
 from antiphon.engines.sampling.filters import apply_filters, find_typical, keep_only
 from antiphon.engines.sampling.logits import (
@@ -41,64 +41,76 @@ from antiphon.engines.sampling.sampling_state import (
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 TOP_COUNT, LONG_TOP_COUNT = 64, 256
-"""The number of a row's largest logits that are examined first; LONG_TOP_COUNT if top-k exceeds TOP_COUNT."""
+"""How many of a row's largest logits are examined first. LONG_TOP_COUNT applies if top-k is above
+TOP_COUNT."""
 
 SHARED_ALTERNATIVES = 64
-"""The most alternatives of a row for which all rows of a block list as many as the largest request."""
+"""Rows with up to this many alternatives share one search. A row with more alternatives has its own
+search."""
 
 NO_TOKEN = (
     "no token is left that may be drawn: "
     "the constraint, allowed_token_ids, bad_words and min_tokens exclude each other; leave one of them out"
 )
 
-Wide = NDArray[np.float64]
+NO_FILTERS = Sampling()
+
+Doubles = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
 class SampledToken(NamedTuple):
-    """A token and its log-probabilities. It is a tuple for speed, because one is made for each token."""
+    """A token and its log-probabilities. It is a tuple because tuples are created fastest."""
 
     token: int
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
-    """The likeliest (id, log-probability), best first."""
+    """(id, log-probability) of the likeliest tokens, the best first."""
 
 
-RowResult = tuple[SampledToken, float | None] | AntiphonError | None
-"""A row's token with its surprise in bits if Mirostat is on; or the error that ends its sequence."""
+class DrawnToken(NamedTuple):
+    """The token of a row, before the row's state is updated."""
+
+    sampled: SampledToken
+    surprise: float | None
+    """In bits, if Mirostat is on."""
+
+
+RowResult = DrawnToken | AntiphonError | None
+"""A row's token, or the error that ends its sequence; None if the row needs no token."""
 
 
 @dataclass(slots=True)
 class FilterSettings:
-    """The filter settings of a block's rows, one number for each row."""
+    """The filter settings of several rows, as arrays with one number for each row."""
 
     states: list[SamplingState]
-    uniforms: Wide
-    """In [0, 1): the random position in the cumulative distribution."""
+    uniforms: Doubles
+    """Random numbers in [0, 1): positions in the cumulative distribution."""
     inverse_temperatures: Floats
-    """One over the temperature."""
-    min_p: Wide
+    """1 / temperature."""
+    min_p: Doubles
     top_k: NDArray[np.intp]
-    top_p: Wide
+    top_p: Doubles
 
     @classmethod
-    def collect(cls, drawings: list[SamplingState]) -> "FilterSettings":
-        """Builds the arrays of filter options, one entry per row. Mirostat rows use no other filter."""
-        options = [drawing.sampling for drawing in drawings]
-        steered = [drawing.mirostat is not None for drawing in drawings]
-        rows = list(zip(options, steered, strict=True))
+    def from_states(cls, states: list[SamplingState]) -> "FilterSettings":
+        """Builds the arrays from the states of the rows. A row with Mirostat uses no other filter."""
+        uniforms = draw_uniform([state.key for state in states], [state.position for state in states])
+        temperatures = [state.sampling.temperature for state in states]
+        filters = [NO_FILTERS if state.mirostat is not None else state.sampling for state in states]
         return cls(
-            drawings,
-            draw_uniform([drawing.key for drawing in drawings], [drawing.position for drawing in drawings]),
-            np.array([1.0 / option.temperature for option in options], dtype=np.float32),
-            np.array([0.0 if off else option.min_p for option, off in rows]),
-            np.array([0 if off else option.top_k for option, off in rows], dtype=np.intp),
-            np.array([1.0 if off else option.top_p for option, off in rows]),
+            states,
+            uniforms,
+            np.array([1.0 / temperature for temperature in temperatures], dtype=np.float32),
+            np.array([each.min_p for each in filters]),
+            np.array([each.top_k for each in filters], dtype=np.intp),
+            np.array([each.top_p for each in filters]),
         )
 
 
 class Sampler:
-    """Draws for one size of vocabulary; only one thread may use it."""
+    """Draws tokens of one vocabulary. Only one thread may use a sampler."""
 
     def __init__(self, vocabulary: int) -> None:
         self._size = count_chunk_rows(vocabulary)
@@ -106,114 +118,111 @@ class Sampler:
         self._weights = np.empty((self._size, vocabulary), dtype=np.float32)
 
     def draw(
-        self, logits: Floats, drawings: Sequence[SamplingState | None]
+        self, logits: Floats, states: Sequence[SamplingState | None]
     ) -> list[SampledToken | AntiphonError | None]:
-        """Draws the token of each row, or returns the error that ends its sequence. The states note their
-        tokens.
+        """Draws the token of each row, and adds the token to the row's state. Returns the token of each row,
+        or the error that ends the row's sequence.
 
-        `logits`: (rows, vocabulary), the model's own, only read. A state is None for a row whose token is not
-        needed. Raises nothing: a defect in one row becomes an InternalError that names its place, and the
-        other rows keep their tokens.
+        `logits`: (rows, vocabulary), the model's own, only read. `states`: None for a row that needs no
+        token. Raises nothing. A defect in one row becomes an InternalError for this row; the other rows keep
+        their tokens.
         """
-        results = self.choose(logits, drawings)
-        return [note_draw(*each) for each in zip(drawings, results, strict=True)]
+        results = self.draw_without_accepting(logits, states)
+        return [accept_result(state, result) for state, result in zip(states, results, strict=True)]
 
-    def choose(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """Computes the results of `draw` without changing the states: the caller may discard a token, and
-        choose it again."""
+    def draw_without_accepting(
+        self, logits: Floats, states: Sequence[SamplingState | None]
+    ) -> list[RowResult]:
+        """Computes the results of `draw` without changing the states. So the caller can discard a token, and
+        draw the same token again."""
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
-                return self._draw_all(logits, drawings)
-            except Exception:  # noqa: BLE001 - a defect of ours, to be found row by row
+                return self._draw_all(logits, states)
+            except Exception:  # noqa: BLE001 - a defect of this code: drawing row by row shows in which row
                 return [
                     unwrap_single(guard(self._draw_all, logits[row : row + 1], [state]))
-                    for row, state in enumerate(drawings)
+                    for row, state in enumerate(states)
                 ]
 
-    def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """Computes the results of `draw`; the states are not changed yet."""
-        if all(drawing is None or drawing.is_plain for drawing in drawings):
-            return _take_likeliest(logits, drawings)
-        starts = range(0, len(drawings), self._size)
-        return [
-            *chain.from_iterable(
-                self._draw(logits[at : at + self._size], drawings[at : at + self._size]) for at in starts
-            )
-        ]
-
-    def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """Draws one token per row. A row without finite logits, or without a possible token, gets an
-        error."""
-        raw = LogitBlock.from_rows(logits)
-        sound = np.isfinite(raw.tops)
-        states = {row: state for row, state in enumerate(drawings) if state is not None and sound[row]}
-        logprobs = self._get_logprobs(
-            raw, {row: state for row, state in states.items() if state.logprobs is not None}
-        )
-        block = self._apply_changes(
-            raw, {row: state for row, state in states.items() if state.changes_logits}
-        )
-        tokens = self._draw_tokens(block, states)
+    def _draw_all(self, logits: Floats, states: Sequence[SamplingState | None]) -> list[RowResult]:
+        """Computes the results of all rows. Does not change the states."""
+        if all(state is None or state.is_plain for state in states):
+            return _choose_likeliest(logits, states)
         results: list[RowResult] = []
-        for row, drawing in enumerate(drawings):
+        for at in range(0, len(states), self._size):
+            results += self._draw_block(logits[at : at + self._size], states[at : at + self._size])
+        return results
+
+    def _draw_block(self, logits: Floats, states: Sequence[SamplingState | None]) -> list[RowResult]:
+        """Draws the tokens of one block. A row with NaN or without a possible token gets an error."""
+        raw = LogitBlock.from_rows(logits)
+        is_finite = np.isfinite(raw.row_maxima)
+        drawing = {row: state for row, state in enumerate(states) if state is not None and is_finite[row]}
+        reporting = {row: state for row, state in drawing.items() if state.logprobs is not None}
+        changing = {row: state for row, state in drawing.items() if state.changes_logits}
+        logprobs = self._compute_logprobs(raw, reporting)
+        tokens = self._draw_tokens(self._change_logits(raw, changing), drawing)
+        results: list[RowResult] = []
+        for row, state in enumerate(states):
             if row not in tokens:
-                error = InvalidValue(NO_TOKEN) if sound[row] else EngineError(NO_NUMBER)
-                results.append(None if drawing is None else error)
+                error = InvalidValue(NO_TOKEN) if is_finite[row] else EngineError(NO_NUMBER)
+                results.append(None if state is None else error)
                 continue
             token, surprise = tokens[row]
             if row in logprobs:
                 best, alternatives = logprobs[row]
-                below = float(logits[row, token]) - float(raw.tops[row])
-                results.append((SampledToken(token, below + best, alternatives), surprise))
+                logprob = float(logits[row, token]) - float(raw.row_maxima[row]) + best
+                results.append(DrawnToken(SampledToken(token, logprob, alternatives), surprise))
             else:
-                results.append((SampledToken(token), surprise))
+                results.append(DrawnToken(SampledToken(token), surprise))
         return results
 
-    def _get_logprobs(
+    def _compute_logprobs(
         self, raw: LogitBlock, states: dict[int, SamplingState]
     ) -> dict[int, tuple[float, Pairs]]:
-        """For each row that reports log-probabilities, that of its likeliest token and the alternatives."""
+        """Returns the log-probability of the likeliest token, and the alternatives to report, for each row of
+        `states`."""
         if not states:
             return {}
         block = raw.select(np.array([*states], dtype=np.intp))
-        best = compute_top_logprobs(block.rows, block.tops, self._weights)
-        parts = list_alternatives(block, best, list(states.values()))
-        return dict(zip(states, zip(best.tolist(), parts, strict=True), strict=True))
+        best = compute_top_logprobs(block.rows, block.row_maxima, self._weights)
+        alternatives = list_alternatives(block, best, list(states.values()))
+        return dict(zip(states, zip(best.tolist(), alternatives, strict=True), strict=True))
 
-    def _apply_changes(self, raw: LogitBlock, states: dict[int, SamplingState]) -> LogitBlock:
-        """The block with bias, penalties and masks: a copy if there are any."""
+    def _change_logits(self, raw: LogitBlock, states: dict[int, SamplingState]) -> LogitBlock:
+        """Applies bias, penalties and masks to the rows of `states`. Returns a copy if there are such
+        rows."""
         if not states:
             return raw
         rows = self._copied[: len(raw.rows)]
         np.copyto(rows, raw.rows)
-        for row, drawing in states.items():
-            drawing.apply_to(rows[row])
+        for row, state in states.items():
+            state.apply_to(rows[row])
         return LogitBlock.from_rows(rows)
 
     def _draw_tokens(
         self, block: LogitBlock, states: dict[int, SamplingState]
     ) -> dict[int, tuple[int, float | None]]:
-        """Draws the token of each row that has an allowed one, with its surprise if Mirostat is on."""
+        """Returns the token of each row that allows a token, with the token's surprise if Mirostat is on."""
         drawn: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
-        for row, drawing in states.items():
-            if block.tops[row] == -np.inf:
+        for row, state in states.items():
+            if block.row_maxima[row] == -np.inf:
                 continue
-            if drawing.is_greedy or drawing.is_forced:
+            if state.is_greedy or state.is_forced:
                 drawn[row] = int(block.rows[row].argmax()), None
             else:
-                groups.setdefault(choose_top_count(drawing), []).append(row)
-        for length, rows in groups.items():
-            picked = np.array(rows, dtype=np.intp)
-            filters = FilterSettings.collect([states[row] for row in rows])
-            group = _FilterGroup(block.select(picked), filters, self._weights)
-            tokens = group.draw_from_top(length) if length else group.draw_from_all()
+                groups.setdefault(choose_top_count(state), []).append(row)
+        for count, rows in groups.items():
+            settings = FilterSettings.from_states([states[row] for row in rows])
+            group = _FilterGroup(block.select(np.array(rows, dtype=np.intp)), settings, self._weights)
+            tokens = group.draw_from_top(count) if count else group.draw_unfiltered()
             drawn.update(zip(rows, tokens, strict=True))
         return drawn
 
 
-def list_alternatives(block: LogitBlock, best: Wide, states: Sequence[SamplingState]) -> Iterator[Pairs]:
-    """The alternatives to report for each row. `best`: the log-probabilities of the likeliest tokens."""
+def list_alternatives(block: LogitBlock, best: Doubles, states: Sequence[SamplingState]) -> Iterator[Pairs]:
+    """Yields the alternatives to report for each row. `best`: the log-probability of each likeliest token."""
     counts = [0 if state.listed_tokens else state.logprobs or 0 for state in states]
     width = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
     lists = list_likeliest(block, best, width) if width else None
@@ -221,17 +230,17 @@ def list_alternatives(block: LogitBlock, best: Wide, states: Sequence[SamplingSt
         if state.listed_tokens:
             yield pick_logprobs(block, best, row, state.listed_tokens)
         elif count > SHARED_ALTERNATIVES:
-            alone = np.array([row], dtype=np.intp)
-            yield list_likeliest(block.select(alone), best[alone], count)[0]
+            only_row = np.array([row], dtype=np.intp)
+            yield list_likeliest(block.select(only_row), best[only_row], count)[0]
         else:
             yield lists[row][:count] if lists is not None else ()
 
 
-def choose_top_count(drawing: SamplingState) -> int:
-    """The number of a row's largest logits to examine; 0 if nothing is filtered."""
-    sampling = drawing.sampling
-    if drawing.mirostat is not None:
-        return ESTIMATION_TOKENS if drawing.mirostat.version == 1 else TOP_COUNT
+def choose_top_count(state: SamplingState) -> int:
+    """Returns how many of a row's largest logits to examine; 0 if no filter applies."""
+    sampling = state.sampling
+    if state.mirostat is not None:
+        return ESTIMATION_TOKENS if state.mirostat.version == 1 else TOP_COUNT
     filters = (sampling.min_p > 0, sampling.top_k, sampling.top_p < 1, sampling.typical_p < 1)
     if not any(filters):
         return 0
@@ -239,123 +248,135 @@ def choose_top_count(drawing: SamplingState) -> int:
 
 
 class _FilterGroup:
-    """Rows of a block that examine the same number of largest logits."""
+    """Rows for which the same number of largest logits is examined.
 
-    def __init__(self, block: LogitBlock, filters: FilterSettings, buffer: Floats) -> None:
+    A row is decided if no filter keeps a token outside its largest logits.
+    """
+
+    def __init__(self, block: LogitBlock, settings: FilterSettings, buffer: Floats) -> None:
         self._block = block
-        self._settings = filters
+        self._settings = settings
         self._buffer = buffer
 
-    def draw_from_all(self) -> list[tuple[int, float | None]]:
+    def draw_unfiltered(self) -> list[tuple[int, float | None]]:
         """Draws for rows without filters."""
         weights, sums = self._compute_weights(np.arange(len(self._block.rows)))
         return [(token, None) for token in draw_by_columns(weights, sums, self._settings.uniforms).tolist()]
 
-    def draw_from_top(self, length: int) -> list[tuple[int, float | None]]:
-        """Draws for filtered rows, with the surprise in bits where Mirostat is on."""
-        head = self._block.find_top(length)
-        falls = (head.values - self._block.tops[:, None]) * self._settings.inverse_temperatures[:, None]
-        weights = np.exp(falls).astype(np.float64)
-        kept_mask, closed = self._apply_bounds(head, weights)
-        masses: Wide = np.where(kept_mask, weights, 0.0).cumsum(axis=1)[:, -1]
-        opened = np.flatnonzero(~closed)
-        if len(opened):
-            wide, sums = self._compute_weights(opened)
-            masses[opened] = sums[:, -1]
-        decided = self._cut_to_nucleus(kept_mask, closed, weights, masses)
-        self._filter_row_by_row(kept_mask, decided, weights, masses)
-        spots = find_drawn_index(np.where(kept_mask, weights, 0.0), self._settings.uniforms)
-        rows = np.arange(len(spots))
-        tokens, drawn = head.ids[rows, spots], weights[rows, spots]
-        wider = np.flatnonzero(~decided[opened])
-        if len(wider):
-            rows = opened[wider]
-            tokens[rows], drawn[rows] = self._draw_from_whole(rows, select_rows(wide, wider), masses[rows])
+    def draw_from_top(self, count: int) -> list[tuple[int, float | None]]:
+        """Draws for filtered rows. Returns tokens, with the surprise in bits if Mirostat is on."""
+        top = self._block.find_top(count)
+        distances = top.values - self._block.row_maxima[:, None]
+        weights = np.exp(distances * self._settings.inverse_temperatures[:, None]).astype(np.float64)
+        kept_mask, is_bounded = self._apply_bounds(top, weights)
+        masses: Doubles = np.where(kept_mask, weights, 0.0).cumsum(axis=1)[:, -1]
+        unbounded_rows = np.flatnonzero(~is_bounded)
+        if len(unbounded_rows):
+            whole_weights, sums = self._compute_weights(unbounded_rows)
+            masses[unbounded_rows] = sums[:, -1]
+        is_decided = self._apply_top_p(kept_mask, is_bounded, weights, masses)
+        self._filter_row_by_row(kept_mask, is_decided, weights, masses)
+        indices = find_drawn_index(np.where(kept_mask, weights, 0.0), self._settings.uniforms)
+        rows = np.arange(len(indices))
+        tokens, drawn = top.ids[rows, indices], weights[rows, indices]
+        undecided = np.flatnonzero(~is_decided[unbounded_rows])
+        if len(undecided):
+            rows = unbounded_rows[undecided]
+            undecided_weights = select_rows(whole_weights, undecided)
+            tokens[rows], drawn[rows] = self._draw_from_whole_rows(rows, undecided_weights, masses[rows])
         numbers = zip(self._settings.states, drawn.tolist(), masses.tolist(), strict=True)
         surprises = [
             None if state.mirostat is None else log2(mass / weight) for state, weight, mass in numbers
         ]
         return list(zip(tokens.tolist(), surprises, strict=True))
 
-    def _apply_bounds(self, head: TopLogits, weights: Wide) -> tuple[Flags, Flags]:
-        """Applies min-p and top-k to each row's head. Returns the kept tokens, and the rows for which no
-        token outside the head is kept."""
-        filters, length = self._settings, weights.shape[1]
-        counts = np.where(filters.top_k > 0, np.minimum(filters.top_k, head.found), head.found)
-        kept_mask = (np.arange(length) < counts[:, None]) & (weights >= filters.min_p[:, None])
-        exhausted = (head.found < length) | (length == self._block.rows.shape[1])
-        bounded = (filters.top_k > 0) & (filters.top_k <= length)
-        return kept_mask, exhausted | bounded | (weights[:, -1] < filters.min_p)
+    def _apply_bounds(self, top: TopLogits, weights: Doubles) -> tuple[Flags, Flags]:
+        """Applies min-p and top-k to the largest logits. Returns which of them are kept, and which rows are
+        decided by this."""
+        settings, length = self._settings, weights.shape[1]
+        counts = np.where(settings.top_k > 0, np.minimum(settings.top_k, top.counts), top.counts)
+        kept_mask = (np.arange(length) < counts[:, None]) & (weights >= settings.min_p[:, None])
+        has_no_more = (top.counts < length) | (length == self._block.rows.shape[1])
+        is_within_top_k = (settings.top_k > 0) & (settings.top_k <= length)
+        return kept_mask, has_no_more | is_within_top_k | (weights[:, -1] < settings.min_p)
 
-    def _cut_to_nucleus(self, kept_mask: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
-        """Cuts the kept tokens to the nucleus. Returns the rows for which no token outside the head is
-        kept."""
-        filters = self._settings
+    def _apply_top_p(self, kept_mask: Flags, is_bounded: Flags, weights: Doubles, masses: Doubles) -> Flags:
+        """Removes tokens beyond top-p from `kept_mask`. Returns which rows are decided now. `is_bounded`: the
+        rows that min-p and top-k decided."""
+        settings = self._settings
         sums = np.where(kept_mask, weights, 0.0).cumsum(axis=1)
-        needed = filters.top_p * masses
-        narrow = filters.top_p < 1
-        kept_mask &= (sums - weights < needed[:, None]) | ~narrow[:, None]
+        needed = settings.top_p * masses
+        has_top_p = settings.top_p < 1
+        kept_mask &= (sums - weights < needed[:, None]) | ~has_top_p[:, None]
         kept_mask[:, 0] = True
-        unbounded = (filters.min_p == 0) & (filters.top_k == 0)
-        decided: Flags = closed | (narrow & unbounded & (sums[:, -1] >= needed))
-        return decided
+        has_only_top_p = has_top_p & (settings.min_p == 0) & (settings.top_k == 0)
+        is_decided: Flags = is_bounded | (has_only_top_p & (sums[:, -1] >= needed))
+        return is_decided
 
-    def _filter_row_by_row(self, kept_mask: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
-        """Applies typical-p and Mirostat, row by row."""
-        for row, drawing in enumerate(self._settings.states):
-            steering, typical = drawing.mirostat, drawing.sampling.typical_p
-            if steering is not None:
-                decided[row] |= self._apply_mirostat(
-                    steering, kept_mask[row], weights[row], float(masses[row])
+    def _filter_row_by_row(
+        self, kept_mask: Flags, is_decided: Flags, weights: Doubles, masses: Doubles
+    ) -> None:
+        """Applies typical-p and Mirostat. Updates `kept_mask` and `is_decided`."""
+        for row, state in enumerate(self._settings.states):
+            mirostat, typical_p = state.mirostat, state.sampling.typical_p
+            if mirostat is not None:
+                is_decided[row] |= self._apply_mirostat(
+                    mirostat, kept_mask[row], weights[row], float(masses[row])
                 )
-            elif typical < 1 and decided[row]:
+            elif typical_p < 1 and is_decided[row]:
                 candidates = np.flatnonzero(kept_mask[row])
                 kept_mask[row] = False
-                kept_mask[row, candidates[find_typical(weights[row, candidates], typical)]] = True
+                kept_mask[row, candidates[find_typical(weights[row, candidates], typical_p)]] = True
 
     def _apply_mirostat(
-        self, steering: MirostatThreshold, kept_mask: Flags, weights: Wide, mass: float
+        self, mirostat: MirostatThreshold, kept_mask: Flags, weights: Doubles, mass: float
     ) -> bool:
-        """Cuts a row's head by Mirostat. Returns whether the cut is within the head."""
-        if steering.version == 1:
-            count = steering.count_kept(weights, self._block.rows.shape[1])
+        """Removes tokens beyond Mirostat's threshold from a row of `kept_mask`. Returns whether the row is
+        decided."""
+        if mirostat.version == 1:
+            count = mirostat.count_kept(weights, self._block.rows.shape[1])
             kept_mask[count:] = False
             return count <= len(weights)
-        least = steering.find_min_weight(mass)
-        kept_mask &= weights >= least
+        min_weight = mirostat.find_min_weight(mass)
+        kept_mask &= weights >= min_weight
         kept_mask[0] = True
-        return bool(weights[-1] < least)
+        return bool(weights[-1] < min_weight)
 
-    def _draw_from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
-        """Draws tokens of the rows whose heads do not decide the filters; also returns their weights. It
-        filters the rows' `weights` in place."""
-        for row, each, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
-            drawing = self._settings.states[row]
-            if drawing.mirostat is None:
-                apply_filters(drawing.sampling, each)
-            elif drawing.mirostat.version == 1:
-                best = -np.sort(-each[find_largest(each, min(ESTIMATION_TOKENS, len(each)))]).astype(
-                    np.float64
-                )
-                keep_only(each, find_largest(each, drawing.mirostat.count_kept(best, len(each))))
+    def _draw_from_whole_rows(self, rows: Rows, weights: Floats, masses: Doubles) -> tuple[Rows, Floats]:
+        """Draws for rows that their largest logits do not decide. Returns the tokens and their weights.
+        Filters `weights`, the whole rows, in place."""
+        for row, row_weights, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
+            state = self._settings.states[row]
+            if state.mirostat is None:
+                apply_filters(state.sampling, row_weights)
+            elif state.mirostat.version == 1:
+                largest = find_largest(row_weights, min(ESTIMATION_TOKENS, len(row_weights)))
+                descending = -np.sort(-row_weights[largest]).astype(np.float64)
+                count = state.mirostat.count_kept(descending, len(row_weights))
+                keep_only(row_weights, find_largest(row_weights, count))
             else:
-                np.multiply(each, each >= drawing.mirostat.find_min_weight(mass), out=each)
+                is_kept = row_weights >= state.mirostat.find_min_weight(mass)
+                np.multiply(row_weights, is_kept, out=row_weights)
         sums = sum_columns(weights).cumsum(axis=1, dtype=np.float64)
         tokens = draw_by_columns(weights, sums, self._settings.uniforms[rows])
         return tokens, weights[np.arange(len(rows)), tokens]
 
-    def _compute_weights(self, picked: Rows) -> tuple[Floats, Wide]:
-        """The weights of these rows, 1 for the likeliest token, and the running sums of their columns."""
-        block = self._block.select(picked)
-        weights = np.subtract(block.rows, block.tops[:, None], out=self._buffer[: len(picked)])
-        weights *= select_rows(self._settings.inverse_temperatures, picked)[:, None]
+    def _compute_weights(self, indices: Rows) -> tuple[Floats, Doubles]:
+        """Returns the weights of these rows, and the running sums of the rows' columns. The weight of the
+        likeliest token is 1."""
+        block = self._block.select(indices)
+        weights = np.subtract(block.rows, block.row_maxima[:, None], out=self._buffer[: len(indices)])
+        weights *= select_rows(self._settings.inverse_temperatures, indices)[:, None]
         np.exp(weights, out=weights)
         return weights, sum_columns(weights).cumsum(axis=1, dtype=np.float64)
 
 
-def draw_by_columns(weights: Floats, sums: Wide, fractions: Wide) -> NDArray[np.intp]:
-    """Returns an id per row: the first, column by column, at which the running sum exceeds the row's
-    fraction of the total. `sums`: running sums of the columns."""
+def draw_by_columns(weights: Floats, sums: Doubles, fractions: Doubles) -> NDArray[np.intp]:
+    """Returns the drawn id of each row: the first id, column by column, where the running sum of the weights
+    exceeds a fraction of the total.
+
+    `sums`: running sums of the columns. `fractions`: one for each row.
+    """
     width, columns = weights.shape[1], sums.shape[1]
     targets = np.minimum(fractions * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
     column = (sums <= targets[:, None]).sum(axis=1)
@@ -370,36 +391,37 @@ def draw_by_columns(weights: Floats, sums: Wide, fractions: Wide) -> NDArray[np.
     return tokens
 
 
-def find_drawn_index(weights: Wide, fractions: Wide) -> NDArray[np.intp]:
-    """For each row, the index at which the running sum exceeds this fraction of the total."""
+def find_drawn_index(weights: Doubles, fractions: Doubles) -> NDArray[np.intp]:
+    """Returns for each row the first index where the running sum exceeds a fraction of the total."""
     sums = weights.cumsum(axis=1)
     targets = np.minimum(fractions * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
-    spots: NDArray[np.intp] = (sums <= targets[:, None]).sum(axis=1)
-    return spots
+    indices: NDArray[np.intp] = (sums <= targets[:, None]).sum(axis=1)
+    return indices
 
 
-def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-    """Takes the greedy tokens of rows that need nothing else."""
+def _choose_likeliest(logits: Floats, states: Sequence[SamplingState | None]) -> list[RowResult]:
+    """Returns the likeliest token of each row, for rows that need nothing else."""
     tokens = logits.argmax(axis=1)
-    sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
+    finite = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
     results: list[RowResult] = []
-    for drawing, token, good in zip(drawings, tokens.tolist(), sound, strict=True):
-        if drawing is None:
+    for state, token, is_finite in zip(states, tokens.tolist(), finite, strict=True):
+        if state is None:
             results.append(None)
         else:
-            results.append((SampledToken(token), None) if good else EngineError(NO_NUMBER))
+            results.append(DrawnToken(SampledToken(token), None) if is_finite else EngineError(NO_NUMBER))
     return results
 
 
-def note_draw(drawing: SamplingState | None, result: RowResult) -> SampledToken | AntiphonError | None:
-    """Adds the token to the state. Returns the token or the error."""
-    if drawing is None or not isinstance(result, tuple):
-        return None if isinstance(result, tuple) else result
-    drawn, surprise = result
-    error = guard(drawing.accept, drawn.token, surprise)
-    return drawn if error is None else error
+def accept_result(state: SamplingState | None, result: RowResult) -> SampledToken | AntiphonError | None:
+    """Adds the token of a row to the row's state. Returns the token, or the error of the row."""
+    if not isinstance(result, DrawnToken):
+        return result
+    if state is None:
+        return None
+    error = guard(state.accept, result.sampled.token, result.surprise)
+    return result.sampled if error is None else error
 
 
 def unwrap_single(results: list[RowResult] | AntiphonError) -> RowResult:
-    """The result of a single row."""
+    """Returns the result of the only row."""
     return results if isinstance(results, AntiphonError) else results[0]

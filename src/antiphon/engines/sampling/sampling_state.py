@@ -1,8 +1,9 @@
 """The state on which the draws of one sequence depend: its bans, penalties, Mirostat threshold and random
 numbers.
 
-A state is made once and changes only when its sequence draws a token, so it survives preemption. It computes
-nothing over the vocabulary: in a row of logits it changes only the tokens that its settings name.
+A state is made once for a sequence and changes only when the sequence draws a token, so it survives
+preemption. It never walks the whole vocabulary. In a row of logits it changes only tokens that the settings
+name.
 """
 
 from collections import deque
@@ -21,7 +22,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 ESTIMATION_TOKENS = 100
-"""The number of likeliest tokens from which version 1 estimates the exponent of Zipf's law."""
+"""How many of the likeliest tokens version 1 uses to estimate the exponent of Zipf's law."""
 
 VERSIONS = (1, 2)
 
@@ -36,7 +37,7 @@ class MirostatThreshold:
             raise InvalidValue("Mirostat has the versions 1 and 2", param="mirostat_mode")
         if not 0 < options.target < float("inf"):
             raise InvalidValue(
-                "mirostat_target is the surprise to hold, in bits; it must be above 0",
+                "mirostat_target is the surprise to keep, in bits; it must be above 0",
                 param="mirostat_target",
             )
         if not 0 <= options.rate <= 1:
@@ -47,28 +48,28 @@ class MirostatThreshold:
         self.threshold = 2.0 * options.target
 
     def find_min_weight(self, mass: float) -> float:
-        """Version 2: the smallest weight whose surprise is within the threshold. `mass` is the sum of the
-        weights."""
+        """For version 2: returns the smallest weight whose surprise is within the threshold. `mass`: the sum
+        of the weights."""
         return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
     def count_kept(self, best: NDArray[np.float64], vocabulary: int) -> int:
-        """Version 1: the number of likeliest tokens to keep, by Zipf's law fitted to the best weights in
-        descending order."""
+        """For version 1: returns how many of the likeliest tokens to keep, by Zipf's law. `best`: the largest
+        weights, in descending order."""
         best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
         if len(best) < 2:
             return 1
         ranks = np.arange(1, len(best) + 1, dtype=np.float64)
-        steps, falls = np.log(ranks[1:] / ranks[:-1]), np.log(best[:-1] / best[1:])
-        exponent = float((steps * falls).sum() / (steps * steps).sum())
-        bits = max(self.threshold, 0.0) * log(2.0)
+        rank_steps, weight_steps = np.log(ranks[1:] / ranks[:-1]), np.log(best[:-1] / best[1:])
+        exponent = float((rank_steps * weight_steps).sum() / (rank_steps * rank_steps).sum())
+        nats = max(self.threshold, 0.0) * log(2.0)
         if exponent <= 0:
             return vocabulary  # all weights are equal, so there is no tail to cut
         excess = exponent - 1.0
-        # (excess * 2^limit / (1 - vocabulary^-excess)) ^ (1 / exponent), by logarithms; the limit if excess
-        # is 0
+        # By logarithms: (excess * 2^threshold / (1 - vocabulary^-excess)) ^ (1 / exponent). For an excess of
+        # 0, this is the mathematical limit.
         scale = log(vocabulary) if abs(excess) < 1e-9 else (1.0 - vocabulary**-excess) / excess
-        size = (bits - log(scale)) / exponent
-        return vocabulary if size > log(vocabulary) else max(1, round(exp(size)))
+        log_size = (nats - log(scale)) / exponent
+        return vocabulary if log_size > log(vocabulary) else max(1, round(exp(log_size)))
 
     def observe(self, surprise: float) -> None:
         """Moves the threshold after a token with this surprise in bits."""
@@ -76,8 +77,8 @@ class MirostatThreshold:
 
 
 class BannedSequences:
-    """Token sequences that one output must not contain. `add` extends the output. Each step examines only the
-    sequences whose last token but one was just drawn."""
+    """Token sequences that one output must not contain. `add` extends the output. `find_banned` looks only at
+    the sequences in which the latest token comes before the last."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each sequence has at least one token."""
@@ -98,34 +99,37 @@ class BannedSequences:
         self._output.append(token)
 
     def find_banned(self) -> Ids:
-        """The tokens that would complete a banned sequence now; some may appear twice."""
+        """Returns the tokens that would complete a banned sequence now. A token can occur twice."""
         candidates = self._after.get(self._output[-1], ()) if self._output else ()
         if not candidates:
             return self._always
         output = tuple(self._output)
-        ended = [last for before, last in candidates if output[-len(before) :] == before]
-        return np.concatenate((self._always, np.array(ended, dtype=np.intp))) if ended else self._always
+        completing = [last for before, last in candidates if output[-len(before) :] == before]
+        return (
+            np.concatenate((self._always, np.array(completing, dtype=np.intp)))
+            if completing
+            else self._always
+        )
 
 
 MAX_GREEDY_TEMPERATURE = 1e-5
-"""The highest temperature at which the likeliest token is taken: dividing by a smaller one overflows, and
-would give the same token."""
+"""At this temperature and below, the likeliest token is taken. Division by a lower temperature would
+overflow, and a draw would give the same token."""
 
 MAX_LOGIT = np.float32(1e30)
-"""No bias or penalty lifts a logit above this, so that differences of logits stay numbers."""
+"""No bias or penalty raises a logit above this. Otherwise a difference of two logits could be NaN."""
 
 FIRST_CAPACITY = 64
-"""The number of tokens beyond the prompt's for which a table of occurrences has room at first. The room
-doubles as needed."""
+"""How many output tokens the first arrays of TokenPenalties can hold. The arrays double when they are
+full."""
 
 
 class TokenPenalties:
-    """The tokens of prompt and output, with the penalty of each token. The logits of other tokens do not
-    change."""
+    """The penalties of the tokens in prompt and output. The logits of other tokens do not change."""
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
         prompt_tokens = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
-        self._places = {token: index for index, token in enumerate(prompt_tokens)}
+        self._indices = {token: index for index, token in enumerate(prompt_tokens)}
         self._ids: Ids = np.array([*prompt_tokens, *[0] * FIRST_CAPACITY], dtype=np.intp)
         self._costs: Floats = np.zeros(len(self._ids), dtype=np.float32)
         """The presence and frequency penalties of the token at the same index."""
@@ -133,12 +137,12 @@ class TokenPenalties:
         self._frequency = sampling.frequency_penalty
         self._counts: dict[int, int] = {}
         """The occurrences of each token in the output."""
-        self._above = np.float32(1.0 / sampling.repetition_penalty)
-        self._below = np.float32(sampling.repetition_penalty)
+        self._factor_above_0 = np.float32(1.0 / sampling.repetition_penalty)
+        self._factor_below_0 = np.float32(sampling.repetition_penalty)
 
     def add(self, token: int) -> None:
         """Counts one more token of the output."""
-        index = self._places.setdefault(token, len(self._places))
+        index = self._indices.setdefault(token, len(self._indices))
         if index == len(self._ids):
             self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
             self._costs = np.concatenate((self._costs, np.zeros_like(self._costs)))
@@ -147,24 +151,25 @@ class TokenPenalties:
         self._costs[index] = self._presence + self._frequency * count
 
     def penalise(self, row: Floats) -> None:
-        """Applies the penalties to the logits of the tokens that occurred."""
-        ids = self._ids[: len(self._places)]
+        """Applies the penalties to a row of logits, in place."""
+        ids = self._ids[: len(self._indices)]
         values = row[ids]
-        if self._below != 1:
-            values *= np.where(values > 0, self._above, self._below)
+        if self._factor_below_0 != 1:
+            values *= np.where(values > 0, self._factor_above_0, self._factor_below_0)
         values -= self._costs[: len(ids)]
         row[ids] = np.minimum(values, MAX_LOGIT)
 
 
 @dataclass(slots=True, eq=False)
 class SamplingState:
-    """The state on which the draws of one sequence depend. Raises InvalidValue for parameters that do not fit
-    this vocabulary."""
+    """The state on which the draws of one sequence depend. Raises InvalidValue for parameters that are
+    invalid for this vocabulary."""
 
     sampling: Sampling
     choice: int
     logprobs: int | None
-    """None: no log-probabilities. k: those of the drawn token and of the k likeliest."""
+    """How many of the likeliest tokens are reported with their log-probabilities, besides the drawn token.
+    None reports nothing."""
     prompt: InitVar[Sequence[int]]
     ends: InitVar[Iterable[int]]
     """The model's end-of-generation tokens."""
@@ -175,7 +180,7 @@ class SamplingState:
     """Tokens whose log-probabilities are reported instead of the k likeliest."""
 
     position: int = field(init=False, default=0)
-    """The number of tokens drawn so far, which is the position of the next draw."""
+    """How many tokens were drawn; this is the position of the next draw."""
     key: int = field(init=False, default=0)
     """A 64-bit hash of seed and choice."""
     is_greedy: bool = field(init=False, default=False)
@@ -184,7 +189,7 @@ class SamplingState:
     mask: NDArray[np.bool_] | None = field(init=False, default=None)
     """The tokens that a constraint allows in the next draw, one flag for each id; set before each draw."""
     is_forced: bool = field(init=False, default=False)
-    """Whether the mask allows one token only, so that nothing is drawn."""
+    """Whether the mask allows only one token."""
     _penalties: TokenPenalties | None = field(init=False, default=None)
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
     _allowed: Ids | None = field(init=False, default=None)
@@ -192,14 +197,14 @@ class SamplingState:
     _always_changes: bool = field(init=False, default=False)
     """Whether logit bias, penalties, or allowed or banned tokens apply to every draw."""
     _early_ends: Ids | None = field(init=False, default=None)
-    """Tokens that may not be drawn before `min_tokens`."""
+    """Tokens that must not be drawn before `min_tokens`."""
 
     def __post_init__(
         self, prompt: Sequence[int], ends: Iterable[int], stops: Iterable[int], vocabulary: int
     ) -> None:
         sampling = self.sampling
         require_valid_sampling(sampling, vocabulary)
-        require_known("logprob_token_ids", self.listed_tokens, vocabulary)
+        require_token_ids("logprob_token_ids", self.listed_tokens, vocabulary)
         self.key = hash_seed(sampling.seed, self.choice)
         self.is_greedy = sampling.temperature <= MAX_GREEDY_TEMPERATURE or (
             sampling.top_k == 1 and sampling.mirostat is None
@@ -214,8 +219,8 @@ class SamplingState:
             self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
         if sampling.banned:
             self._bans = BannedSequences(sampling.banned)
-        lasting = (self._penalties, self._bias, self._allowed, self._bans)
-        self._always_changes = any(one is not None for one in lasting)
+        changes = (self._penalties, self._bias, self._allowed, self._bans)
+        self._always_changes = any(change is not None for change in changes)
         if sampling.min_tokens > 0:
             early = {*stops} if sampling.ignore_eos else {*stops, *ends}
             early_tokens = [token for token in sorted(early) if 0 <= token < vocabulary]
@@ -229,23 +234,23 @@ class SamplingState:
         return self._always_changes or self._early_ends is not None or self.mask is not None
 
     def may_forbid(self, tokens: Sequence[int]) -> bool:
-        """Whether one of the next tokens may be forbidden. Then each must be drawn, even if a constraint
-        allows no other token."""
+        """Whether the settings can forbid one of these next tokens. Then the tokens must be drawn one by one,
+        even if a constraint allows no others."""
         if self._bans is not None or self._allowed is not None:
             return True
-        early = (
-            tokens[: max(self.sampling.min_tokens - self.position, 0)] if self._early_ends is not None else ()
-        )
-        return self._early_ends is not None and bool(np.isin(early, self._early_ends).any())
+        if self._early_ends is None:
+            return False
+        early = tokens[: max(self.sampling.min_tokens - self.position, 0)]
+        return bool(np.isin(early, self._early_ends).any())
 
     @property
     def is_plain(self) -> bool:
-        """Whether the next draw takes the model's likeliest token and reports nothing about it."""
+        """Whether the next draw is the model's likeliest token, without log-probabilities."""
         return self.is_greedy and self.logprobs is None and not self.changes_logits
 
     def apply_to(self, row: Floats) -> None:
-        """Applies logit bias, penalties and masks to a row, in place. Masks come last, so that nothing is
-        added to an infinity. The order does not change the result."""
+        """Applies logit bias, penalties and masks to a row, in place. Masks come last, because nothing must
+        be added to -infinity."""
         if self._bias is not None:
             ids, values = self._bias
             row[ids] += values
@@ -263,7 +268,7 @@ class SamplingState:
             row[~self.mask] = -np.inf
 
     def accept(self, token: int, surprise: float | None = None) -> None:
-        """Notes the drawn token, and its surprise in bits if Mirostat is on."""
+        """Records the drawn token. `surprise`: in bits, if Mirostat is on."""
         self.position += 1
         if self._penalties is not None:
             self._penalties.add(token)
@@ -275,7 +280,7 @@ class SamplingState:
 
 def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
     """Raises InvalidValue for a value outside its valid range. A dialect may allow a smaller range."""
-    wrong = {
+    invalid = {
         "temperature": not 0 <= sampling.temperature < float("inf"),
         "top_p": not 0 <= sampling.top_p <= 1,
         "typical_p": not 0 <= sampling.typical_p <= 1,
@@ -288,8 +293,8 @@ def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
         "allowed_token_ids": sampling.allowed_token_ids is not None and not sampling.allowed_token_ids,
         "banned": not all(sampling.banned),
     }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
+    for name, is_invalid in invalid.items():
+        if is_invalid:
             raise InvalidValue(f"{name} is {getattr(sampling, name)!r}, which has no meaning", param=name)
     biased = [token for token, _ in sampling.logit_bias]
     banned = [token for tokens in sampling.banned for token in tokens]
@@ -299,10 +304,10 @@ def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
         ("banned", banned),
     )
     for name, tokens in named_values:
-        require_known(name, tokens, vocabulary)
+        require_token_ids(name, tokens, vocabulary)
 
 
-def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
+def require_token_ids(name: str, tokens: Iterable[int], vocabulary: int) -> None:
     """Raises InvalidValue for an id outside the vocabulary."""
     for token in tokens:
         if not 0 <= token < vocabulary:
@@ -313,7 +318,7 @@ def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
 
 
 def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
-    """Token ids and the bias of each; several biases of one token are added."""
+    """Returns token ids and their biases. Several biases of one token are added."""
     sums: dict[int, float] = {}
     for token, value in biases:
         sums[token] = sums.get(token, 0.0) + value
@@ -325,7 +330,7 @@ def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
 # --- randomness
 
 STRIDE = np.uint64(0x9E3779B97F4A7C15)
-FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
 
 
@@ -336,9 +341,10 @@ def hash_seed(seed: int, choice: int) -> int:
 
 
 def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Numbers in [0, 1). Each number depends only on its key and position: it is the number at that position
-    of the SplitMix64 generator (Steele and others, 2014) started at the key."""
+    """Returns numbers in [0, 1), one for each key. Each number depends only on its key and position. The
+    generator is SplitMix64 (Steele and others, 2014), started at the key.
+    """
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
-    state = (state ^ (state >> S30)) * FIRST
-    state = (state ^ (state >> S27)) * SECOND
+    state = (state ^ (state >> S30)) * FIRST_FACTOR
+    state = (state ^ (state >> S27)) * SECOND_FACTOR
     return ((state ^ (state >> S31)) >> S11).astype(np.float64) * 2.0**-53

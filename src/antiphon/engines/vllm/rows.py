@@ -16,7 +16,7 @@ from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.guide import Guide
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.defects import guard
-from antiphon.engines.sampling import Sampler, SamplingState
+from antiphon.engines.sampling import DrawnToken, Sampler, SamplingState
 from antiphon.engines.vllm.row_request import RowRequest
 from antiphon.errors import AntiphonError
 
@@ -157,15 +157,16 @@ class RowTable:
                     self._fail(row, error)
         if self._sampler is None:
             self._sampler = Sampler(self.vocabulary)
-        results = self._sampler.choose(logits, [None if row.has_failed else row.state for row in rows])
+        results = self._sampler.draw_without_accepting(
+            logits, [None if row.has_failed else row.state for row in rows]
+        )
         tokens: list[int] = []
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, AntiphonError):
                 self._fail(row, result)
-            if isinstance(result, tuple):
-                sampled, surprise = result
-                row.chosen = (sampled.token, surprise)
-                tokens.append(sampled.token)
+            if isinstance(result, DrawnToken):
+                row.chosen = (result.sampled.token, result.surprise)
+                tokens.append(result.sampled.token)
             else:
                 tokens.append(FILLER)
         return tokens
