@@ -224,7 +224,7 @@ def _paged(row: PageRow) -> str:
 def _needs() -> list[str]:
     """What the words of the column mean."""
     lines = ["", "What a field needs to act; where it is missing the field is refused by name:", ""]
-    return [*lines, *(f"- {need}: {need.explained}" for need in Need if need is not Need.NOTHING)]
+    return [*lines, *(f"- {need}: {need.explanation}" for need in Need if need is not Need.NOTHING)]
 
 
 def _need(row: RequestField) -> str:

@@ -45,7 +45,7 @@ class ValidationProblem:
         return self.text.startswith("Invalid enum value")
 
     @property
-    def expected(self) -> str:
+    def expected_value(self) -> str:
         """The expected value, as in `a number of at most 2`."""
         match = EXPECTED.match(self.text)
         if match is None:

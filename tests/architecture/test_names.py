@@ -11,7 +11,7 @@ ALLOWED_DUPLICATES: dict[str, str] = {}
 LONGEST_TEST_NAME = 60
 
 
-def test_no_function_or_module_is_a_bare_participle():
+def test_no_function_property_or_module_is_a_bare_participle():
     expect_none(line for module in modules() for line in participles(module))
 
 
@@ -39,9 +39,12 @@ def test_a_participle_is_told_from_a_verb():
 
 
 def test_findings_are_found():
-    properties = "class A:\n    @property\n    def used(self): ...\n    def told(self): ...\n"
+    properties = "class A:\n    @property\n    def used(self): ...\n    @override\n    def told(self): ...\n"
     text = properties + "def load(): ...\nclass A: ...\n"
     module, other = Module("antiphon.keyed", text), Module("antiphon.x", "class B: ...\nclass A: ...\n")
-    assert len(list(participles(module))) == 2
+    assert [line.rpartition(": ")[2] for line in participles(module)] == [
+        "antiphon.keyed is named by a participle",
+        "a property is a noun",
+    ]
     assert class_names((module, other)).keys() == {"A", "B"}
     assert duplicates((module, other)) == {"A": ["antiphon.keyed", "antiphon.keyed", "antiphon.x"]}

@@ -31,22 +31,28 @@ def is_participle(name: str) -> bool:
 
 
 def participles(module: Module) -> Iterator[str]:
-    """Functions, methods and the module itself, that a bare participle names. A property may have one."""
+    """Functions, methods, properties and the module itself, that a bare participle names. What an interface
+    asks for by name is none of its own."""
     if is_participle(module.name.rsplit(".", 1)[-1]):
         yield f"{module.name} is named by a participle"
     for function in module.functions:
-        if is_participle(function.name) and not is_property(function):
-            yield module.at(function, f"{function.name} is a participle: a function is a verb")
+        if is_participle(function.name) and "override" not in list_marks(function):
+            kind = "a property is a noun" if is_property(function) else "a function is a verb"
+            yield module.at(function, f"{function.name} is a participle: {kind}")
 
 
 def is_property(function: Function) -> bool:
-    """Whether it is read like a value. What an interface asks for by name is none of its own."""
-    names = {
+    """Whether it is read like a value."""
+    return bool(list_marks(function) & {"property", "cached_property", "setter"})
+
+
+def list_marks(function: Function) -> set[str]:
+    """The names of its decorators, without their modules."""
+    return {
         mark.attr if isinstance(mark, ast.Attribute) else mark.id
         for mark in function.decorator_list
         if isinstance(mark, ast.Name | ast.Attribute)
     }
-    return bool(names & {"property", "cached_property", "setter", "override"})
 
 
 def class_names(modules: tuple[Module, ...]) -> dict[str, list[str]]:

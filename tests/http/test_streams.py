@@ -259,7 +259,7 @@ async def test_what_is_put_in_one_turn_is_written_at_once():
     writer, sent, _ = writing(Paused())
     await writer.put(b"a")
     await writer.put(b"b")
-    assert sent == [] and not writer.begun
+    assert sent == [] and not writer.has_begun
     await asyncio.sleep(0)
     assert sent == ["http.response.start", b"ab"]
     await writer.close(b"c")

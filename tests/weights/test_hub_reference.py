@@ -11,9 +11,9 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 def test_a_reference_is_read_and_written_the_same():
     plain = parse("hf:ada/tiny-GGUF:Q4/tiny.Q4_K_M.gguf")
     assert plain == Reference("ada/tiny-GGUF", "Q4/tiny.Q4_K_M.gguf", "main")
-    assert plain.name == "tiny.Q4_K_M" and not plain.pinned
+    assert plain.name == "tiny.Q4_K_M" and not plain.is_pinned
     pinned = parse(f"hf:ada/tiny-GGUF@{COMMIT}:tiny.GGUF")
-    assert pinned.revision == COMMIT and pinned.pinned
+    assert pinned.revision == COMMIT and pinned.is_pinned
     request = parse("hf:ada/tiny-GGUF@refs/pr/1:tiny.gguf")
     assert request.revision == "refs/pr/1"
     for text in (str(plain), str(pinned), str(request)):

@@ -49,7 +49,7 @@ class FairQueue(Generic[Q]):
 
     def __init__(self, policy: QueueBounds, waiting: str = "requests", pace: float = 0.0) -> None:
         """`waiting`: the items' name in errors. `pace`: seconds between two ends, while none are known."""
-        self.refused = 0
+        self.refusal_count = 0
         """Number of refusals so far."""
         self._policy = policy
         self._what = waiting
@@ -72,14 +72,14 @@ class FairQueue(Generic[Q]):
         not wait."""
         mine, policy = len(self._lines.get(item.actor, ())), self._policy
         if self._count >= policy.queue + free:
-            self.refused += 1
+            self.refusal_count += 1
             return EngineBusy(
                 "The server is currently overloaded, please try again later: no more than "
                 f"{policy.queue:,} {self._what} may wait",
                 retry_after=self._retry_after(self._count, now),
             )
         if mine >= policy.queue_per_actor + free:
-            self.refused += 1
+            self.refusal_count += 1
             return Overloaded(
                 f"no more than {policy.queue_per_actor:,} {self._what} of yours may wait; wait for some of "
                 "them to end",

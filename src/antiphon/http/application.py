@@ -59,7 +59,7 @@ class ResponseState:
         self.status = LEFT
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the response has begun."""
         return self.status is not LEFT
 
@@ -162,7 +162,7 @@ class Application:
         except ClientLeft:
             raise
         except Exception as problem:
-            if not writer.begun:
+            if not writer.has_begun:
                 raise
             last = self._break_off(stream, to_api_error(problem, request.id), request)
         finally:
@@ -189,7 +189,7 @@ class Application:
         if request.span is not None:
             refuse_request(request.span, error, dialect.status(error))
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
-        if not state.begun:
+        if not state.has_begun:
             headers = build_limit_headers(request.progress.limit_statuses)
             headers += dialect.error_headers(error, self._edge.clock.wall())
             await send_error(send, dialect, error, request, headers)

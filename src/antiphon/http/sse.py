@@ -52,7 +52,7 @@ class EventWriter:
         "_size",
         "_step",
         "_timer",
-        "begun",
+        "has_begun",
     )
 
     def __init__(
@@ -65,7 +65,7 @@ class EventWriter:
     ) -> None:
         """`headers` returns further headers of the response. The writer calls it when the response begins.
         `keep_alive` fills a silence."""
-        self.begun = False
+        self.has_begun = False
         """Whether the response has begun."""
         self._send = send
         self._connection = connection
@@ -99,7 +99,7 @@ class EventWriter:
         self._stop_flushing()
         self._parts.append(part)
         try:
-            if not self.begun:
+            if not self.has_begun:
                 await self._send(self._build_start())
             await self._send({"type": "http.response.body", "body": self._take_parts(), "more_body": False})
         finally:
@@ -116,7 +116,7 @@ class EventWriter:
         self._stop_flushing()
         if self._connection.is_paused:
             return
-        if not self.begun:
+        if not self.has_begun:
             _finish_send(self._send(self._build_start()))
         if data := self._take_parts():
             _finish_send(self._send({"type": "http.response.body", "body": data, "more_body": True}))
@@ -124,7 +124,7 @@ class EventWriter:
 
     def _build_start(self) -> Message:
         """Returns the message that opens the response."""
-        self.begun = True
+        self.has_begun = True
         return {"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers()}
 
     def _take_parts(self) -> bytes:

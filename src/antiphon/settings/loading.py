@@ -318,7 +318,7 @@ def _describe_expected(error: validation_messages.ValidationProblem, hint: objec
         if examples := getattr(part, "examples", None):
             return f"like {examples[0]}"
     listed = f" of tables, each below [[{error.path}]]" if error.path in TABLE_LISTS else ""
-    return error.expected.replace("an object", "a table") + listed
+    return error.expected_value.replace("an object", "a table") + listed
 
 
 def _describe_value(tree: Mapping[str, object], path: str) -> str:

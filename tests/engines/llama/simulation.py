@@ -137,10 +137,10 @@ class Simulation:
         if isinstance(cells, PoolLayout):
             used = {entry for seat in seats for entry in self.cache.get(seat, [])}
             everything = {entry for entries in self.cache.values() for entry in entries}
-            assert cells.used == len(used)
-            assert cells.cached == len(everything - used)
+            assert cells.used_cells == len(used)
+            assert cells.cached_cells == len(everything - used)
             assert len(everything) <= cells.total
         else:
-            assert cells.used == sum(len(self.cache.get(seat, [])) for seat in seats)
-            assert cells.cached == sum(map(len, self.cache.values())) - cells.used
+            assert cells.used_cells == sum(len(self.cache.get(seat, [])) for seat in seats)
+            assert cells.cached_cells == sum(map(len, self.cache.values())) - cells.used_cells
         assert all(one.phase in (SequencePhase.PREFILL, SequencePhase.DECODE) for one in running)

@@ -54,7 +54,7 @@ def shelf(library: Library, tmp_path: Path) -> AdapterCache:
 
 
 def test_only_the_ones_used_last_are_in_memory(shelf: AdapterCache, library: Library) -> None:
-    assert (len(shelf), shelf.loaded) == (4, 2)
+    assert (len(shelf), shelf.loaded_count) == (4, 2)
     assert [adapter.path.name for adapter in library.read if not adapter.closed] == ["c", "d"]
 
 

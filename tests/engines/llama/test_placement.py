@@ -90,8 +90,8 @@ def test_after_a_failed_allocation_fewer_layers_are_tried():
     devices = (device("A", 1300), device("B", 1300))
     placement = LayerPlacement(11, devices, (11, 0))
     tried = []
-    while placement.offloaded:
-        tried.append(placement.offloaded)
+    while placement.gpu_layer_count:
+        tried.append(placement.gpu_layer_count)
         placement = step_back(placement, NEEDS, ())
     assert tried == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert placement.list_devices() == ()

@@ -93,8 +93,8 @@ class Trial:
     def check(self) -> None:
         running = set(self.running)
         assert set(self.tree.kept) == self.model.cells.keys() - running
-        assert self.tree.used == self.model.count(running)
-        assert self.tree.used + self.tree.cached == self.model.count(set(self.model.cells))
+        assert self.tree.used_cells == self.model.count(running)
+        assert self.tree.used_cells + self.tree.cached_cells == self.model.count(set(self.model.cells))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -110,7 +110,7 @@ def test_the_tree_finds_counts_and_forgets_as_a_table_does(seed):
         trial.tree.finish(trial.running.pop(seat), keep=False)
     for seat in list(trial.tree.kept):
         trial.tree.forget(seat)
-    assert (trial.tree.used, trial.tree.cached, trial.tree.kept) == (0, 0, {})
+    assert (trial.tree.used_cells, trial.tree.cached_cells, trial.tree.kept) == (0, 0, {})
 
 
 def test_a_prefix_is_found_under_its_own_adapter_and_salt_only():

@@ -64,7 +64,7 @@ def test_a_full_queue_refuses_all_but_siblings():
     busy = scheduler.add(sequence(actor="b"))
     assert isinstance(busy, EngineBusy) and busy.retry_after == 1.0
     assert scheduler.add(sequence(actor="c", group="g", choice=2)) is None
-    assert scheduler.waiting.refused == 2
+    assert scheduler.waiting.refusal_count == 2
     for one in (runs, *scheduler.waiting.list_waiting()[1:]):
         scheduler.drop(one)
     scheduler.plan(BUDGET)
@@ -278,8 +278,8 @@ def test_a_pool_shares_cells_and_forks_them():
         made.add(sequence((*range(1, 41), *range(tail, tail + 10)), 50))
         plan_of.append(made.step())
     assert [plan.changes for plan in plan_of] == [[CopyCells(0, 1, 40)], [CopyCells(0, 2, 40)]]
-    assert made.scheduler.layout.used == 40 + 10 + 10 + 1
-    assert made.scheduler.layout.cached == 20 + 4
+    assert made.scheduler.layout.used_cells == 40 + 10 + 10 + 1
+    assert made.scheduler.layout.cached_cells == 20 + 4
 
 
 def test_kept_cells_are_freed_least_recent_first_from_the_end():
@@ -287,7 +287,7 @@ def test_kept_cells_are_freed_least_recent_first_from_the_end():
     for index in (1, 2, 3, 1):
         made.add(other(1000 * index, 200, 1, context=700))
         made.run()
-    assert made.scheduler.layout.cached == 600
+    assert made.scheduler.layout.cached_cells == 600
     made.add(other(5000, 150, 1, context=700))
     made.run()
     lengths = [made.scheduler.layout.match(other(1000 * index, 201)).length for index in (1, 2, 3)]
@@ -299,7 +299,7 @@ def test_a_pool_keeps_no_more_than_it_may():
     for index in range(1, 5):
         made.add(other(100 * index, 30, 1))
         made.run()
-        assert made.scheduler.layout.cached <= 50
+        assert made.scheduler.layout.cached_cells <= 50
     assert made.scheduler.layout.match(other(400, 31)).length == 30
 
 
@@ -308,7 +308,7 @@ def test_ids_are_taken_back_when_they_run_out():
     for index in range(1, 9):
         made.add(other(100 * index, 20, 1))
         made.run()
-    assert made.scheduler.layout.cached == 60
+    assert made.scheduler.layout.cached_cells == 60
     made.add(sequence((*range(700, 715), 1, 2, 3), 1))
     made.run()
 
@@ -318,7 +318,7 @@ def test_nothing_stays_when_nothing_is_to_be_kept():
         made = Simulation(policy(layout, keeps_prefixes=False))
         made.add(sequence(50, 2))
         made.run()
-        assert made.scheduler.layout.cached == 0
+        assert made.scheduler.layout.cached_cells == 0
         assert not any(made.cache.values())
 
 
@@ -346,7 +346,7 @@ def test_without_room_kept_cells_go_before_the_youngest():
     first, second = other(100, 5), other(200, 5)
     made.add(first, second)
     made.step()
-    assert made.scheduler.make_room(5) and made.scheduler.layout.cached == 0
+    assert made.scheduler.make_room(5) and made.scheduler.layout.cached_cells == 0
     assert made.scheduler.make_room(5) and second.phase is SequencePhase.QUEUED
     assert made.step().admitted == [] and second.phase is SequencePhase.QUEUED
     assert made.scheduler.make_room(5), "what the youngest had computed is kept, and given up"

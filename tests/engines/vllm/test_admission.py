@@ -20,7 +20,7 @@ def ask(actor="a", group=None, priority=0):
 
 
 def has_queued(admission, count):
-    return admission.queued == count
+    return admission.queue_length == count
 
 
 class Holder:
@@ -54,7 +54,7 @@ async def test_a_free_place_goes_to_the_caller_with_fewest():
             await await_until(partial(has_queued, admission, count + 1))
         await stack.aclose()
     assert order[0] in ("other", "first") and order.index("first") < order.index("late")
-    assert (admission.running, admission.queued) == (0, 0)
+    assert (admission.running, admission.queue_length) == (0, 0)
 
 
 async def test_a_full_queue_refuses_all_but_siblings():
@@ -65,23 +65,23 @@ async def test_a_full_queue_refuses_all_but_siblings():
         tasks = [group.create_task(each.run()) for each in holders]
         await await_until(lambda: admission.running == 2)
         tasks += [group.create_task(each.run()) for each in waiting[:2]]
-        await await_until(lambda: admission.queued == 2)
+        await await_until(lambda: admission.queue_length == 2)
         with pytest.raises(Overloaded):
             async with admission.hold(ask("b")):
                 pass
         tasks.append(group.create_task(waiting[2].run()))
-        await await_until(lambda: admission.queued == 3)
+        await await_until(lambda: admission.queue_length == 3)
         with pytest.raises(EngineBusy):
             async with admission.hold(ask("d")):
                 pass
         sibling = Holder(admission, ask("a", "g"))
         tasks.append(group.create_task(sibling.run()))
-        await await_until(lambda: admission.queued == 4)
+        await await_until(lambda: admission.queue_length == 4)
         tasks[2].cancel()
-        await await_until(lambda: admission.queued == 3)
+        await await_until(lambda: admission.queue_length == 3)
         for each in (*holders, *waiting, sibling):
             each.leave.set()
-    assert (admission.running, admission.queued, admission.refused) == (0, 0, 2)
+    assert (admission.running, admission.queue_length, admission.refusal_count) == (0, 0, 2)
 
 
 async def follow(admission, order):

@@ -36,12 +36,12 @@ class Need(StrEnum):
     VENDOR = "a vendor's model"
 
     @property
-    def explained(self) -> str:
+    def explanation(self) -> str:
         """The need as a sentence for the docs."""
-        return _EXPLAINED[self]
+        return _EXPLANATIONS[self]
 
 
-_EXPLAINED: Mapping[Need, str] = {
+_EXPLANATIONS: Mapping[Need, str] = {
     Need.NOTHING: "whatever turns a request into text.",
     Need.TOKENS: "one behind the seam `TokenEngine`, whose tokens are drawn and seen here; the embedded "
     "engine is one. A vendor's model takes those of them that its vendor has.",

@@ -291,8 +291,8 @@ def _explain(
     if "[...]" in path:
         # msgspec does not tell which of an object's values is wrong.
         name = path.partition("[...]")[0]
-        return InvalidValue(f"{name} must have {problem.expected} at each key", param=name)
-    expected, received = problem.expected, validation_messages.find_value(value, path)
+        return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
+    expected, received = problem.expected_value, validation_messages.find_value(value, path)
     if problem.is_choice and (words := _list_choices(shape, path)):
         expected = _join_words(words)
     got = (

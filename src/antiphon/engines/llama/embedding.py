@@ -133,7 +133,7 @@ class EmbeddingLoop:
             steps=self._steps,
             cells=self._policy.cells,
             admitted=self._admitted,
-            refused=self._queue.refused,
+            refused=self._queue.refusal_count,
             queue_seconds=self._waits.histogram(),
         )
 

@@ -141,7 +141,9 @@ class Offload:
     def build_refusal(self, spec: LoadSpec, placement: LayerPlacement) -> DeviceMemoryExceeded:
         """Builds the error for requested layers that the library could not allocate."""
         name = Path(spec.model).name
-        return build_refusal(placement.offloaded, self.needs, placement.devices, spec.tensor_split, name)
+        return build_refusal(
+            placement.gpu_layer_count, self.needs, placement.devices, spec.tensor_split, name
+        )
 
 
 def plan_offload(spec: LoadSpec, library: Library) -> Offload:

@@ -52,7 +52,7 @@ class LayerPlacement:
     """The number of layers on each device, in order."""
 
     @property
-    def offloaded(self) -> int:
+    def gpu_layer_count(self) -> int:
         """The number of layers on devices."""
         return sum(self.counts)
 
@@ -150,7 +150,7 @@ def build_refusal(
 
 def step_back(placement: LayerPlacement, needs: Sequence[int], split: Sequence[float]) -> LayerPlacement:
     """Returns a placement with fewer layers on devices, after the library could not allocate this one."""
-    fewer = placement.offloaded - max(1, placement.offloaded // STEP_BACK)
+    fewer = placement.gpu_layer_count - max(1, placement.gpu_layer_count // STEP_BACK)
     if fewer <= 0:
         return ON_PROCESSOR
     counts = find_counts(fewer, needs, placement.devices, split, 0)

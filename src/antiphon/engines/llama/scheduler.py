@@ -138,9 +138,9 @@ class Scheduler:
         succeed."""
         if self.policy.has_streams:
             return False
-        cached = self.layout.cached
+        cached = self.layout.cached_cells
         if cached:
-            self.layout.reserve(self.layout.total - self.layout.used - cached + min(rows, cached))
+            self.layout.reserve(self.layout.total - self.layout.used_cells - cached + min(rows, cached))
             return True
         self._crowded = True
         return self._preempt()

@@ -87,12 +87,12 @@ class Admission:
         return self._running.total()
 
     @property
-    def queued(self) -> int:
+    def queue_length(self) -> int:
         return len(self._queue)
 
     @property
-    def refused(self) -> int:
-        return self._queue.refused
+    def refusal_count(self) -> int:
+        return self._queue.refusal_count
 
     @asynccontextmanager
     async def hold(self, request: TokenRequest) -> AsyncIterator[Prefill]:

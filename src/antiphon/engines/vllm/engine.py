@@ -263,8 +263,10 @@ class VllmTokenEngine:
             self._on_death()
             raise EngineUnavailable("vLLM's engine core has ended", retry_after=RETRY_AFTER)
         admission, sequences = parts.admission, parts.info.sequences
-        places = (admission.running, admission.queued, sequences - admission.running)
-        load = self._counter.build_load(places, admission.refused, parts.vllm.cells, parts.adapters.users)
+        places = (admission.running, admission.queue_length, sequences - admission.running)
+        load = self._counter.build_load(
+            places, admission.refusal_count, parts.vllm.cells, parts.adapters.users
+        )
         return replace(parts.info, load=load)
 
     async def aclose(self) -> None:

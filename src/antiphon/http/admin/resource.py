@@ -210,7 +210,7 @@ def _explain_problem(complaint: validation_messages.ValidationProblem) -> Antiph
     if name := complaint.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
-    expected = complaint.expected
+    expected = complaint.expected_value
     if complaint.is_choice and (choices := CHOICES.get(_get_field_name(path))):
         expected = " or ".join(choices)
     elif "matching regex" in complaint.text:

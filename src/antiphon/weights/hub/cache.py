@@ -128,12 +128,12 @@ class HubCache:
         by_path = {
             (entry.reference.repository, entry.reference.file, entry.commit)
             for entry in entries
-            if not entry.reference.pinned
+            if not entry.reference.is_pinned
         }
         return [
             entry
             for entry in entries
-            if not entry.reference.pinned
+            if not entry.reference.is_pinned
             or (entry.reference.repository, entry.reference.file, entry.commit) not in by_path
         ]
 

@@ -49,7 +49,7 @@ class Reference:
         return PurePosixPath(self.file).stem
 
     @property
-    def pinned(self) -> bool:
+    def is_pinned(self) -> bool:
         """Whether the revision is a commit, which never changes."""
         return COMMIT.fullmatch(self.revision) is not None
 

@@ -62,7 +62,7 @@ class AdapterCache:
         return digest in self._known
 
     @property
-    def loaded(self) -> int:
+    def loaded_count(self) -> int:
         """The number of adapters in memory."""
         return sum(adapter.native is not None for adapter in self._known.values())
 

@@ -93,11 +93,11 @@ class CacheLayout(Protocol):
     """Changes to make to the cache, in this order; the decode loop carries them out and empties the list."""
 
     @property
-    def used(self) -> int:
+    def used_cells(self) -> int:
         """The number of cells of running sequences; shared ones count once."""
 
     @property
-    def cached(self) -> int:
+    def cached_cells(self) -> int:
         """The number of cells that are kept for later sequences and that no running sequence uses."""
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:

@@ -24,7 +24,7 @@ class PrefixTree:
     def __init__(self) -> None:
         self.kept: dict[int, PrefixNode] = {}
         """The leaf at which each kept id ends."""
-        self.cached = 0
+        self.cached_cells = 0
         """The number of cells that only kept ids use."""
         self._shared = 0
         """The number of cells of closed nodes that running ids use."""
@@ -34,7 +34,7 @@ class PrefixTree:
         self._time = 0
 
     @property
-    def used(self) -> int:
+    def used_cells(self) -> int:
         """The number of cells that running ids use."""
         tails = tuple(self._tails.items())
         return self._shared + sum(sequence.computed - tail.start for sequence, tail in tails)
@@ -86,7 +86,7 @@ class PrefixTree:
         for node in tail.walk_up():
             node.ids.add(sequence_id)
             if not node.active and node is not tail:
-                self.cached -= node.size
+                self.cached_cells -= node.size
                 self._shared += node.size
             node.active += 1
             node.last_used = self._time
@@ -103,7 +103,7 @@ class PrefixTree:
             node.last_used = self._time
             if not node.active:
                 self._shared -= node.size
-                self.cached += node.size
+                self.cached_cells += node.size
         self.kept[sequence_id] = tail
         if not keep or self._is_duplicate(tail, sequence.key):
             self.forget(sequence_id)
@@ -113,7 +113,7 @@ class PrefixTree:
     def trim(self, sequence_id: int, stop: int) -> bool:
         """Cuts the leaf of a kept id at the position `stop`. Returns whether the id is still kept."""
         leaf = self.kept[sequence_id]
-        self.cached -= leaf.stop - stop
+        self.cached_cells -= leaf.stop - stop
         leaf.stop = stop
         return self._remove_empty_leaf(sequence_id)
 
@@ -126,7 +126,7 @@ class PrefixTree:
             if node.ids:
                 self._merge_with_child(node)
             else:
-                self.cached -= node.size
+                self.cached_cells -= node.size
                 parent.children.remove(node)
             node = parent
         for key in [key for key, root in self._roots.items() if not root.children]:
@@ -207,16 +207,16 @@ class PoolLayout:
         heapify(self._ids)
 
     @property
-    def used(self) -> int:
-        return self.tree.used
+    def used_cells(self) -> int:
+        return self.tree.used_cells
 
     @property
-    def cached(self) -> int:
-        return self.tree.cached
+    def cached_cells(self) -> int:
+        return self.tree.cached_cells
 
     @property
-    def free(self) -> int:
-        return self.total - self.tree.used - self.tree.cached
+    def free_cells(self) -> int:
+        return self.total - self.tree.used_cells - self.tree.cached_cells
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
         return self.tree.match(sequence.key, sequence.tokens, sequence.reusable_tokens)
@@ -227,7 +227,7 @@ class PoolLayout:
         )
 
     def count_available(self, match: PrefixMatch) -> int:
-        return self.total - self.tree.used - self.tree.count_idle_cells(match)
+        return self.total - self.tree.used_cells - self.tree.count_idle_cells(match)
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Gives the sequence an id and the cached prefix of `match`. Copies or reuses the cells of that
@@ -251,12 +251,12 @@ class PoolLayout:
         if not self.tree.finish(sequence, keep):
             self._return_id(sequence_id)
         sequence.id = None
-        while (excess := self.tree.cached - self._most_kept) > 0:
+        while (excess := self.tree.cached_cells - self._most_kept) > 0:
             self._free_cells(excess)
 
     def reserve(self, count: int) -> bool:
         """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
-        while (short := count - self.free) > 0 and self.tree.kept:
+        while (short := count - self.free_cells) > 0 and self.tree.kept:
             self._free_cells(short)
         return short <= 0
 

@@ -56,11 +56,11 @@ class StreamLayout:
         self._time = 0
 
     @property
-    def used(self) -> int:
+    def used_cells(self) -> int:
         return sum(stream.owner.computed for stream in self.streams if stream.owner is not None)
 
     @property
-    def cached(self) -> int:
+    def cached_cells(self) -> int:
         return sum(stream.kept for stream in self.streams)
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:

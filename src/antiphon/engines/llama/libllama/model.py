@@ -49,7 +49,7 @@ def place_weights(library: Library, params: ctypes.Structure, placement: LayerPl
     )
     params.devices = ctypes.addressof(devices)
     params.tensor_split = ctypes.addressof(shares)
-    params.n_gpu_layers = placement.offloaded
+    params.n_gpu_layers = placement.gpu_layer_count
     return devices, shares
 
 
@@ -89,7 +89,7 @@ class NativeModel:
     def build_load_error(self, message: str) -> LoadError:
         """Builds the error of a failed load. The memory of a device may be the reason only if it has
         layers."""
-        is_memory = self.placement.offloaded and ALLOCATION.search(message)
+        is_memory = self.placement.gpu_layer_count and ALLOCATION.search(message)
         return (DeviceMemoryExceeded if is_memory else LoadError)(message)
 
     def close(self) -> None:
