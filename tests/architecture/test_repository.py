@@ -20,7 +20,7 @@ UNTRACKED = TOOLS | set(".git .venv .venvs node_modules dist".split())
 
 # Written so that they do not find themselves.
 REGISTRY = re.compile(r"python[h]osted\.org|pyp[i]\.org|npmj[s]\.(?:org|com)|deb\.debia[n]\.org")
-MACHINE = re.compile(r"(?<![\w.~-])/(?:(?:work|farm|root|opt|home|Users)\b|tmp/[a-z])")
+MACHINE = re.compile(r"(?:(?<![\w.~-])|(?<=:-))/(?:(?:work|farm|root|opt|home|Users)\b|tmp/[a-z])")
 
 
 def tracked() -> list[Path]:
@@ -73,9 +73,10 @@ def test_a_leak_is_found():
         "see /" + "work/main",
         "a = '/" + "home/ann/x'",
         "(/" + "tmp/half.gguf)",
+        "${ROCM_PATH:-/" + "opt/rocm}",
         "https://files.python" + "hosted.org/a",
     ]
-    assert [len(list(leaks("a.md", place))) for place in places] == [1, 1, 1, 1]
+    assert [len(list(leaks("a.md", place))) for place in places] == [1, 1, 1, 1, 1]
     fine = "src/*work/x ./*opt ~/*home /v1/models /*tmp, https://host/*rooted, and /*workers".replace("*", "")
     assert list(leaks("a.md", fine)) == []
 

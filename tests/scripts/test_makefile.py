@@ -90,6 +90,26 @@ def test_a_native_build_without_a_compiler_says_what_to_install(tmp_path):
     assert "apt-get install --yes g++" in done.stderr
 
 
+def test_a_native_build_finds_rocm_by_its_variable(tmp_path):
+    rocm, environment = tmp_path / "rocm", tmp_path / "environment"
+    tools = environment / "native" / "bin"
+    (rocm / "bin").mkdir(parents=True)
+    tools.mkdir(parents=True)
+    for file, lines in (
+        (rocm / "bin" / "hipconfig", 'echo "found$1"'),
+        (tools / "python", 'echo "$HIPCXX $HIP_PATH"; exit 1'),
+    ):
+        file.write_text(f"#!/bin/sh\n{lines}\n")
+        file.chmod(0o755)
+    command = [ROOT / "scripts" / "build-native", environment]
+    env = {"PATH": os.environ["PATH"], "BACKEND": "rocm", "CC": "true", "CXX": "true"}
+    absent = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert absent.returncode == 1 and "hipconfig is not here" in absent.stderr
+    env["ROCM_PATH"] = str(rocm)
+    found = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert found.stdout == "found-l/clang found-R\n"
+
+
 def test_the_gate_runs_check_then_tests_and_forbids_skips():
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert lines[-3:] == ["export ANTIPHON_TEST_REQUIRE=all", "make check", "make test"]
