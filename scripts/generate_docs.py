@@ -328,7 +328,7 @@ def engine_fields() -> str:
         "|---|---|---|",
         *(
             f"| `{name}` | {'refused' if name in VLLM_ONLY else 'acts'} | "
-            f"{'refused' if name in LLAMA_ONLY else 'acts'} |"
+            f"{'refused' if name in LLAMA_ONLY else 'refused on a GPU' if name == 'cells' else 'acts'} |"
             for name in MODEL_DEFAULTS
             if name not in ("name", "engine")
         ),

@@ -48,6 +48,12 @@ def test_vllm_needs_an_interpreter():
         load(name="m", path="/m", engine="vllm")
 
 
+def test_cells_are_refused_beside_a_memory_share():
+    load(**VLLM, cells=4096)
+    with pytest.raises(SettingsError, match=r"^cells of the model m has no effect beside memory_share"):
+        load(**VLLM, cells=4096, memory_share=0.5)
+
+
 def test_another_engine_is_refused():
     with pytest.raises(SettingsError, match="must be llama or vllm"):
         load(name="m", path="/m", engine="sglang")

@@ -204,6 +204,10 @@ class KVLayout(StrEnum):
     """A separate part for each sequence: faster with many short sequences. A shared prefix is copied."""
 
 
+PREFILL_CHUNK = 512
+"""Prompt tokens of one step, where nothing else is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """Everything that an engine host needs to load a model."""
@@ -224,8 +228,9 @@ class LoadSpec:
     """`f16` or `f32`."""
     library: str | None = None
     """The path of the engine library; None searches the usual places."""
-    prefill_chunk: int = 512
-    """The most prompt tokens that one step computes, all sequences together."""
+    prefill_chunk: int | None = None
+    """The most prompt tokens that one step computes, all sequences together. None takes PREFILL_CHUNK; vLLM
+    chooses for itself on a GPU."""
     layout: KVLayout = KVLayout.POOL
     """How the KV cache is laid out; `exact` implies STREAMS."""
     cells: int | None = None
@@ -263,6 +268,10 @@ class LoadSpec:
     """The devices to use, by the library's names; empty means all."""
     tensor_split: tuple[float, ...] = ()
     """The share of layers of each device; empty uses one device where one is enough."""
+
+    def get_prefill_chunk(self) -> int:
+        """Returns the most prompt tokens of one step."""
+        return PREFILL_CHUNK if self.prefill_chunk is None else self.prefill_chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,11 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
                 f"the model {model.name} needs an environment with vLLM: run `make cluster`, then set "
                 'interpreter = ".venvs/cluster/bin/python" in its table'
             )
+        if model.memory_share is not None and model.cells is not None:
+            raise SettingsError(
+                f"cells of the model {model.name} has no effect beside memory_share, which gives vLLM's KV "
+                "cache its size; leave one out"
+            )
 
 
 def list_parked(models: Iterable[ModelSettings]) -> frozenset[str]:

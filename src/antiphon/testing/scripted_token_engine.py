@@ -365,8 +365,9 @@ class ScriptedTokenEngine:
         logprobs, prompt = sequence.request.prompt_logprobs, sequence.prompt
         if logprobs is None:
             return
-        for start in range(1, len(prompt), self._spec.prefill_chunk):
-            places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
+        chunk = self._spec.get_prefill_chunk()
+        for start in range(1, len(prompt), chunk):
+            places = range(start, min(start + chunk, len(prompt)))
             toy = self.adapters.get_model(sequence.request.adapter)
             rows = [toy.logprobs(prompt[:position]) for position in places]
             likeliest = [pair for row in rows for pair in list_best(row, logprobs)]

@@ -127,7 +127,7 @@ def require_valid_spec(spec: LoadSpec) -> None:
         raise LoadError(
             "gpu_layers = 0 leaves no layer for devices and tensor_split; leave gpu_layers out, or the others"
         )
-    if spec.prefill_chunk < 1:
+    if spec.get_prefill_chunk() < 1:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
 
 
@@ -217,7 +217,7 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
         )
     keeps = spec.keep_prefixes and not has_streams(spec)
     ids = max(spec.sequences, min(MAX_IDS, count_logit_rows(model.size))) if keeps else spec.sequences
-    rows = min(spec.prefill_chunk + spec.sequences, total)
+    rows = min(spec.get_prefill_chunk() + spec.sequences, total)
     return ContextSizes(
         cells=cells if has_streams(spec) else total,
         sequences=ids,
@@ -248,8 +248,8 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
     alike = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
     return SchedulingPolicy(
         sequences=spec.sequences,
-        chunk=min(EXACT_ROWS, spec.prefill_chunk),
-        budget=spec.prefill_chunk,
+        chunk=min(EXACT_ROWS, spec.get_prefill_chunk()),
+        budget=spec.get_prefill_chunk(),
         cells=context.shape.cells,
         exact=spec.exact,
         layout=spec.layout,

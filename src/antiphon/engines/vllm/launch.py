@@ -68,8 +68,8 @@ def launch(
     except ImportError as problem:
         raise LibraryError(f"this environment has no usable vLLM ({problem}); run `make cluster`") from None
     is_cpu, threads = current_platform.is_cpu(), spec.threads or len(os.sched_getaffinity(0))
-    if is_cpu:
-        os.environ.update(CPU_VARIABLES, OMP_NUM_THREADS=str(threads))
+    require_cells_to_act(spec, folder, is_cpu)
+    os.environ.update(build_variables(threads, is_cpu, is_chosen=spec.threads is not None))
     arguments = {**build_arguments(spec, folder), **(build_cpu_arguments(spec, folder) if is_cpu else {})}
     try:
         llm = AsyncLLM.from_engine_args(
@@ -93,6 +93,29 @@ def launch(
     )
 
 
+def require_cells_to_act(spec: LoadSpec, folder: ModelFolder, is_cpu: bool) -> None:
+    """Raises LoadError if the configured cells would not give the KV cache its size."""
+    if spec.cells is None:
+        return
+    if not is_cpu:
+        raise LoadError(
+            f"cells = {spec.cells} has no effect on a GPU, where memory_share sizes vLLM's KV cache; "
+            "leave cells out"
+        )
+    if folder.cell_numbers is None:
+        raise LoadError(
+            f"cells = {spec.cells} has no effect, since config.json of {folder.path.name} does not tell the "
+            "size of a cell; set memory_share instead"
+        )
+
+
+def build_variables(threads: int, is_cpu: bool, is_chosen: bool) -> dict[str, str]:
+    """Builds the environment variables of a device. On a GPU, vLLM chooses the number of threads of the work
+    that stays on the processor, unless the settings have chosen it."""
+    variables = {"OMP_NUM_THREADS": str(threads)} if is_cpu or is_chosen else {}
+    return {**CPU_VARIABLES, **variables} if is_cpu else variables
+
+
 def build_arguments(spec: LoadSpec, folder: ModelFolder) -> dict[str, object]:
     """Builds vLLM's arguments for any device."""
     arguments: dict[str, object] = {
@@ -110,6 +133,8 @@ def build_arguments(spec: LoadSpec, folder: ModelFolder) -> dict[str, object]:
         "async_scheduling": False,
         "logits_processors": [SAMPLER],
     }
+    if spec.prefill_chunk is not None:
+        arguments["max_num_batched_tokens"] = max(spec.prefill_chunk, spec.sequences)
     if spec.memory_share is not None:
         arguments["gpu_memory_utilization"] = spec.memory_share
     if spec.adapters:
@@ -130,7 +155,7 @@ def build_cpu_arguments(spec: LoadSpec, folder: ModelFolder) -> Mapping[str, obj
         "enforce_eager": True,
         "distributed_executor_backend": "uni" if spec.tensor_parallel == 1 else "mp",
         "block_size": BLOCK,
-        "max_num_batched_tokens": max(spec.prefill_chunk, spec.sequences),
+        "max_num_batched_tokens": max(spec.get_prefill_chunk(), spec.sequences),
     }
     if spec.memory_share is None and folder.cell_numbers is not None:
         dtype = folder.dtype if spec.dtype == "auto" else spec.dtype
