@@ -48,6 +48,11 @@ def test_vllm_needs_an_interpreter():
         load(name="m", path="/m", engine="vllm")
 
 
+def test_a_pool_is_refused_beside_exact():
+    with pytest.raises(SettingsError, match=r'^layout = "pool" of the model m has no effect with exact'):
+        load(**LLAMA, exact=True, layout="pool")
+
+
 def test_cells_are_refused_beside_a_memory_share():
     load(**VLLM, cells=4096)
     with pytest.raises(SettingsError, match=r"^cells of the model m has no effect beside memory_share"):

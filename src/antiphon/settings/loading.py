@@ -19,6 +19,7 @@ import msgspec
 from antiphon import validation_messages
 from antiphon.errors import SettingsError
 from antiphon.settings.cluster import require_cluster
+from antiphon.settings.dependencies import require_dependencies
 from antiphon.settings.models import ModelSettings, require_engine_settings
 from antiphon.settings.providers import (
     PROVIDER_NAME,
@@ -136,6 +137,7 @@ def load_settings(
         speller = make_speller(layers, tree, file, {place: env for env, place in _list_variables().items()})
         raise SettingsError(explain(str(problem), tree, Settings, speller)) from None
     _require_safe_listener(settings.server, settings.keys.enabled)
+    require_dependencies(settings)
     require_complete_webhook(settings.limits, settings.keys.enabled)
     require_complete_oidc(settings.oidc, settings.keys.enabled)
     require_cluster(settings.cluster, settings.models)

@@ -60,7 +60,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="How the KV cache is laid out: in streams each sequence has its own part, which is "
             "faster on processors; in a pool prefixes are shared without copying and long prompts run beside "
-            "short ones with fewer cells. exact implies streams."
+            "short ones with fewer cells. exact is refused with a pool."
         ),
     ] = "streams"
     cells: Annotated[
@@ -200,6 +200,11 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
             raise SettingsError(
                 f"the model {model.name} needs an environment with vLLM: run `make cluster`, then set "
                 'interpreter = ".venvs/cluster/bin/python" in its table'
+            )
+        if model.exact and model.layout == "pool":
+            raise SettingsError(
+                f'layout = "pool" of the model {model.name} has no effect with exact = true, which needs '
+                "streams; leave one out"
             )
         if model.memory_share is not None and model.cells is not None:
             raise SettingsError(
