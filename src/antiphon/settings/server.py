@@ -186,8 +186,8 @@ class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_TRACING_SAMPLE_RATIO",
-            "Share of requests that are traced, from 0 to 1. A request with a `traceparent` follows its "
-            "caller's decision.",
+            "Share of requests that are traced, from 0 to 1, by the id of the trace. A request whose "
+            "`traceparent` is not sampled is not traced.",
         ),
         Meta(ge=0, le=1),
     ] = 1.0

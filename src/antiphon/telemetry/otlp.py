@@ -87,7 +87,9 @@ class OtlpTracer:
             }
         )
         base = (settings.endpoint or "").rstrip("/")
-        sampler = ParentBased(TraceIdRatioBased(settings.sample_ratio))
+        ratio = TraceIdRatioBased(settings.sample_ratio)
+        # A caller's flag can leave a trace out, and cannot have one recorded: the operator's ratio decides.
+        sampler = ParentBased(ratio, remote_parent_sampled=ratio)
         self._spans = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(f"{base}/v1/traces", timeout=EXPORT_S)
         self._spans.add_span_processor(BatchSpanProcessor(exporter))

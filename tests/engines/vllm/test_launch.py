@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.vllm.folder import read_folder
+from antiphon.engines.vllm.folder import BYTES, read_folder
 from antiphon.engines.vllm.launch import (
+    BLOCK,
     CPU_VARIABLES,
     build_arguments,
     build_cpu_arguments,
@@ -42,11 +43,10 @@ def test_cells_are_refused_if_their_size_is_unknown(folder):
 
 
 def test_cells_size_the_cache_on_a_processor(folder):
-    sizes = [
-        build_cpu_arguments(LoadSpec("m", context_length=64, cells=cells), folder)["kv_cache_memory_bytes"]
-        for cells in (1024, 2048)
-    ]
-    assert 0 < sizes[0] < sizes[1]
+    name, cell = "kv_cache_memory_bytes", (folder.cell_numbers or 0) * BYTES[folder.dtype]
+    for cells in (1024, 2048):
+        arguments = build_cpu_arguments(LoadSpec("m", context_length=64, cells=cells), folder)
+        assert arguments[name] == (cells + BLOCK) * cell > 0, "vLLM keeps one block for itself"
 
 
 def test_configured_threads_act_on_every_device():
