@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import StoreRefused
-from antiphon.store.backup import BackupSources, read_manifest, restore_backup, write_backup
+from antiphon.store.backup import (
+    BackupSources,
+    copy_database,
+    copy_file,
+    read_manifest,
+    restore_backup,
+    write_backup,
+)
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -84,6 +94,69 @@ def test_a_backup_goes_to_another_home(sources: BackupSources, tmp_path: Path) -
     modes = {name: (other.home / name).stat().st_mode & 0o777 for name in ("pepper", "adapters/a.gguf")}
     assert modes == {"pepper": 0o600, "adapters/a.gguf": 0o644}
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """A mask that takes no right away."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def read_mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_copy_is_private_until_it_is_whole(tmp_path: Path) -> None:
+    source, target = tmp_path / "pipe", tmp_path / "copy"
+    os.mkfifo(source, 0o644)
+    source.chmod(0o644)
+    with ThreadPoolExecutor(1) as threads:
+        copying = threads.submit(copy_file, source, target)
+        with source.open("wb") as pipe:  # the copy cannot end before this is closed
+            wait_until(target.exists)
+            mode = read_mode(target)
+            pipe.write(b"secret")
+        copying.result()
+    assert (mode, read_mode(target), target.read_bytes()) == (0o600, 0o644, b"secret")
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_copied_database_is_private_until_whole(sources: BackupSources, tmp_path: Path) -> None:
+    source, target = sources.home / "antiphon.db", tmp_path / "copy"
+    source.chmod(0o640)
+    with ThreadPoolExecutor(1) as threads, closing(sqlite3.connect(source)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        copying = threads.submit(copy_database, source, target)
+        try:
+            wait_until(target.exists)
+            mode = read_mode(target)
+        finally:
+            writer.rollback()
+        copying.result()
+    assert (mode, read_mode(target), count(target)) == (0o600, 0o640, 0)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_files_keep_their_modes_under_an_open_umask(sources: BackupSources, tmp_path: Path) -> None:
+    manifest = write_backup(sources, tmp_path / "backup")
+    other = move(sources, tmp_path / "other")
+    restore_backup(tmp_path / "backup", manifest, other)
+    modes = {name: read_mode(other.home / name) for name in ("pepper", "adapters/a.gguf")}
+    assert modes == {"pepper": 0o600, "adapters/a.gguf": 0o644}
+    assert read_mode(other.home / "adapters") == read_mode(tmp_path / "backup") == 0o700
+
+
+def test_a_link_at_a_place_is_not_followed(sources: BackupSources, tmp_path: Path) -> None:
+    manifest = write_backup(sources, tmp_path / "backup")
+    other = move(sources, tmp_path / "other")
+    other.home.mkdir()
+    (other.home / "pepper").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreRefused, match="is not restored wholly"):
+        restore_backup(tmp_path / "backup", manifest, other)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_nothing_is_overwritten(sources: BackupSources, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A database: made, brought up to date with every row kept, or refused in a clear sentence."""
 
 import logging
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -12,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
-from antiphon.store.database import Database
+from antiphon.store.database import Database, create_copy
 from antiphon.store.schema import metadata
 from tests.support.databases import PASSWORD, running
 
@@ -233,6 +234,18 @@ def test_a_database_of_another_encoding_gives_texts(cluster):
         with database.writing() as connection:
             connection.execute(sa.text("UPDATE projects SET note = 'Grüße'"))
         assert noted(database) == "Grüße"
+
+
+def test_a_copy_begins_as_its_owners_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with closing(create_copy(tmp_path / "copy")):
+            assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    for taken in ("copy", "absent/copy"):
+        with pytest.raises(StoreRefused, match=f"{taken} cannot be made: "):
+            create_copy(tmp_path / taken)
 
 
 def test_a_copy_of_what_is_no_file_is_refused(postgresql, tmp_path):

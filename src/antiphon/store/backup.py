@@ -29,6 +29,8 @@ DATABASE = "database.db"
 SPOOL = "spool"
 SQLITE_HEAD = b"SQLite format 3\0"
 LOCK = ".lock"
+OWN_MODE = 0o600
+"""The mode of a copy that is not whole. What is copied can be a secret."""
 COMPANIONS = ("-wal", "-shm", "-journal")
 HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
 """What a home has beside the other parts. Models can be fetched again; the rest is a running server's."""
@@ -70,7 +72,7 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
             copy_database(sources.database, folder / DATABASE)
         for name in sorted(HOME_FILES):
             if (sources.home / name).is_file():
-                _copy_file(sources.home / name, folder / "home" / name)
+                copy_file(sources.home / name, folder / "home" / name)
         files = {str(path.relative_to(folder)): _digest(path) for path in _list_files(folder)}
         manifest = Manifest(antiphon.__version__, has_database, sources.revision, files)
         _write_manifest(folder, manifest)
@@ -104,18 +106,21 @@ def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> 
         raise StoreRefused(f"nothing was restored, {taken[0]} is there already: move it away")
     try:
         for name, place in places.items():
-            _copy_file(folder / name, place)
+            copy_file(folder / name, place)
     except OSError as problem:
         raise StoreRefused(f"the backup is not restored wholly: {problem}") from None
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copies a SQLite file while others write to it. Raises OSError and sqlite3.Error."""
+    """Copies a SQLite file to a new one while others write to it. Only the owner can read the copy until it
+    is whole. Raises OSError and sqlite3.Error."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     address = f"{source.absolute().as_uri()}?mode=rw"
-    with closing(sqlite3.connect(address, uri=True)) as database, closing(sqlite3.connect(target)) as copy:
-        database.backup(copy)
-        copy.execute("PRAGMA journal_mode=DELETE")
+    with closing(sqlite3.connect(address, uri=True)) as database:
+        target.touch(mode=OWN_MODE, exist_ok=False)
+        with closing(sqlite3.connect(target)) as copy:
+            database.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")
     shutil.copymode(source, target)
 
 
@@ -127,12 +132,16 @@ def _copy_part(source: Path, target: Path) -> None:
             if _is_database(path):
                 copy_database(path, place)
             else:
-                _copy_file(path, place)
+                copy_file(path, place)
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
+    """Copies a file to a new one. Only the owner can read the copy until it is whole."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    with source.open("rb") as original:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWN_MODE)
+        with os.fdopen(descriptor, "wb") as copy:
+            shutil.copyfileobj(original, copy)
     shutil.copymode(source, target)
 
 

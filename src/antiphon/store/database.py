@@ -218,7 +218,7 @@ class Database:
         target = backup or source.with_name(f"{source.name}.{revision}.bak")
         if target.exists():
             raise StoreRefused(f"{target} is there already; move it away, or say where the copy shall go")
-        with self.reading() as connection, closing(sqlite3.connect(target)) as copy:
+        with self.reading() as connection, closing(create_copy(target)) as copy:
             raw = connection.connection.driver_connection
             if raw is None:
                 raise StoreUnavailable(f"the database {self.shown} does not answer")
@@ -300,6 +300,15 @@ def knows_revision(revision: str) -> bool:
 
     script = ScriptDirectory(str(MIGRATIONS))
     return revision in [each.revision for each in script.walk_revisions()]
+
+
+def create_copy(target: Path) -> sqlite3.Connection:
+    """Creates an empty database that only the owner can read. Raises StoreRefused."""
+    try:
+        target.touch(mode=0o600, exist_ok=False)
+    except OSError as problem:
+        raise StoreRefused(f"{target} cannot be made: {problem.strerror}") from None
+    return sqlite3.connect(target)
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
