@@ -222,5 +222,6 @@ def test_the_fingerprint_covers_all_files_of_a_model(tmp_path: Path, names: tupl
 def test_a_kept_name_survives_its_encoding(tmp_path: Path) -> None:
     entry = AdapterName("n", "b", Adapter("aa", "/aa", 4, 8.0, 1), 7, None, "p", True)
     file = KeptNamesFile(tmp_path)
+    (tmp_path / "aa.gguf").touch()
     file.apply(NameChange("p", "n", KeptName(entry, "f")))
     assert file.read() == (KeptName(entry, "f"),)

@@ -12,8 +12,8 @@ projects can use one name. The operator's names come first.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -30,6 +30,7 @@ from antiphon.domain.models import (
 from antiphon.engines.base import AdapterEngine, Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model
 from antiphon.errors import (
+    EngineError,
     EngineUnavailable,
     InvalidValue,
     LoadError,
@@ -115,19 +116,24 @@ class SharedNames(Protocol):
 
 
 class KeptNames(Protocol):
-    """The names that last over a restart, and the files of their adapters. Every method blocks."""
+    """The names that last over a restart, and the files of their adapters. Every method blocks, except
+    `hold_changes`."""
+
+    def hold_changes(self) -> AbstractAsyncContextManager[None]:
+        """Excludes changes of every other process of the registry until the block ends. Raises
+        OSError."""
 
     def read(self) -> tuple[KeptName, ...]:
         """Returns the names, the oldest first."""
 
-    def find_obstacle(self, kept: KeptName) -> str | None:
+    def find_obstacle(self, adapter: Adapter) -> str | None:
         """Says why the adapter's file cannot be used; None if it can."""
 
     def locate(self, adapter: Adapter) -> Adapter:
         """Returns the adapter with the path of its file in this server's registry."""
 
     def remove_file(self, digest: str) -> None:
-        """Removes the file of an adapter that no kept name has."""
+        """Removes the file of an adapter that no kept name of any server has."""
 
 
 @runtime_checkable
@@ -162,7 +168,7 @@ class AdapterRegistry:
         self._file_lock = asyncio.Lock()
         """Held while files are read, because reading takes time and memory: one adapter at a time."""
         self._change_lock = asyncio.Lock()
-        """Held while names and engines change, so that changes happen one after another."""
+        """Held while names and engines change, so that changes of this process happen one after another."""
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -183,7 +189,7 @@ class AdapterRegistry:
             return  # another process of this server has published the names
         for kept in self._kept.read():
             entry = kept.entry
-            obstacle = self._find_obstacle(kept) or self._kept.find_obstacle(kept)
+            obstacle = self._find_obstacle(kept) or self._kept.find_obstacle(entry.adapter)
             if obstacle is None:
                 self._add_model(replace(entry, adapter=self._kept.locate(entry.adapter), is_kept=True))
             else:
@@ -259,15 +265,41 @@ class AdapterRegistry:
         """
         base, target = self._find_target(adapter_request.base, adapter_request.may_use)
         self._require_free(adapter_request)
+        while not await self._keep_and_load(adapter_request, base, target):
+            pass  # the last other name of the same content went, and its file with it
+
+    async def _keep_and_load(self, adapter_request: AdapterRequest, base: str, target: AdapterTarget) -> bool:
+        """Returns False if the file that was kept is gone again."""
         async with self._file_lock:
             adapter = await target.keep(adapter_request.path, adapter_request.directory)
-        async with self._change_lock:
+        async with self._hold_changes():
+            if self._kept is not None and await asyncio.to_thread(self._kept.find_obstacle, adapter):
+                return False
             try:
                 while not await self._load(adapter_request, base, adapter):
                     pass  # another process was first, and this process now knows the change of the other one
             except BaseException:
+                with suppress(EngineError):  # learn first whether the name was published after all
+                    await self._publish(self._collect_names())
                 await self._discard_file(adapter_request.project, adapter.digest)
                 raise
+        return True
+
+    @asynccontextmanager
+    async def _hold_changes(self) -> AsyncIterator[None]:
+        """Excludes other changes until the block ends, also those of other processes. Otherwise one could
+        remove an adapter from the engine and the registry while another gives it a name. Raises
+        EngineError."""
+        async with self._change_lock, AsyncExitStack() as stack:
+            if self._kept is not None:
+                try:
+                    await stack.enter_async_context(self._kept.hold_changes())
+                except OSError as problem:
+                    raise EngineError(
+                        "the adapters cannot be changed: the registry (ANTIPHON_LORA_REGISTRY) cannot be "
+                        f"written: {problem.strerror}"
+                    ) from None
+            yield
 
     async def _load(self, adapter_request: AdapterRequest, base: str, adapter: Adapter) -> bool:
         """Gives the adapter to the engine, and publishes its name. Returns False if another process changed
@@ -303,7 +335,7 @@ class AdapterRegistry:
         """Removes the name of an owner at once: of a project, or None for the operator. Running requests
         finish. A kept name that could not be served is removed too. Raises ModelNotFound, or InvalidValue for
         a base model."""
-        async with self._change_lock:
+        async with self._hold_changes():
             while True:
                 model = self._models.find_own(name, owner)
                 if model is not None and model.parent is None:

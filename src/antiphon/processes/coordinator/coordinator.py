@@ -178,8 +178,8 @@ class Coordinator:
             with suppress(OSError):
                 _write_names(self._path, *self._names)
             raise EngineError(
-                "the adapters cannot be changed: the registry (ANTIPHON_LORA_REGISTRY) cannot be written: "
-                f"{os.strerror(problem.errno or 0)}"
+                "the adapters cannot be changed: the registry (ANTIPHON_LORA_REGISTRY): "
+                f"{problem.strerror or problem}"
             ) from None
 
     async def announce(self, revision: int, by: ProcessSession) -> None:

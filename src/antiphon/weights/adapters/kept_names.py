@@ -1,18 +1,21 @@
 """The names of adapters that last over a restart, in a file of the registry beside the adapters' files.
 
 Servers that share a registry share the names: each change reads the file under a lock, changes one name, and
-replaces the file. A name is kept with a fingerprint of its base model, since an adapter computes nonsense
-with other weights of the same shapes.
+replaces the file. A name is kept only while its file is there, and a file is removed only if no kept name has
+it; both are checked under that lock. A name is kept with a fingerprint of its base model, since an adapter
+computes nonsense with other weights of the same shapes.
 """
 
+import asyncio
+import errno
 import fcntl
 import glob
 import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +24,12 @@ from antiphon.processes.ipc import FrameError, from_line, to_line
 from antiphon.telemetry.logs import record
 
 NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
-"""Files of the registry."""
+CHANGES_LOCK = "changes.lock"
+"""Files of the registry. The first lock is held while `names.json` or a file changes, the second one during a
+whole load or unload."""
+
+LOCK_PAUSE_S = 0.02
+"""Seconds between attempts to take the lock of changes, so that a caller who leaves stops waiting."""
 
 SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
@@ -34,7 +42,7 @@ SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 
 @dataclass(frozen=True, slots=True)
 class KeptNamesFile:
-    """The names of a registry. Every method blocks."""
+    """The names of a registry. Every method blocks, except `hold_changes`."""
 
     registry: Path
     is_on: bool = True
@@ -43,7 +51,7 @@ class KeptNamesFile:
     def read(self) -> tuple[KeptName, ...]:
         """Returns the names, the oldest first. A file that cannot be read is logged, and counts as empty."""
         try:
-            return self._load()
+            return self._load() if self.is_on else ()
         except (OSError, FrameError) as problem:
             record("adapter_names_unreadable", logging.WARNING, problem=str(problem))
             return ()
@@ -51,17 +59,19 @@ class KeptNamesFile:
     def _load(self) -> tuple[KeptName, ...]:
         """Returns the names. Raises OSError and FrameError."""
         try:
-            content = (self.registry / NAMES).read_bytes() if self.is_on else b"[]"
+            content = (self.registry / NAMES).read_bytes()
         except FileNotFoundError:
             return ()
         return from_line(content, tuple[KeptName, ...])
 
     def apply(self, change: NameChange) -> None:
-        """Keeps or removes one name. A file that cannot be decoded is set aside first. Raises OSError."""
-        if not self.is_on:
-            return
-        self.registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Keeps or removes one name. A file that cannot be decoded is set aside first. Raises OSError, also
+        if the adapter's file is gone."""
         with self._hold_lock():
+            if change.kept is not None and not self._find_file(change.kept.entry.adapter.digest).exists():
+                raise FileNotFoundError(errno.ENOENT, "the adapter's file is gone; load it again")
+            if not self.is_on:
+                return
             path = self.registry / NAMES
             try:
                 names = self._load()
@@ -76,9 +86,8 @@ class KeptNamesFile:
                 return
             _replace_file(path, to_line(tuple(by_key.values())))
 
-    def find_obstacle(self, kept: KeptName) -> str | None:
+    def find_obstacle(self, adapter: Adapter) -> str | None:
         """Says why the adapter's file cannot be used; None if it can."""
-        adapter = kept.entry.adapter
         path = self._find_file(adapter.digest)
         try:
             size = path.stat().st_size
@@ -93,8 +102,8 @@ class KeptNamesFile:
         return replace(adapter, path=str(self._find_file(adapter.digest)))
 
     def remove_file(self, digest: str) -> None:
-        """Removes the file of an adapter that no kept name has. The names are locked meanwhile, so no server
-        of the registry begins to use it."""
+        """Removes the file of an adapter that no kept name has. Names of other servers count even if this
+        one keeps none. They are locked meanwhile, so no server of the registry begins to use the file."""
         with suppress(OSError, FrameError), self._hold_lock():
             if all(kept.entry.adapter.digest != digest for kept in self._load()):
                 self._find_file(digest).unlink(missing_ok=True)
@@ -102,15 +111,35 @@ class KeptNamesFile:
     def _find_file(self, digest: str) -> Path:
         return self.registry / f"{digest}.gguf"
 
+    @asynccontextmanager
+    async def hold_changes(self) -> AsyncIterator[None]:
+        """Excludes changes of every other process of the registry until the block ends. The system frees the
+        lock of a process that dies. Raises OSError."""
+        lock = self._open_lock(CHANGES_LOCK)
+        try:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                await asyncio.sleep(LOCK_PAUSE_S)
+            yield
+        finally:
+            os.close(lock)
+
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
         """Excludes other servers of the registry until the block ends. Raises OSError."""
-        lock = os.open(self.registry / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = self._open_lock(LOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)
+
+    def _open_lock(self, name: str) -> int:
+        """Opens a lock's file in the registry. Raises OSError."""
+        self.registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(self.registry / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _replace_file(path: Path, content: bytes) -> None:
