@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import Conflict, InvalidValue, KnowledgeLimitReached, NotFound
-from antiphon.retrieval.base import IndexLimits, KnowledgeIndex, SearchQuery, SizeUnit, TableSettings
+from antiphon.retrieval.base import (
+    ChunkInput,
+    IndexLimits,
+    KnowledgeIndex,
+    SearchQuery,
+    SizeUnit,
+    TableSettings,
+)
 from tests.retrieval.knowledge import (
     PROJECT,
     VECTORS,
@@ -223,6 +230,22 @@ async def test_limits_of_a_project_hold(small_index: KnowledgeIndex) -> None:
     usage = await index.count_usage(PROJECT)
     assert (usage.tables, usage.documents, usage.chunks) == (2, 1, 1)
     await index.create_table("other", TableSettings("a"))
+
+
+async def test_a_changed_chunk_takes_only_what_it_adds(open_index: OpenIndex) -> None:
+    async with open_index(IndexLimits(chunks=2, bytes=1000)) as index:
+        await index.create_table(PROJECT, TableSettings("a"))
+        first, second = await index.add_chunks(PROJECT, "a", make_chunks(["x" * 100, "x" * 100]))
+        room = 1000 - (await index.count_usage(PROJECT)).bytes
+        await index.update_chunk(PROJECT, "a", first.id, ChunkInput("y" * (100 + room)))
+        assert (await index.count_usage(PROJECT)).bytes == 1000, "the quota is used to its last byte"
+        with pytest.raises(KnowledgeLimitReached, match="1000 bytes"):
+            await index.update_chunk(PROJECT, "a", second.id, ChunkInput("z" * 101))
+        assert (await index.get_chunk(PROJECT, "a", second.id)).text == "x" * 100
+        await index.update_chunk(PROJECT, "a", second.id, ChunkInput("z" * 100))
+    async with open_index(IndexLimits(chunks=1, bytes=500)) as index:
+        await index.update_chunk(PROJECT, "a", first.id, ChunkInput("y" * 99))
+        assert (await index.get_chunk(PROJECT, "a", first.id)).text == "y" * 99
 
 
 async def test_more_tables_than_stay_open_are_usable(index: KnowledgeIndex) -> None:

@@ -273,7 +273,8 @@ class AdapterRegistry:
         async with self._file_lock:
             adapter = await target.keep(adapter_request.path, adapter_request.directory)
         async with self._hold_changes():
-            if self._kept is not None and await asyncio.to_thread(self._kept.find_obstacle, adapter):
+            obstacle = self._kept and await asyncio.to_thread(self._kept.find_obstacle, adapter)
+            if obstacle is not None:
                 return False
             try:
                 while not await self._load(adapter_request, base, adapter):

@@ -166,11 +166,12 @@ def build_chunk(row: DatabaseRow) -> TextChunk:
 
 
 def update_chunk(change: TableWrite, chunk: str, content: ChunkInput) -> TextChunk:
-    """Replaces a chunk's content. Raises NotFound."""
+    """Replaces a chunk's content. Raises NotFound, and KnowledgeLimitReached for more bytes than before."""
     rows, id_ = change.rows, int(get_chunk(change.rows, chunk).id)
     (ready,) = prepare_chunks(rows.settings, [content])
-    change.take_room(IndexUsage(bytes=ready.stored))
     kept = rows.execute("SELECT document, stored FROM {chunks} WHERE id = :id", {"id": id_}).one()
+    if ready.stored > kept.stored:
+        change.take_room(IndexUsage(bytes=ready.stored - kept.stored))
     _drop_searchable(rows, f"id = {id_}")
     rows.execute(
         "UPDATE {chunks} SET text = :text, title = :title, page = :page, file_name = :file_name, "

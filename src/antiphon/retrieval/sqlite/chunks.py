@@ -22,6 +22,11 @@ FROM chunk JOIN document ON number = chunk.document LEFT JOIN vector ON vector.i
 def insert_chunks(change: TableChange, document: int, chunks: Sequence[ReadyChunk]) -> range:
     """Adds chunks to a document, without their words. Returns their ids, which are their positions too."""
     change.take_room(IndexUsage(chunks=len(chunks), bytes=sum(each.stored for each in chunks)))
+    return _insert_rows(change, document, chunks)
+
+
+def _insert_rows(change: TableChange, document: int, chunks: Sequence[ReadyChunk]) -> range:
+    """Adds chunks for which there is room. Returns their ids."""
     first = read_next_id(change.connection)
     ids = range(first, first + len(chunks))
     change.connection.executemany(
@@ -134,15 +139,18 @@ def build_chunk(row: sqlite3.Row, *, with_vector: bool = False) -> TextChunk:
 
 
 def update_chunk(change: TableChange, chunk: str, content: ChunkInput) -> TextChunk:
-    """Replaces a chunk's content under a new internal id. Raises NotFound."""
+    """Replaces a chunk's content under a new internal id. Raises NotFound, and KnowledgeLimitReached for more
+    bytes than before."""
     connection = change.connection
     old = _find_row(connection, chunk)["id"]
     document, stored, created_at = connection.execute(
         "SELECT document, stored, created_at FROM chunk WHERE id = ?", (old,)
     ).fetchone()
-    _drop_rows(change, "id = ?", old)
     ready = prepare_chunks(change.settings, [content])
-    (new,) = insert_chunks(change, document, ready)
+    if ready[0].stored > stored:
+        change.take_room(IndexUsage(bytes=ready[0].stored - stored))
+    _drop_rows(change, "id = ?", old)
+    (new,) = _insert_rows(change, document, ready)
     connection.execute(
         "UPDATE chunk SET position = ?, created_at = ? WHERE id = ?", (parse_id(chunk), created_at, new)
     )
