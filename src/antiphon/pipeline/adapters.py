@@ -273,9 +273,10 @@ class AdapterRegistry:
         async with self._file_lock:
             adapter = await target.keep(adapter_request.path, adapter_request.directory)
         async with self._hold_changes():
-            obstacle = self._kept and await asyncio.to_thread(self._kept.find_obstacle, adapter)
-            if obstacle is not None:
-                return False
+            if self._kept is not None:
+                obstacle = await asyncio.to_thread(self._kept.find_obstacle, adapter)
+                if obstacle is not None:
+                    return False
             try:
                 while not await self._load(adapter_request, base, adapter):
                     pass  # another process was first, and this process now knows the change of the other one
