@@ -65,9 +65,9 @@ def configuration() -> str:
         "# Configuration",
         "",
         NOTE,
-        "A flag beats an environment variable, which beats `antiphon.toml` (here, or in the directory that",
-        "`ANTIPHON_HOME` names; `--config PATH` names another). Unknown keys are errors. A bare",
-        "`antiphon serve` needs none of it.",
+        "`antiphon serve` needs no settings. A flag comes before an environment variable, and that before",
+        "`antiphon.toml`. The file is in the current directory or in `ANTIPHON_HOME`; `--config PATH` names",
+        "another. Unknown keys are errors. `antiphon config` prints each value and where it came from.",
     ]
     hints = get_type_hints(Settings)
     for section in SECTIONS:
@@ -120,7 +120,18 @@ def _choices(hint: object) -> str:
 
 def errors() -> str:
     """Every error a caller can meet: status, code, meaning, and whether trying again makes sense."""
-    lines = ["# Errors", "", NOTE, "| status | code | meaning | try again |", "|---|---|---|---|"]
+    lines = [
+        "# Errors",
+        "",
+        NOTE,
+        "An error of `/v1` has the `code`, a `message` for people, and in `param` the field at fault. The",
+        "other dialects write the same errors in their own form. Where the last column says yes, send the",
+        "request again, after `Retry-After` if the answer has that header. In other cases change something",
+        "first.",
+        "",
+        "| status | code | meaning | try again |",
+        "|---|---|---|---|",
+    ]
     found = [
         cls
         for cls in index_by_code().values()
@@ -132,20 +143,19 @@ def errors() -> str:
     return "\n".join(lines) + "\n"
 
 
-STANDINGS = (
-    "A field is supported, accepted and ignored (the header `x-antiphon-ignored` then names it), or",
-    "refused with status 400 and its name. A field that is not listed is refused too, unless the",
-    'operator set `unknown_fields = "report"`: then the header names it. null means absent.',
+SUPPORT = (
+    "A field is supported, ignored (the header `x-antiphon-ignored` names it), or refused with a 400 that",
+    'names it. Fields that are not listed are refused, unless the operator set `unknown_fields = "report"`.',
+    "`null` means absent.",
 )
 
 
 def api() -> str:
     """What becomes of each field of the requests at /v1 and beside it."""
-    lines = ["# API: request fields", "", NOTE, *STANDINGS]
+    lines = ["# API: request fields", "", NOTE, *SUPPORT]
     lines += [
         "",
-        "The fields of the other products' endpoints, and what their pages say of each, are in",
-        "[parameters.md](parameters.md).",
+        "[parameters.md](parameters.md) has the fields of the other products' endpoints.",
         *_needs(),
     ]
     for place in FieldScope:
@@ -157,12 +167,11 @@ def parameters() -> str:
     """Every parameter of the products' pages, beside what becomes of it here."""
     lines = ["# Parameters of the products' pages", "", NOTE]
     lines += [
-        "Antiphon speaks the dialects of other products, so that their clients need nothing but another",
-        "address. For each parameter of each product's page: what the page says of it, what becomes of it",
-        "here, and what differs and why. Ranges are inclusive, since the pages' own defaults lie on their",
-        "bounds. Fields of messages, tools and tool calls are those of /v1, in [api.md](api.md).",
+        "The tables list each parameter of each product's page: what the page says, what this server does,",
+        "and what differs. Ranges include both ends. [api.md](api.md) has the fields of messages, tools and",
+        "tool calls.",
         "",
-        *STANDINGS,
+        *SUPPORT,
         *_needs(),
     ]
     for page in PAGES:
@@ -171,16 +180,16 @@ def parameters() -> str:
     for dialect in dict.fromkeys(page.dialect for page in PAGES):
         for place, table in import_module(f"antiphon.dialects.{dialect}.fields").FIELD_TABLE.tables.items():
             if place not in paged:
-                lines += ["", f"## `{place}`", "", "Of the same product; not a page of its own.", ""]
+                lines += ["", f"## `{place}`", "", "This endpoint has no page at the product.", ""]
                 lines += _fields(table.values())
     return "\n".join(lines) + "\n"
 
 
 def _fields(fields: Iterable[RequestField]) -> list[str]:
     """A row for each field of one place."""
-    rows = sorted(fields, key=_by_standing)
+    rows = sorted(fields, key=_order_support)
     return [
-        "| field | standing | needs | meaning |",
+        "| field | support | needs | meaning |",
         "|---|---|---|---|",
         *(f"| `{row.name}` | {row.support} | {_need(row)} | {_said(row)} |" for row in rows),
     ]
@@ -190,7 +199,7 @@ def _page(page: ProductPage) -> list[str]:
     table = import_module(f"antiphon.dialects.{page.dialect}.fields").FIELD_TABLE.tables[page.served_at]
     lines = [f"Served at `POST {page.served_at}`.", ""]
     lines += [
-        "| parameter | the page | standing | needs | meaning here | differs |",
+        "| parameter | the page | support | needs | meaning here | differs |",
         "|---|---|---|---|---|---|",
     ]
     for row in page.rows:
@@ -223,7 +232,7 @@ def _paged(row: PageRow) -> str:
 
 def _needs() -> list[str]:
     """What the words of the column mean."""
-    lines = ["", "What a field needs to act; where it is missing the field is refused by name:", ""]
+    lines = ["", "What a field needs. A model without it refuses the field by name:", ""]
     return [*lines, *(f"- {need}: {need.explanation}" for need in Need if need is not Need.NOTHING)]
 
 
@@ -238,11 +247,9 @@ def metrics() -> str:
         "# Metrics",
         "",
         NOTE,
-        "`GET /metrics` answers in Prometheus' text format and asks for the key as every route does. Times",
-        "are in seconds; rates and percentiles are the reader's to compute, as",
-        "[operations.md](operations.md) shows. Labels are names of the settings and the code, adapters'",
-        "digests, and names of the operator's adapters until they are unloaded: never a prompt, a key, a",
-        "caller, or another name that a caller made up.",
+        "`GET /metrics` answers in Prometheus' text format, and needs the key as every route does. Times are",
+        "in seconds. [operations.md](operations.md) shows how to compute rates and percentiles. Labels never",
+        "contain a prompt, a key, a caller, or a name that a caller made up.",
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
         lines += ["", f"## {title}", "", "| name | kind | labels | |", "|---|---|---|---|"]
@@ -258,15 +265,14 @@ def commands() -> str:
         "# Commands",
         "",
         NOTE,
-        "The option `-h`, or `--help`, of each command prints the same. Text in brackets holds without the",
-        "option.",
+        "`-h` or `--help` of a command prints the same. Brackets show the default.",
         "",
-        "Where a command takes a project, a user or a key, give its name, its e-mail address or its id. A",
-        "key is also known by its prefix and its note, a limit by its note, and a price by its models. The",
-        "command prints which object it took. It refuses a name that fits several, and lists their ids.",
+        "Name a project, a user or a key by its name, e-mail address or id. You can also name a key by its",
+        "prefix or note, a limit by its note, and a price by its models. The command prints which object it",
+        "took. If several have the name, it lists their ids and does nothing.",
         "",
-        "To complete commands and options with the tab key, add this line to `~/.bashrc`. There are scripts",
-        "for zsh and fish, too.",
+        "To complete commands with the tab key in bash, add this line to `~/.bashrc` (also for zsh and",
+        "fish):",
         "",
         "```text",
         'eval "$(antiphon completion bash)"',
@@ -384,14 +390,14 @@ def _describe_drawing(name: str, value: object) -> str:
     return f"| `{name}` | Antiphon's sampler | {drawers[0]} | {drawers[1]} |"
 
 
-def _by_standing(row: RequestField) -> int:
+def _order_support(row: RequestField) -> int:
     return list(FieldSupport).index(row.support)
 
 
 def _said(row: RequestField) -> str:
     harmless = ", ".join(f"`{json.dumps(value)}`" for value in row.accepted_values)
     says = row.description.replace("|", "\\|")
-    return f"{says} (taken: {harmless})" if harmless else says
+    return f"{says} (accepted: {harmless})" if harmless else says
 
 
 def _shown(value: object) -> str:

@@ -234,7 +234,7 @@ class HeadersTooLarge(RequestError):
 
 
 class FeatureNotServed(RequestError):
-    """A part of the product whose API a path belongs to, which this server does not have."""
+    """A part of the other product that this server does not have."""
 
     status = 501
     code = "not_implemented"
@@ -345,8 +345,7 @@ class DeadlineExceeded(EngineError):
 
 
 class ProviderError(AntiphonError):
-    """A vendor did not serve the request. The message names the provider, and contains neither its address
-    nor a key."""
+    """A vendor did not serve the request. The message names the provider."""
 
     status = 502
     code = "provider_error"

@@ -112,13 +112,13 @@ def serve(asked: "ServeOptions") -> None:
 @app.command("rolling-restart")
 def rolling_restart(
     pid: Annotated[
-        int | None, typer.Option(help="Which server, where several share a home. [the only one]")
+        int | None, typer.Option(help="Which server, if several share a home. [the only one]")
     ] = None,
 ) -> None:
-    """Have a running server replace its HTTP processes, one after the other.
+    """Replace the HTTP processes of a running server, one after the other.
 
-    Finds it by its home (ANTIPHON_HOME), on this machine. No connection is refused and no stream cut. Ends
-    when the new processes serve; with status 1 where they do not, and what served goes on."""
+    Finds the server by ANTIPHON_HOME on this machine. No connection is refused and no stream is cut. If a
+    new process does not start, the old ones continue, and the command ends with status 1."""
     from antiphon.cli.local_servers import restart
 
     restart(pid)
@@ -127,13 +127,13 @@ def rolling_restart(
 @app.command()
 def reload(
     pid: Annotated[
-        int | None, typer.Option(help="Which server, where several share a home. [the only one]")
+        int | None, typer.Option(help="Which server, if several share a home. [the only one]")
     ] = None,
 ) -> None:
-    """Have a running server load its settings file again: providers, models and aliases.
+    """Load the settings file of a running server again: providers, models and aliases.
 
-    Finds it by its home (ANTIPHON_HOME), on this machine. Ends no stream. Prints what changed; a file that is
-    wrong changes nothing, and ends this command with the reason and status 1."""
+    Finds the server by ANTIPHON_HOME on this machine. No stream ends. The command prints what changed. A wrong
+    file changes nothing: the command ends with the reason and status 1."""
     from antiphon.cli.local_servers import reload as command
 
     command(pid)

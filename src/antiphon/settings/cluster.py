@@ -31,8 +31,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_CLUSTER",
-            "The Ray cluster whose machines run the models: `local` starts one on this machine, HOST:PORT "
-            "joins the one there; none runs models in processes of this server.",
+            "The Ray cluster that runs the models: `local` starts one on this machine, HOST:PORT "
+            "joins one. None runs models in processes of this server.",
             example="ray-head:6379",
         ),
     ] = None
@@ -40,38 +40,38 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_CLUSTER_TOKEN",
-            "The token of the cluster, which Ray requires of every process; none takes that of Ray's own "
-            "variables RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH. A local cluster without one gets a new one.",
+            "The token that Ray requires of every process. None takes Ray's own variables "
+            "RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH. A local cluster without one gets a new one.",
         ),
     ] = None
     interpreter: Annotated[
         str | None,
         describe(
             "ANTIPHON_CLUSTER_INTERPRETER",
-            "Python that runs replicas, at the same path on all machines; none means the one that runs Ray "
-            "there. A model's own interpreter comes first.",
+            "Python that runs replicas, at the same path on all machines. None means the one "
+            "that runs Ray there. A model's own interpreter comes first.",
         ),
     ] = None
     cpus: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
         describe(
             "ANTIPHON_CLUSTER_CPUS",
-            "CPUs that replicas of a local cluster can take together; none means all of this machine.",
+            "CPUs that replicas of a local cluster can take together. None means all.",
         ),
     ] = None
     grows: Annotated[
         bool,
         describe(
             "ANTIPHON_CLUSTER_GROWS",
-            "Whether the cluster adds machines when replicas need them. A model that no machine can hold "
-            "then waits for one; otherwise the server refuses to start.",
+            "Whether the cluster adds machines when replicas need them. Otherwise the server "
+            "does not start with a model that no machine can run.",
         ),
     ] = False
     upscale_delay: Annotated[
         float,
         describe(
             "ANTIPHON_CLUSTER_UPSCALE_DELAY",
-            "Seconds that sequences must exceed the places of all replicas before a replica is added.",
+            "Seconds for which there must be more sequences than places before a replica is added.",
         ),
         AT_LEAST_ZERO,
     ] = 10.0
@@ -79,7 +79,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_CLUSTER_DOWNSCALE_DELAY",
-            "Seconds that fewer replicas must be enough before one is removed.",
+            "Seconds for which fewer replicas must be enough before one is removed.",
         ),
         AT_LEAST_ZERO,
     ] = 300.0

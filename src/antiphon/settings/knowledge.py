@@ -15,24 +15,25 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         str | None,
         describe(
             "ANTIPHON_KNOWLEDGE_DIRECTORY",
-            "Directory of uploads and of tables in files, on a disk of this machine, for one server; none "
-            "means `knowledge` in `ANTIPHON_HOME`, or in the platform's directory for data.",
+            "Directory of uploads and of tables in files, on a local disk, for one server. None "
+            "means `knowledge` in `ANTIPHON_HOME`, or in the platform's data directory.",
         ),
     ] = None
     storage: Annotated[
         Literal["auto", "files", "database"],
         describe(
             "ANTIPHON_KNOWLEDGE_STORAGE",
-            "Where knowledge tables are: in `files` of the directory, or in the `database` of `keys.store`, "
-            "which is then PostgreSQL with pgvector. `auto` takes the database where it is PostgreSQL.",
+            "Where tables are: in `files` of the directory, or in the `database` of "
+            "`keys.store`, PostgreSQL with pgvector. `auto` takes the database if it is "
+            "PostgreSQL.",
         ),
     ] = "auto"
     memory_bytes: Annotated[
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MEMORY_BYTES",
-            "Bytes of vectors that stay in memory, of all tables in files together; beyond them the tables "
-            "that were not searched for longest are read again when they are searched.",
+            "Bytes of vectors that stay in memory, for all tables in files. Tables beyond them "
+            "are read again at their next search, the least recently searched first.",
         ),
         Meta(ge=16 * MIB),
     ] = 512 * MIB
@@ -40,7 +41,7 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MAX_FILE_BYTES",
-            "Largest file of a knowledge table in bytes; a larger one is a 413. It must arrive within "
+            "Largest file in bytes. A larger one is a 413. It must arrive within "
             "`receive_timeout`, and counts in `max_bodies_bytes` until it is kept.",
         ),
         Meta(ge=KIB, le=GIB),
@@ -64,8 +65,8 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MAX_BYTES",
-            "Most bytes of texts and vectors in all tables of one project; on the disk they take up to three "
-            "times as much.",
+            "Most bytes of texts and vectors in all tables of one project. On the disk they take "
+            "up to three times as much.",
         ),
         Meta(ge=MIB),
     ] = 20 * GIB

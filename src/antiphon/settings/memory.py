@@ -15,8 +15,8 @@ class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_MEMORY_SUMMARIES",
-            "Summaries of conversations that are kept for each project; 0 keeps none, so that each request "
-            "writes its own. Without keys they are kept in the memory of each HTTP process.",
+            "Summaries that are kept for each project. 0 keeps none, and each request then "
+            "writes its own. Without keys, each HTTP process keeps them in memory.",
         ),
         Meta(ge=0, le=1_000_000),
     ] = 1_000

@@ -23,124 +23,128 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             min_length=1,
         ),
     ]
-    sequences: Annotated[int, Meta(description="Choices that run at once; more wait.", ge=1, le=256)] = 8
+    sequences: Annotated[int, Meta(description="Choices that run at once. Others wait.", ge=1, le=256)] = 8
     context_length: Annotated[
         Annotated[int, Meta(ge=16)] | None,
-        Meta(description="Tokens of one sequence; none fits the model's own to the memory."),
+        Meta(description="Tokens of one sequence. None takes the model's own if the memory allows."),
     ] = None
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="CPU threads; none chooses for the machine."),
+        Meta(description="CPU threads. None chooses for the machine."),
     ] = None
     exact: Annotated[
-        bool, Meta(description="Bit-equal results alone and in a batch, at some cost in speed.")
+        bool,
+        Meta(
+            description="Whether answers are equal to the last bit, alone and in a batch. This costs some "
+            "speed."
+        ),
     ] = False
     gpu_layers: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=0)],
         Meta(
-            description="Layers that graphics devices compute, the last ones; the output counts as one, and "
-            "more than there are means all. auto is as many as fit, none with exact; 0 keeps all on the "
-            "processor (gpu.md)."
+            description="Layers on graphics devices, the last ones first (gpu.md). The output counts as a "
+            "layer. auto is as many as fit, or none with exact. 0 keeps all on the processor."
         ),
     ] = "auto"
     devices: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        Meta(description="Devices to use, by the names that doctor shows (`CUDA0`); none means all."),
+        Meta(description="Devices to use, as doctor names them (`CUDA0`). None means all."),
     ] = ()
     tensor_split: Annotated[
         tuple[Annotated[float, Meta(ge=0, le=1e6)], ...],
         Meta(
-            description="Share of the layers of each device, such as 3, 1; none uses one device where it "
-            "suffices, otherwise divides by free memory."
+            description="Share of the layers of each device, such as 3, 1. None uses one device if it is "
+            "enough, and otherwise divides by free memory."
         ),
     ] = ()
     kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
     layout: Annotated[
         Literal["pool", "streams"],
         Meta(
-            description="How the KV cache is laid out: in streams each sequence has its own part, which is "
-            "faster on processors; in a pool prefixes are shared without copying and long prompts run beside "
-            "short ones with fewer cells. exact is refused with a pool."
+            description="How the KV cache is divided. With streams each sequence has its own part, which is "
+            "faster on processors. With a pool, prefixes are shared without copies, and long "
+            "prompts need fewer cells. exact is refused with a pool."
         ),
     ] = "streams"
     cells: Annotated[
         Annotated[int, Meta(ge=16)] | None,
         Meta(
-            description="Tokens that the KV cache holds, all sequences together; none is context_length for "
-            "each, or as many as the memory allows. With fewer, sequences of a pool wait for each other, and "
-            "streams are shorter."
+            description="Tokens in the KV cache, for all sequences. None is context_length for each, or as "
+            "many as fit. With fewer, sequences of a pool wait, and those of streams are shorter."
         ),
     ] = None
-    queue: Annotated[
-        int, Meta(description="Choices that may wait for their turn; more are answered 503.", ge=0)
-    ] = 512
+    queue: Annotated[int, Meta(description="Choices that can wait. Others get a 503.", ge=0)] = 512
     queue_per_actor: Annotated[
-        int, Meta(description="Of these, choices of one caller; more are answered 429.", ge=0)
+        int, Meta(description="Choices of one caller that can wait. Others get a 429.", ge=0)
     ] = 256
     step_latency: Annotated[
         float,
         Meta(
-            description="Seconds of one step that prompts may take while others wait for their next token, "
-            "times the number of prompts that come in, at most four; however slow the machine is, a step "
-            "computes at least 1280 prompt tokens for each of these seconds. Less is smoother streams, more "
-            "is sooner first tokens and more tokens a second.",
+            description="Seconds of a step that prompts can take while other requests wait for tokens, for "
+            "each of up to four prompts. Less gives smoother streams. More gives sooner first "
+            "tokens and more tokens a second. A step always computes at least 1280 prompt tokens "
+            "for each of these seconds.",
             gt=0,
             le=60,
         ),
     ] = 0.1
     tool_calls: Annotated[
         Literal["auto", "deepseek", "harmony", "hermes", "llama", "mistral", "mistral-headed", "phi"],
-        Meta(description="How the model writes tool calls; auto is what its chat template says."),
+        Meta(description="How the model writes tool calls (tools.md). auto reads it from the chat template."),
     ] = "auto"
     reasoning: Annotated[
         Literal["auto", "none", "cohere", "gemma", "granite", "harmony", "mistral", "seed", "think"],
         Meta(
-            description="How the model marks what it thinks before it answers; auto is what its chat "
-            "template says, none leaves it in the text."
+            description="How the model marks its reasoning (reasoning.md). auto reads it from the chat "
+            "template. none leaves it in the text."
         ),
     ] = "auto"
     weights: Annotated[
         Literal["auto", "memory", "file"],
         Meta(
-            description="Where the weights lie: copied into memory, where they are read faster, or mapped "
-            "from the file, so that servers of one file share its memory. auto copies while the models "
-            "together take at most half of the memory that is free."
+            description="Where the weights are: copied into memory, which is faster, or mapped from the "
+            "file, which servers then share. auto copies if the models need at most half of the "
+            "free memory."
         ),
     ] = "auto"
     load: Annotated[
         Literal["start", "request"],
         Meta(
-            description="When the model is loaded: before the server serves, or when the first request needs "
-            "it."
+            description="When the model is loaded: before the server starts to serve, or at the first "
+            "request."
         ),
     ] = "start"
     keep_alive: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(
-            description='Seconds without a request after which a model of load = "request" is unloaded; none '
+            description='Seconds without a request after which a model of load = "request" is unloaded. None '
             "keeps it until another model needs its memory."
         ),
     ] = None
     keep_prefixes: Annotated[
-        bool, Meta(description="Keep computed prompts in free cells, for later requests that begin alike.")
+        bool,
+        Meta(
+            description="Whether computed prompts stay in free cells, for later requests with the same "
+            "beginning."
+        ),
     ] = True
     engine: Annotated[
         Literal["llama", "vllm"],
-        Meta(description="What computes: the embedded llama.cpp, or vLLM in an environment of its own."),
+        Meta(description="The engine: the embedded llama.cpp, or vLLM in an environment of its own."),
     ] = "llama"
     interpreter: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(description="Python of the environment that has vLLM: .venvs/cluster/bin/python."),
+        Meta(description="Python of the environment with vLLM: .venvs/cluster/bin/python."),
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="Number format in which vLLM computes; auto is what the model's folder says."),
+        Meta(description="Number format of vLLM. auto is the one of the model's folder."),
     ] = "auto"
     memory_share: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(
-            description="Share of each device's memory that vLLM takes for weights and KV cache; none is "
-            "vLLM's own default. On a processor, none makes a KV cache of cells."
+            description="Share of each device's memory that vLLM takes. None is vLLM's default. On a "
+            "processor, none makes a KV cache of cells."
         ),
     ] = None
     tensor_parallel: Annotated[
@@ -149,33 +153,33 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: Annotated[
         bool,
         Meta(
-            description="Whether the model runs in the cluster, where the server has one; otherwise it runs "
-            "in a process of this server."
+            description="Whether the model runs in the cluster, if there is one. Otherwise it runs in a "
+            "process of this server."
         ),
     ] = True
     replicas: Annotated[
-        int, Meta(description="Replicas in the cluster; with max_replicas the fewest.", ge=1, le=1000)
+        int, Meta(description="Replicas in the cluster. With max_replicas, the fewest.", ge=1, le=1000)
     ] = 1
     max_replicas: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
         Meta(
-            description="Most replicas in the cluster: replicas are added while more sequences run and wait "
-            "than all replicas have places for; none keeps their number."
+            description="Most replicas in the cluster. A replica is added when there are more sequences than "
+            "places. None keeps the number."
         ),
     ] = None
     replica_cpus: Annotated[
         Annotated[float, Meta(gt=0, le=1024)] | None,
-        Meta(description="CPUs that each replica takes; none is its threads, or 1."),
+        Meta(description="CPUs of each replica. None is its threads, or 1."),
     ] = None
     replica_gpus: Annotated[
         float,
-        Meta(description="GPUs that each replica takes, all of one machine; a part shares one.", ge=0, le=64),
+        Meta(description="GPUs of each replica, all in one machine. A fraction shares one.", ge=0, le=64),
     ] = 0.0
     replica_resources: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s=]+=[0-9]{1,6}(\.[0-9]{1,4})?$")], ...],
         Meta(
-            description="Other resources that each replica takes, each NAME=NUMBER, as the cluster's "
-            "machines name them."
+            description="Other resources of each replica, as NAME=NUMBER, as the cluster's machines name "
+            "them."
         ),
     ] = ()
 
@@ -229,7 +233,7 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_HUB_CACHE",
-            "Directory that fetched models are kept in; none means `models` in `ANTIPHON_HOME`, or the "
+            "Directory of fetched models. None means `models` in `ANTIPHON_HOME`, or the "
             "platform's cache directory.",
         ),
     ] = None
@@ -237,13 +241,15 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
         describe(
             "ANTIPHON_HUB_ENDPOINT",
-            "Address of the hub; none means `HF_ENDPOINT`, or the public hub.",
+            "Address of the hub. None means `HF_ENDPOINT`, or the public hub.",
             example="https://hub.example.org",
         ),
     ] = None
     offline: Annotated[
         bool,
-        describe("ANTIPHON_HUB_OFFLINE", "Ask no hub: only models that were fetched before are served."),
+        describe(
+            "ANTIPHON_HUB_OFFLINE", "Whether the hub is never asked. Only fetched models are then served."
+        ),
     ] = False
 
 
@@ -258,38 +264,37 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         describe(
             "ANTIPHON_LORA_DIRECTORIES",
-            "Directories that callers may load adapters from while the server runs; without one nobody may "
-            "load or unload any.",
+            "Directories from which callers can load adapters while the server runs. Without "
+            "one, nobody can load or unload adapters from files.",
         ),
     ] = ()
     repositories: Annotated[
         tuple[Annotated[str, Meta(pattern=REPOSITORY)], ...],
         describe(
             "ANTIPHON_LORA_REPOSITORIES",
-            "Repositories of the hub that callers may deploy adapters from while the server runs: "
-            "OWNER/REPO, OWNER/*, or * for all; none by default.",
+            "Repositories of the hub from which callers can deploy adapters: OWNER/REPO, "
+            "OWNER/*, or * for all.",
         ),
     ] = ()
     registry: Annotated[
         str | None,
         describe(
             "ANTIPHON_LORA_REGISTRY",
-            "Directory that adapters are kept in, under their digests; none means `adapters` in "
-            "`ANTIPHON_HOME`, or in the platform's directory for data.",
+            "Directory in which adapters are kept by digest. None means `adapters` in "
+            "`ANTIPHON_HOME`, or in the platform's data directory.",
         ),
     ] = None
     memory_bytes: Annotated[
         int,
         describe(
             "ANTIPHON_LORA_MEMORY_BYTES",
-            "Bytes of adapters that each engine keeps in memory; the others are read again when their turn "
-            "comes.",
+            "Bytes of adapters that each engine keeps in memory. Others are read again when they are used.",
         ),
         Meta(ge=0),
     ] = GIB
     max_bytes: Annotated[
         int,
-        describe("ANTIPHON_LORA_MAX_BYTES", "Largest file of an adapter that a caller may load, in bytes."),
+        describe("ANTIPHON_LORA_MAX_BYTES", "Largest file of an adapter that a caller can load, in bytes."),
         Meta(ge=KIB),
     ] = GIB
     keep_names: Annotated[
@@ -303,8 +308,8 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_LORA_PROJECT_ADAPTERS",
-            "Adapters that one project may have, loaded by its own service keys from the repositories; 0 "
-            "lets only the operator load any.",
+            "Adapters that the service keys of one project can load from the repositories. 0 "
+            "lets only the operator load adapters.",
         ),
         Meta(ge=0, le=2048),
     ] = 0
@@ -325,7 +330,7 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1)]
     model: Annotated[
         str | None,
-        Meta(description="Name of the model that it adapts; may be left out when there is only one."),
+        Meta(description="Name of the model that it adapts. You can leave it out if there is only one."),
     ] = None
 
 
@@ -384,15 +389,15 @@ def _assign_model(
 
 
 class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One other name of a model, or a pattern of such. Several are given as a list of tables in the file, by
+    """Another name of a model, or a pattern of names. Write several as a list of tables in the file, by
     repeating `--alias NAME=MODEL`, or in `ANTIPHON_ALIASES` with commas between them. A model's own name
-    comes before aliases, a name before patterns, and a pattern with more characters before others. The
-    Fireworks dialect brings the last of all, `accounts/fireworks/models/*`, whose model is `*`."""
+    comes before aliases, and a name before patterns. A longer pattern comes before a shorter one. The last
+    is `accounts/fireworks/models/*` of the Fireworks dialect, whose model is `*`."""
 
     name: Annotated[
         str,
         Meta(
-            description="What callers may send as model; one `*` in it stands for any characters but `#`.",
+            description="Name that callers send as model. One `*` in it matches any characters but `#`.",
             min_length=1,
             max_length=256,
         ),
@@ -400,8 +405,7 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[
         str,
         Meta(
-            description="Name of the model or adapter that it means; a `*` in it is the text that the name's "
-            "`*` matched.",
+            description="Name of the model or adapter. A `*` in it is the text that the name's `*` matched.",
             min_length=1,
             max_length=256,
         ),

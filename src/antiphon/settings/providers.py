@@ -22,8 +22,8 @@ EXTRA_NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One vendor, or another server: `[providers.NAME]`. A preset supplies what is left out. The preset of a
-    provider is the one that `preset` names, or else the one of the provider's own name."""
+    """One vendor, or another server: `[providers.NAME]`. A preset supplies what you leave out: the one in
+    `preset`, otherwise the one with the provider's name."""
 
     preset: Annotated[
         str | None, Meta(description="Name of a preset: openai, anthropic, vllm and others (vendors.md).")
@@ -47,11 +47,11 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: Annotated[dict[str, str], Meta(description="Further headers of each request.")] = {}
     private: Annotated[
         bool | None,
-        Meta(description="Whether the address may be a private or loopback one; otherwise it is refused."),
+        Meta(description="Whether the address can be a private or loopback one."),
     ] = None
     pass_addresses: Annotated[
         bool,
-        Meta(description="Whether https: addresses of images are passed on to the vendor, which opens them."),
+        Meta(description="Whether https: addresses of images go to the vendor, which opens them."),
     ] = False
     proxy: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#\\]+/?$")] | None,
@@ -62,17 +62,17 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     connections: Annotated[
         int,
-        Meta(description="Most connections of each HTTP process; more requests wait."),
+        Meta(description="Most connections of each HTTP process. Other requests wait."),
         Meta(ge=1, le=100_000),
     ] = 1024
     connect_timeout: Annotated[
         float,
-        Meta(description="Seconds until a connection must be there, the name's look-up included."),
+        Meta(description="Seconds until a connection must be open, with the look-up of the name."),
         POSITIVE,
     ] = 5.0
     first_byte_timeout: Annotated[
         float,
-        Meta(description="Seconds until a streamed answer must begin; a whole answer has `timeout`."),
+        Meta(description="Seconds until a stream must begin. A whole answer has `timeout`."),
         POSITIVE,
     ] = 120.0
     chunk_timeout: Annotated[float, Meta(description="Seconds between two parts of a stream."), POSITIVE] = (
@@ -81,24 +81,24 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, Meta(description="Seconds until an answer must be complete."), POSITIVE] = 600.0
     takes: Annotated[
         tuple[str, ...],
-        Meta(description="Parameters that this provider takes beyond those of its kind and preset."),
+        Meta(description="Parameters that this provider takes, besides those of its kind and preset."),
     ] = ()
     refuses: Annotated[
-        tuple[str, ...], Meta(description="Parameters that this provider does not take; requests get a 400.")
+        tuple[str, ...], Meta(description="Parameters that this provider does not take: requests get a 400.")
     ] = ()
     extra_params: Annotated[
         tuple[Annotated[str, Meta(pattern=EXTRA_NAME)], ...],
         Meta(
-            description="Fields of the vendor's own that callers can add to the body of a request "
-            "(inference_extra_params); others are a 400.",
+            description="The vendor's own fields that callers can add to the body (inference_extra_params). "
+            "Others are a 400.",
             examples=[["provider", "web_search_options"]],
         ),
     ] = ()
     extra_headers: Annotated[
         tuple[str, ...],
         Meta(
-            description="Headers that callers can add to a request (inference_extra_headers); others are a "
-            "400. Never one of a credential or of the connection.",
+            description="Headers that callers can add (inference_extra_headers). Others are a 400. Headers "
+            "of a credential or of the connection are not possible.",
             examples=[["x-trace-id"]],
         ),
     ] = ()
@@ -136,7 +136,10 @@ class RouteSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Annotated[str | None, Meta(description="Name of a local model, instead of a provider.")] = None
     model: Annotated[
         Annotated[str, Meta(min_length=1, max_length=256)] | None,
-        Meta(description="The vendor's name of the model; the routed model's own name, or the rest of it."),
+        Meta(
+            description="The vendor's name of the model. By default the routed model's own name, or its rest "
+            "after a pattern."
+        ),
     ] = None
     weight: Annotated[
         float, Meta(description="Its share of the requests among routes of one order.", gt=0, le=1e6)

@@ -29,33 +29,31 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     interpreter: Annotated[
         str | None,
-        describe(
-            "ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own."
-        ),
+        describe("ANTIPHON_ENGINE_INTERPRETER", "Python that runs engines. None means the server's own."),
     ] = None
     library: Annotated[
         str | None,
-        describe("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places."),
+        describe("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library. None searches the usual places."),
     ] = None
     user: Annotated[
         str | None,
         describe(
             "ANTIPHON_ENGINE_USER",
-            "User whose rights engine hosts take when root starts the server; none keeps the server's.",
+            "User that runs engines when root starts the server. None keeps the server's user.",
         ),
     ] = None
     wait_policy: Annotated[
         Literal["passive", "active"],
         describe(
             "ANTIPHON_ENGINE_WAIT_POLICY",
-            "How idle OpenMP threads wait: passive for shared machines, active for idle ones.",
+            "How idle OpenMP threads wait: passive on shared machines, active on your own.",
         ),
     ] = "passive"
     restart_patience: Annotated[
         float,
         describe(
             "ANTIPHON_ENGINE_RESTART_PATIENCE",
-            "Seconds that a request waits for an engine that is starting again.",
+            "Seconds that a request waits for an engine that restarts.",
         ),
         AT_LEAST_ZERO,
     ] = 15.0
@@ -63,8 +61,8 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1)] | None,
         describe(
             "ANTIPHON_ENGINE_MEMORY_BUDGET",
-            'Bytes of weights and KV caches of all loaded models of load = "request" together; none is the '
-            "memory that is free.",
+            'Bytes of weights and KV caches of all loaded models of load = "request" together. '
+            "None is the free memory.",
         ),
     ] = None
     prefix_sharing: Annotated[

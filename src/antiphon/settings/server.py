@@ -26,24 +26,25 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP side."""
 
     host: Annotated[
-        str, describe("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
+        str, describe("ANTIPHON_HOST", "Address to listen on. Any but a loopback address needs a key.")
     ] = "127.0.0.1"
     port: Annotated[
-        int, describe("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
+        int, describe("ANTIPHON_PORT", "TCP port to listen on. 0 takes a free one."), Meta(ge=0, le=65535)
     ] = 8000
     workers: Annotated[
         int,
         describe(
             "ANTIPHON_WORKERS",
-            "HTTP processes, which share the port, the engines and all limits (workers.md); each takes a "
-            "core under load.",
+            "HTTP processes, which share the port, the engines and all limits (workers.md). Each "
+            "uses a core under load.",
         ),
         Meta(ge=1, le=64),
     ] = 1
     api_key: Annotated[
         str | None,
         describe(
-            "ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."
+            "ANTIPHON_API_KEY",
+            "The key that callers must send. Without one, the server listens only on loopback addresses.",
         ),
     ] = None
     max_body_bytes: Annotated[
@@ -55,9 +56,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_MAX_BODIES_BYTES",
-            "Bytes of all running requests' bodies together in one HTTP process, at least one whole body; "
-            "beyond them a request is a 503. Where keys are on, one caller's are at most as many as it "
-            "leaves free; beyond that its requests are a 429.",
+            "Bytes of all running requests' bodies in one HTTP process, at least one whole body. "
+            "Above that a request is a 503. With keys on, one caller must leave as many bytes "
+            "free as it has, or its requests are a 429.",
         ),
         Meta(ge=KIB),
     ] = 64 * MIB
@@ -65,32 +66,33 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["refuse", "report"],
         describe(
             "ANTIPHON_UNKNOWN_FIELDS",
-            "How unknown fields of a generation are treated: refused with 400, or ignored and named in the "
-            "header x-antiphon-ignored.",
+            "How unknown fields of a generation are treated: refused with 400, or ignored and "
+            "named in the header x-antiphon-ignored.",
         ),
     ] = "refuse"
     schema_keywords: Annotated[
         Literal["report", "strict"],
         describe(
             "ANTIPHON_SCHEMA_KEYWORDS",
-            "How a JSON Schema's unknown or unsupported keywords are treated: named in the "
-            "header x-antiphon-relaxed, or refused with 400 as if the schema were strict.",
+            "How JSON Schema keywords that the server cannot keep are treated: named in the "
+            "header x-antiphon-relaxed, or refused with 400.",
         ),
     ] = "report"
     request_templates: Annotated[
         bool,
         describe(
             "ANTIPHON_REQUEST_TEMPLATES",
-            "Whether callers may send a chat template of their own (chat_template), a program that is run "
-            "within bounds in a process of its own (chat.md); without this it is refused.",
+            "Whether callers can send their own chat template, a program that runs in a process "
+            "of its own (chat.md).",
         ),
     ] = False
     max_logprobs: Annotated[
         int,
         describe(
             "ANTIPHON_MAX_LOGPROBS",
-            "Most of the likeliest tokens that a request may have at each place (logprobs, top_logprobs, "
-            "prompt_logprobs); -1 allows the whole vocabulary. A wide answer is slow to write.",
+            "Most log-probabilities that a request can have for each token (logprobs, "
+            "top_logprobs, prompt_logprobs). -1 allows the whole vocabulary. Large answers are "
+            "slow.",
         ),
         Meta(ge=-1),
     ] = 20
@@ -110,14 +112,15 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_SEND_TIMEOUT",
-            "Seconds in which a client must read some of its answer, streamed or whole; otherwise it is "
-            "cut off.",
+            "Seconds in which a client must read a part of its answer. Otherwise the connection is closed.",
         ),
         POSITIVE,
     ] = 60.0
     request_timeout: Annotated[
         float,
-        describe("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
+        describe(
+            "ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation can take, with its time in the queue."
+        ),
         POSITIVE,
     ] = 3600.0
     drain_timeout: Annotated[
@@ -135,12 +138,13 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 600.0
     cors_origins: Annotated[
         tuple[str, ...],
-        describe("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
+        describe("ANTIPHON_CORS_ORIGINS", "Web origins that browsers can call from."),
     ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...],
         describe(
-            "ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."
+            "ANTIPHON_ALLOWED_HOSTS",
+            "Host names that are accepted besides loopback ones while no key is set.",
         ),
     ] = ()
 
@@ -173,8 +177,8 @@ class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")] | None,
         describe(
             "ANTIPHON_TRACING_ENDPOINT",
-            "Address of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; none sends "
-            "nothing. The extra `otlp` is needed.",
+            "Address of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318. "
+            "None sends nothing. Needs the extra `otlp`.",
         ),
     ] = None
     service_name: Annotated[

@@ -17,24 +17,25 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         describe(
             "ANTIPHON_KEYS",
-            "Whether callers need a key that this server made; the first start then makes the operator's, in "
-            "`admin.key` beside the database.",
+            "Whether callers need a key that this server made. The first start writes the "
+            "operator's key into `admin.key` beside the database.",
         ),
     ] = False
     store: Annotated[
         str | None,
         describe(
             "ANTIPHON_STORE",
-            "Database of projects, users and keys, as `sqlite:///PATH` or `postgresql://...`; none means "
-            "`antiphon.db` in `ANTIPHON_HOME`, or in the platform's directory for data.",
+            "Database of projects, users and keys: `sqlite:///PATH` or `postgresql://...`. None "
+            "means `antiphon.db` in `ANTIPHON_HOME`, or in the platform's data directory.",
         ),
     ] = None
     pepper: Annotated[
         str | None,
         describe(
             "ANTIPHON_PEPPER",
-            "The secret that keys' digests are made with, at least 64 hexadecimal digits, the same on every "
-            "node; none means the one in the file `pepper` in `ANTIPHON_HOME`, made at the first start.",
+            "The secret for the digests of keys: at least 64 hexadecimal digits, the same on "
+            "every server. None means the file `pepper` in `ANTIPHON_HOME`, which the first "
+            "start makes.",
         ),
     ] = None
 
@@ -54,15 +55,16 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_LIMITS_URL",
-            "Redis or Valkey that counts for several servers, as `redis://[USER:PASSWORD@]HOST:PORT/DB`, "
-            "`rediss://...` or `unix:///PATH`; none means that this server counts alone.",
+            "Redis or Valkey that counts for several servers: "
+            "`redis://[USER:PASSWORD@]HOST:PORT/DB`, `rediss://...` or `unix:///PATH`. None "
+            "means that this server counts alone.",
         ),
     ] = None
     prefix: Annotated[
         str,
         describe(
             "ANTIPHON_LIMITS_PREFIX",
-            "Prefix of the names of keys in Redis; servers that share limits use the same.",
+            "Prefix of the names of keys in Redis. Servers that share limits use the same prefix.",
         ),
         Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9:._-]+$"),
     ] = "antiphon"
@@ -70,16 +72,16 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["closed", "open"],
         describe(
             "ANTIPHON_LIMITS_UNAVAILABLE",
-            "How limited requests are treated while their counters cannot be read: `closed` refuses them "
-            "with 503, `open` has each HTTP process count alone.",
+            "What happens to limited requests while the counters cannot be read: `closed` "
+            "refuses them with 503, `open` lets each HTTP process count alone.",
         ),
     ] = "closed"
     reserve_tokens: Annotated[
         int,
         describe(
             "ANTIPHON_LIMITS_RESERVE_TOKENS",
-            "Output tokens that a request without `max_tokens` takes of its limits before it begins, and "
-            "those by which it takes more while it runs.",
+            "Output tokens that a request without `max_tokens` reserves at its start, and each "
+            "time it needs more.",
         ),
         Meta(ge=1, le=1_000_000),
     ] = 512
@@ -87,8 +89,8 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Annotated[float, Meta(gt=0, le=1)], ...],
         describe(
             "ANTIPHON_LIMITS_WARN_AT",
-            "Shares of every budget of a day, week or month at which the server warns, once in each window; "
-            "none warns of nothing.",
+            "Shares of every budget of a day, week or month at which the server warns, once in "
+            "each window. None means no warnings.",
             example="0.5,0.8,1",
         ),
     ] = (0.8, 1.0)
@@ -128,16 +130,16 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_SPOOL",
-            "Directory in which generations are written down before they are in the database, on a disk of "
-            "this machine; none means `spool` in `ANTIPHON_HOME`.",
+            "Directory on a local disk for generations that are not in the database yet. None "
+            "means `spool` in `ANTIPHON_HOME`.",
         ),
     ] = None
     spool_bytes: Annotated[
         int,
         describe(
             "ANTIPHON_SPOOL_BYTES",
-            "Bytes that the spool may grow to while the database is away, at least 4 MiB for each HTTP "
-            "process; beyond them requests are a 503.",
+            "Most bytes of the spool while the database is away, at least 4 MiB for each HTTP "
+            "process. Above that requests are a 503.",
         ),
         Meta(ge=8 * MIB),
     ] = 64 * MIB
@@ -145,7 +147,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_SPOOL_SYNC_INTERVAL",
-            "Seconds after which the spool is on the disk at the latest: what a power failure may take.",
+            "Seconds after which the spool is on the disk. A power failure can lose this much.",
         ),
         Meta(gt=0, le=LONGEST_SYNC_S),
     ] = 0.2
@@ -165,59 +167,58 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, ADDRESS] | None,
         describe(
             "ANTIPHON_OIDC_ISSUER",
-            "Address of the issuer whose tokens are accepted, exactly as its tokens spell it; needs "
-            "`ANTIPHON_KEYS`. None accepts none.",
+            "Address of the issuer, exactly as in its tokens. Needs `ANTIPHON_KEYS`. None accepts no tokens.",
             example="https://login.example.org/realms/main",
         ),
     ] = None
     audience: Annotated[
         str | None,
-        describe("ANTIPHON_OIDC_AUDIENCE", "Audience that a token must have; required with the issuer."),
+        describe("ANTIPHON_OIDC_AUDIENCE", "Audience that a token must have. Required with the issuer."),
     ] = None
     keys_url: Annotated[
         Annotated[str, ADDRESS] | None,
         describe(
             "ANTIPHON_OIDC_KEYS_URL",
-            "Where the issuer's public keys are; none asks the issuer.",
+            "Address of the issuer's public keys. None asks the issuer for it.",
             example="https://login.example.org/realms/main/certs",
         ),
     ] = None
     algorithms: Annotated[
         tuple[Algorithm, ...],
-        describe("ANTIPHON_OIDC_ALGORITHMS", "How tokens may be signed."),
+        describe("ANTIPHON_OIDC_ALGORITHMS", "Algorithms with which tokens can be signed."),
     ] = ("RS256", "ES256")
     user_claim: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)],
-        describe(
-            "ANTIPHON_OIDC_USER_CLAIM", "Claim that holds the user's email address, as the store has it."
-        ),
+        describe("ANTIPHON_OIDC_USER_CLAIM", "Claim with the user's email address, as in the store."),
     ] = "email"
     add_users: Annotated[
         bool,
         describe(
             "ANTIPHON_OIDC_ADD_USERS",
-            "Whether a user who is not in the store is added, at the first request.",
+            "Whether an unknown user is added to the store at the first request.",
         ),
     ] = False
     groups_claim: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)],
         describe(
             "ANTIPHON_OIDC_GROUPS_CLAIM",
-            "Claim that holds the names of the user's groups; dots lead into objects.",
+            "Claim with the names of the user's groups. Dots lead into objects.",
         ),
     ] = "groups"
     groups: Annotated[
         tuple[Annotated[str, GROUP], ...],
         describe(
             "ANTIPHON_OIDC_GROUPS",
-            "Roles of a group's users, as `GROUP=PROJECT:ROLE`. A user in no group of a project that is "
-            "named here is no member of it.",
+            "Roles of a group's users, as `GROUP=PROJECT:ROLE`. A user in none of a project's "
+            "groups here is not a member of it.",
             example="ml-team=default:member",
         ),
     ] = ()
     leeway: Annotated[
         Annotated[int, Meta(ge=0, le=300)],
-        describe("ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock may differ from ours."),
+        describe(
+            "ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock can differ from this server's."
+        ),
     ] = 30
 
 

@@ -62,7 +62,7 @@ def list_keys(
 
 @app.command()
 def create(
-    kind: Annotated[KeyKind, typer.Argument(help="Whom it speaks for: see docs/keys.md.")],
+    kind: Annotated[KeyKind, typer.Argument(help="What the key is for: see docs/keys.md.")],
     project: Annotated[
         str | None,
         typer.Option(help="Of a service key its project; of an access token the only one. Name or id."),
@@ -92,7 +92,7 @@ def create(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
+    """Create a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
     with connect_admin(url) as server:
         limits = [parse_limit(text) for text in limit or ()]
         expires_at = None if expires is None else parse_time(expires)
@@ -169,7 +169,7 @@ def rotate(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a key with the old one's permissions, and print it this once; the old one ends."""
+    """Create a key with the old one's permissions, and print it this once. The old one ends."""
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
         key = find_id(server, KEY, key)

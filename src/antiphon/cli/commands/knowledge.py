@@ -43,7 +43,7 @@ def create(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a table."""
+    """Create a table."""
     with connect_knowledge(url) as server:
         sizes = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap, "chunk_unit": chunk_unit}
         body: dict[str, object] = {"name": name}
@@ -153,7 +153,7 @@ def import_table(
     model: Annotated[str | None, typer.Option(help="The embedding model. [the one in the file]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """Make a table of an exported file. Vectors are made anew if the embedding model is another one."""
+    """Create a table from an exported file. Vectors are made again if the embedding model is different."""
     given = {"name": name, "embedding_model": model}
     changes = {field: value for field, value in given.items() if value is not None}
     with connect_knowledge(url) as server:

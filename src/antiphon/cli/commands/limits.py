@@ -52,7 +52,7 @@ def list_limits(
 
 @app.command("set")
 def set_limit(
-    subject: Annotated[Subject, typer.Argument(help="Of what it is.")],
+    subject: Annotated[Subject, typer.Argument(help="What the limit is for.")],
     target: Annotated[str, typer.Argument(help="Name, e-mail address or id of it; a key's prefix or note.")],
     measure: Annotated[Measure, typer.Argument(help="What it counts; concurrent: requests at once.")],
     amount: Annotated[str, typer.Argument(help="How much of it; of cost in the currency: 12.50.")],
@@ -67,7 +67,7 @@ def set_limit(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set a limit, or change the amount of an existing one; prints its id."""
+    """Set a limit, or change the amount of an existing one. Prints its id."""
     with connect_admin(url) as server:
         _require_window(measure, window, "--per ")
         units = _parse_amount(measure, amount)
@@ -102,7 +102,7 @@ def show(
 
 @app.command()
 def remove(limit: Limit, window: Per = None, models: OfModels = None, url: options.ServerUrl = None) -> None:
-    """Remove a limit; nothing is refused for it any more."""
+    """Remove a limit."""
     with connect_admin(url) as server:
         id_ = _find_limit(server, limit, window, models)
         server.delete("limits", id_)

@@ -36,13 +36,13 @@ def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) ->
 @app.command()
 def add(
     models: Annotated[str, typer.Argument(help="Model names, * for any run of characters.")],
-    prompt: Annotated[str, typer.Option("--input", help="Of a million prompt tokens: 0.15.")],
-    output: Annotated[str, typer.Option(help="Of a million output tokens: 0.6.")],
+    prompt: Annotated[str, typer.Option("--input", help="Price of a million prompt tokens: 0.15.")],
+    output: Annotated[str, typer.Option(help="Price of a million output tokens: 0.6.")],
     cached: Annotated[
         str | None,
-        typer.Option(help="Of a million prompt tokens that were not computed again. [as --input]"),
+        typer.Option(help="Price of a million cached prompt tokens. [as --input]"),
     ] = None,
-    request: Annotated[str | None, typer.Option(help="Of each request. [0]")] = None,
+    request: Annotated[str | None, typer.Option(help="Price of each request. [0]")] = None,
     currency: Annotated[
         str | None, typer.Option(help="Three letters, as USD; a server has one. [that of its prices]")
     ] = None,
@@ -54,7 +54,7 @@ def add(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add a price; prints its id. Of several the longest pattern holds, and of these the latest."""
+    """Add a price, and print its id. Of several patterns the longest applies, then the latest."""
     with connect_admin(url) as server:
         known = [str(card.get("currency")) for card in server.list("prices")][-1:]
         if not (currency or known):
@@ -86,7 +86,7 @@ def end(
     at: Annotated[str | None, typer.Option(help="When: in 30d, 12h; or a date, in UTC. [now]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """End a price; what began before keeps its cost. To change a price, end it and add another."""
+    """End a price. Requests that began before keep their cost. To change a price, end it and add another."""
     with connect_admin(url) as server:
         until = None if at is None else parse_time(at)
         price = find_id(server, PRICE, price)
@@ -126,7 +126,7 @@ def import_prices(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add vendors' published prices of the configured models; a price of yours always wins."""
+    """Add vendors' published prices of the configured models. Your own prices come first."""
     from antiphon.cli.price_data import read_prices
     from antiphon.cli.price_import import ImportOptions, plan_import
     from antiphon.cli.serve_options import ServeOptions

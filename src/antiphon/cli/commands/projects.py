@@ -27,12 +27,12 @@ def list_projects(url: options.ServerUrl = None, as_json: options.Json = False) 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Unlike that of every other project.")],
+    name: Annotated[str, typer.Argument(help="A name that no other project has.")],
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a project; prints its id."""
+    """Create a project, and print its id."""
     with connect_admin(url) as server:
         _print_made(server.send("POST", "projects", name=name, note=note), f"project {name}", as_json)
 
@@ -49,7 +49,7 @@ def rename(
 
 @app.command()
 def archive(project: Project, url: options.ServerUrl = None) -> None:
-    """End a project: from now on its keys are accepted nowhere."""
+    """Archive a project. Its keys are no longer accepted."""
     _change(PROJECT, project, url, f"archived {project}", archived=True)
 
 
@@ -61,7 +61,7 @@ def restore(project: Project, url: options.ServerUrl = None) -> None:
 
 @app.command()
 def members(project: Project, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
-    """List who is what in a project."""
+    """List the members of a project and their roles."""
     otherwise = f"nobody is in {project}; antiphon projects add-member {project} USER adds somebody"
     with connect_admin(url) as server:
         found = server.list("projects", find_id(server, PROJECT, project), "members")
@@ -72,7 +72,7 @@ def members(project: Project, url: options.ServerUrl = None, as_json: options.Js
 def add_member(
     project: Project,
     user: User,
-    role: Annotated[ProjectRole, typer.Option(help="What the user may.")] = ProjectRole.MEMBER,
+    role: Annotated[ProjectRole, typer.Option(help="The user's role.")] = ProjectRole.MEMBER,
     url: options.ServerUrl = None,
 ) -> None:
     """Make a user a member of a project, or change the role."""
@@ -84,7 +84,7 @@ def add_member(
 
 @app.command()
 def remove_member(project: Project, user: User, url: options.ServerUrl = None) -> None:
-    """End a membership."""
+    """Remove a user from a project."""
     with connect_admin(url) as server:
         server.delete(*_find_membership(server, project, user))
         note(f"{user} is no member of {project} any more")
@@ -100,13 +100,13 @@ def list_users(url: options.ServerUrl = None, as_json: options.Json = False) -> 
 
 @users_app.command("create")
 def create_user(
-    name: Annotated[str, typer.Argument(help="Of a person.")],
-    email: Annotated[str | None, typer.Option(help="Unlike that of every other user. [none]")] = None,
+    name: Annotated[str, typer.Argument(help="The person's name.")],
+    email: Annotated[str | None, typer.Option(help="An address that no other user has. [none]")] = None,
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a user; prints its id."""
+    """Create a user, and print the id."""
     with connect_admin(url) as server:
         card = server.send("POST", "users", name=name, email=email, note=note)
         _print_made(card, f"user {name}", as_json)
@@ -140,7 +140,7 @@ def update_user(
 
 @users_app.command()
 def disable(user: User, url: options.ServerUrl = None) -> None:
-    """Shut a user out: from now on none of the user's keys is accepted."""
+    """Disable a user. The user's keys are no longer accepted."""
     _change(USER, user, url, f"disabled {user}", disabled=True)
 
 

@@ -45,7 +45,7 @@ def turn_on(
 
 @app.command("off")
 def turn_off(project: Project, url: options.ServerUrl = None) -> None:
-    """Keep no further requests; those that are kept stay until they expire."""
+    """Keep no further requests. Kept requests stay until they expire."""
     with connect_admin(url) as server:
         server.delete("projects", find_id(server, PROJECT, project), "recording")
         note(f"requests of {project} are not kept any more")

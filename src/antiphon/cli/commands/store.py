@@ -39,7 +39,7 @@ def upgrade(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
 ) -> None:
-    """Bring the database up to this version; every row is kept."""
+    """Upgrade the database to this version. Every row is kept."""
     with _open_database(config) as database:
         if dry_run:
             _print_status(database)
@@ -58,7 +58,7 @@ def backup(
     """Copy the server's own files, also while it runs.
 
     They are SQLite's database, the spool, the pepper, the operator's key, knowledge tables and adapters.
-    Keep the copy secret. It has no PostgreSQL database; pg_dump copies that."""
+    Keep the copy secret. It does not contain a PostgreSQL database: use pg_dump."""
     with _open_database(config) as database:
         from antiphon.store.backup import write_backup
 
@@ -73,7 +73,7 @@ def restore(
     folder: Annotated[Path, typer.Argument(help="What `antiphon store backup` made.")],
     config: options.Config = None,
 ) -> None:
-    """Put a backup's files where the settings say; none may be there yet, and no server may run.
+    """Put a backup's files where the settings say. None of them can exist yet, and no server can run.
 
     Keys that were revoked after the backup are valid again."""
     with report_errors():
@@ -110,7 +110,7 @@ def admin_key(
         Path | None, typer.Option(help="File to write it into. [admin.key in ANTIPHON_HOME]")
     ] = None,
 ) -> None:
-    """Make another operator's key, where the others are lost; servers that run accept it at once."""
+    """Create another operator's key if the others are lost. Running servers accept it at once."""
     with report_errors():
         from antiphon.cli.bootstrap import find_pepper, find_store_url, make_admin, make_home, open_database
         from antiphon.cli.serve_options import ServeOptions, find_home

@@ -42,21 +42,19 @@ class Need(StrEnum):
 
 
 _EXPLANATIONS: Mapping[Need, str] = {
-    Need.NOTHING: "whatever turns a request into text.",
-    Need.TOKENS: "one behind the seam `TokenEngine`, whose tokens are drawn and seen here; the embedded "
-    "engine is one. A vendor's model takes those of them that its vendor has.",
-    Need.CONSTRAINTS: "a token engine that compiles a constraint to masks; the embedded one does. A "
-    "vendor's model takes those that its vendor enforces.",
-    Need.TEMPLATE: "the model's own, or where `chat_template` is taken the request's.",
-    Need.REASONING: "one whose chat template writes what it thinks apart from what it says.",
-    Need.ADAPTERS: "one that applies LoRA adapters, each sequence its own; the embedded one does.",
-    Need.EMBEDDING: "one that makes vectors and no text.",
-    Need.VISION: "a vendor's, with `image` among the modalities of its profile; models of this server take "
+    Need.NOTHING: "every model.",
+    Need.TOKENS: "a local model. A vendor's model takes the fields that its vendor has.",
+    Need.CONSTRAINTS: "a local model. A vendor's model takes the fields that its vendor enforces.",
+    Need.TEMPLATE: "the model's own, or the request's where `chat_template` is allowed.",
+    Need.REASONING: "a model whose chat template marks its reasoning.",
+    Need.ADAPTERS: "a local model.",
+    Need.EMBEDDING: "a model that makes vectors and no text.",
+    Need.VISION: "a vendor's model with `image` in the modalities of its profile. Local models take "
     "only text.",
-    Need.HEARING: "a vendor's, with `audio` among the modalities of its profile.",
-    Need.SPEECH: "a vendor's, with `audio` among the output modalities of its profile.",
-    Need.VENDOR: "one that a provider serves, and that knows the field. Models of this server refuse it by "
-    "name, or name it in the header `x-antiphon-ignored`, as the field's row says.",
+    Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
+    Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
+    Need.VENDOR: "a provider's model that knows the field. Local models refuse or ignore it, as its "
+    "row says.",
 }
 
 _NAMES: Mapping[Need, str] = {
@@ -89,45 +87,42 @@ NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for na
 
 
 END_USER = (
-    "Names an end user, in the records of usage; where keys are off there are none, and the header "
-    "x-antiphon-ignored names it."
+    "The end user, for the records of usage. Without keys there are no records, and the "
+    "header x-antiphon-ignored names the field."
 )
 TAGS = (
-    "Up to 16 pairs of texts, of 64 and 512 characters, that stand in the records of usage; where keys are "
-    "off there are none, and the header x-antiphon-ignored names it."
+    "Up to 16 pairs of texts, of 64 and 512 characters, for the records of usage. "
+    "Without keys there are no records, and the header x-antiphon-ignored names the "
+    "field."
 )
 """The meaning of two fields that are the same in every dialect."""
 
 SERVICE_TIER = (
-    "The vendor's class of service: flex, priority. A model of this server has one tier, and refuses other "
-    "values than auto and default."
+    "The vendor's class of service: flex, priority. A local model refuses values other than auto and default."
 )
 CACHE_KEY = (
-    "Requests with the same key have prompts that begin alike: a hint for a vendor's cache. A model of this "
-    "server finds the longest cached prefix by itself, and the header x-antiphon-ignored names the field."
+    "A hint for a vendor's cache: requests with the same key have prompts with the same "
+    "beginning. A local model finds cached prefixes itself, and the header "
+    "x-antiphon-ignored names the field."
 )
 
 MEMORY = (
-    "Which part of the conversation the model sees: an object of `name` and its parameters, beside it or in "
-    "`params`. last_k keeps the last `k` messages; last_tokens keeps the last turns within `tokens`; summary "
-    "replaces older turns by a text that `model`, or the request's own model, writes; relevant keeps the "
-    "older turns nearest to the last one by vectors of `model`. Leading system messages stay, and the "
-    "header x-antiphon-memory tells what was left out."
+    "Which part of the conversation the model sees: an object of `name` and its "
+    "parameters. The strategies are last_k, last_tokens, summary and relevant "
+    "(memory.md). The header x-antiphon-memory says what was left out."
 )
 NO_MEMORY = "a raw prompt has no messages to choose from; send messages to chat/completions"
 
 RETRIEVAL = (
-    "The knowledge table to answer from: `table_id`, and `k` chunks, 3 by default. `search_query` is what is "
-    "searched for; without it the model writes one. `reranking_model` orders what was found, by texts, with "
-    "`concat_reranker_input` by titles too. `inline_citations`, true by default, asks for citations such as "
-    "[@0; @2]. The answer's `references` tell what the model saw, in a stream in its first chunk."
+    "The knowledge table to answer from: `table_id`, `k` (3) and other fields "
+    "(retrieval.md). The answer's `references` say what the model saw."
 )
 NO_RETRIEVAL = "a raw prompt has no question; send messages to chat/completions"
 
 SUFFIX = (
-    "The text after the completion: a model with `infill` in its profile fills in the middle. Prompt and "
-    "suffix are then plain texts. Models of this server refuse it together with token ids, echo and "
-    "truncate_prompt_tokens. An empty text is none."
+    "The text after the completion: a model with `infill` in its profile fills in the "
+    "middle. Local models refuse it together with token ids, echo and "
+    "truncate_prompt_tokens. An empty text counts as none."
 )
 
 MOST_NAMED = 32

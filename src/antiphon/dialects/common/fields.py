@@ -80,22 +80,21 @@ UNLOAD = frozenset({FieldScope.UNLOAD})
 
 RENDERED: Mapping[str, str] = MappingProxyType(
     {
-        "add_generation_prompt": "Whether the assistant's turn is opened after the messages; true by "
-        "default.",
-        "continue_final_message": "Whether the last message, the assistant's, is left open and the model "
-        "goes on with it; its text is not repeated. Not together with add_generation_prompt.",
-        "chat_template": "A Jinja template in the place of the model's, at most 100,000 characters; rendered "
-        "in a process of its own within two seconds of processor time and 256 MB. Taken where the operator "
-        "has set `request_templates`, else refused.",
-        "chat_template_kwargs": "Values by name for the template, at most 64. One that it does not read, and "
-        "one that the server sets itself, is refused.",
-        "documents": "Objects to answer from, for a template that reads documents; else refused.",
+        "add_generation_prompt": "Whether the assistant's turn begins after the messages; true by default.",
+        "continue_final_message": "Whether the model continues the last message, which must be the "
+        "assistant's. Its text is not repeated. Not together with add_generation_prompt.",
+        "chat_template": "A Jinja template instead of the model's, at most 100,000 characters. It has two "
+        "seconds of processor time and 256 MB. Refused unless the operator set "
+        "`request_templates`.",
+        "chat_template_kwargs": "Values by name for the template, at most 64. Names that it does not read, "
+        "or that the server sets itself, are refused.",
+        "documents": "Objects to answer from, for a template that reads documents. Otherwise refused.",
     }
 )
 
 
 LEGACY = "OpenAI took its place by tools; send tools"
-WIDTH = "at most 20 unless the operator set ANTIPHON_MAX_LOGPROBS; -1 asks for the whole vocabulary"
+WIDTH = "at most ANTIPHON_MAX_LOGPROBS (20); -1 is the whole vocabulary"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
 
@@ -104,38 +103,38 @@ GENERATING: tuple[RequestField, ...] = (
         CHAT,
         messages="The conversation so far.",
         max_completion_tokens="The newer name of max_tokens.",
-        logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
-        "bias, penalties, temperature and cuts.",
+        logprobs="Whether you get each token's log-probability, before bias, penalties, temperature "
+        "and cuts.",
         tools="Functions that the model may call, at most 128.",
-        tool_choice="Whether it calls: auto, none, required, one tool by its name, or allowed_tools.",
-        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        tool_choice="Whether the model calls: auto, none, required, one tool by its name, or allowed_tools.",
+        parallel_tool_calls="Whether one turn can make several calls; true by default.",
         **RENDERED,
-        add_special_tokens="Whether the model's begin token stands before what the template writes, unless "
-        "that begins with it. Left out: where the model wants one.",
-        echo="Whether the answer begins with the text of the last message, which has to be the assistant's: "
-        "with continue_final_message the whole of what is gone on with.",
-        top_logprobs=f"How many of the likeliest tokens are given at each place, {WIDTH}; only together "
-        "with logprobs.",
+        add_special_tokens="Whether the prompt begins with the model's begin token. By default it does if "
+        "the model wants one.",
+        echo="Whether the answer begins with the text of the last message, which must be the assistant's.",
+        top_logprobs=f"How many of the likeliest tokens you get at each place, {WIDTH}. Only together with "
+        "logprobs.",
     ),
     *declare_supported(
         TEXT,
-        prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens. An "
-        "empty text, or none, means the model's begin token, or its end token where it has no begin token.",
-        logprobs="Gives each token's log-probability in the model's raw distribution (before bias, "
-        f"penalties, temperature and cuts), and so many of the likeliest tokens at its place, {WIDTH}.",
+        prompt="A text, a list of texts, token ids, or a list of lists of them. It can contain "
+        "control tokens. An empty text, or none, means the model's begin token, or otherwise "
+        "its end token.",
+        logprobs="How many of the likeliest tokens you get beside each token's log-probability, ",
         add_special_tokens="Whether a text gets the begin token that the model wants; true by default. Token "
         "ids stay as they are.",
         suffix=SUFFIX,
-        echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
-        "too, and with max_tokens 0 nothing else is done.",
+        echo="Whether the text begins with the prompt. With logprobs its tokens are scored too. "
+        "With max_tokens 0 nothing is generated.",
     ),
     *declare_supported(
         BOTH,
         model="Name of a model of /v1/models.",
-        max_tokens="Most tokens of one choice; a chat may else use the rest of the context, a text makes "
-        "16, and takes 0 with echo.",
-        temperature="0 is greedy; the model's own default, else 1.",
-        top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
+        max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a "
+        "text gets 16. A text takes 0 with echo.",
+        temperature="0 is greedy; by default the model's own value, otherwise 1.",
+        top_p="Smallest set of tokens whose probability reaches this; by default the model's own "
+        "value, otherwise 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
         min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
         typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
@@ -145,63 +144,60 @@ GENERATING: tuple[RequestField, ...] = (
         "above 0, at most 2; 1 does nothing.",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         "100.",
-        mirostat_target="Surprise in bits that each token is steered to (Mirostat, version 2); 1.5 when only "
-        "mirostat_lr is sent. Takes the place of min_p, top_k, top_p and typical_p.",
-        mirostat_lr="How fast Mirostat follows; 0.1 when only mirostat_target is sent.",
-        min_tokens="Tokens of a choice before which nothing ends it but max_tokens.",
-        ignore_eos="Whether the model's end tokens are drawn like others and end nothing.",
+        mirostat_target="Surprise in bits to which each token is steered (Mirostat, version 2); 1.5 if you "
+        "send only mirostat_lr. It replaces min_p, top_k, top_p and typical_p.",
+        mirostat_lr="How fast Mirostat follows; 0.1 if you send only mirostat_target.",
+        min_tokens="Tokens before which only max_tokens ends a choice.",
+        ignore_eos="Whether the model's end tokens are ordinary tokens that end nothing.",
         allowed_token_ids="The only token ids that can be drawn.",
         seed="The same seed gives the same draws.",
         n="Choices of each prompt.",
         stop="Texts that end a choice, at most four; cut from its text.",
-        stop_token_ids="Token ids that end a choice, besides the model's own; their text is no part of it.",
-        include_stop_str_in_output="Whether the stop text, or the stop token's text, that ended a choice "
-        "stays at its end.",
-        skip_special_tokens="false shows control tokens in the text as their names, and stop texts may then "
-        "match them; the one that ends the turn only together with include_stop_str_in_output.",
-        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
-        "log-probability per token, best first; all are counted. Not in a stream. 0 means absent.",
-        prompt_logprobs="Gives the log-probability and the rank of each of the prompt's tokens, and so many "
-        f"of the likeliest at its place, {WIDTH}: in a chat beside the choices, in a text in each. Not in "
-        "a stream.",
-        logprob_token_ids="Token ids, at most 128, whose log-probabilities are given at each place that is "
-        "generated, beside the token itself. They take the place of the likeliest. Only together with "
-        "logprobs.",
-        return_token_ids="Whether the ids of the prompt's tokens, and of each choice's, are given too.",
-        return_tokens_as_token_ids="Whether log-probabilities call tokens token_id:ID; only together with "
-        "logprobs.",
-        truncate_prompt_tokens="Keeps only so many of the prompt's tokens, the last ones unless "
-        "truncation_side says otherwise; -1 keeps what leaves room for max_tokens.",
-        truncation_side="left cuts the prompt at its beginning and keeps its last tokens, as by default; "
-        "right keeps the first. Only together with truncate_prompt_tokens.",
+        stop_token_ids="Token ids that end a choice, besides the model's own. Their text is not part of it.",
+        include_stop_str_in_output="Whether the choice keeps the stop text, or the text of the stop token, "
+        "that ended it.",
+        skip_special_tokens="false shows control tokens by their names, and stop texts can match them. The "
+        "end of the turn is shown only together with include_stop_str_in_output.",
+        best_of="The number of candidates, at most 20. You get the n with the highest mean "
+        "log-probability per token. All of them count. Not in a stream. 0 means absent.",
+        prompt_logprobs="How many of the likeliest tokens you get beside each of the prompt's tokens, each "
+        "with log-probability and rank, ",
+        logprob_token_ids="Token ids, at most 128, whose log-probabilities you get at each place instead of "
+        "the likeliest. Only together with logprobs.",
+        return_token_ids="Whether you get the ids of the prompt's tokens and of each choice's.",
+        return_tokens_as_token_ids="Whether log-probabilities name tokens as token_id:ID. Only together "
+        "with logprobs.",
+        truncate_prompt_tokens="How many of the prompt's tokens stay, the last ones unless truncation_side "
+        "says otherwise. -1 leaves room for max_tokens.",
+        truncation_side="left (the default) keeps the prompt's last tokens, right the first. Only together "
+        "with truncate_prompt_tokens.",
         stream="Whether the answer comes as server-sent events.",
-        stream_options="How a stream ends; only together with stream.",
-        bad_words="Words that no choice holds, at most 128: the tokens of each, as it stands at a text's "
-        "beginning and after a space, are not drawn one after the other. The same letters by other tokens "
-        "are not looked for.",
-        priority="Lower is admitted earlier, among what waits of the same caller; callers take turns "
-        "whatever they say.",
-        cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
+        stream_options="What a stream reports. Only together with stream.",
+        bad_words="Words that no choice contains, at most 128. Only the usual tokens of a word, with "
+        "and without a space before, are excluded.",
+        priority="Of one caller's waiting requests, lower numbers go first. Callers take turns "
+        "whatever they send.",
+        cache_salt="Computed prompts are shared only with requests of the same project and salt.",
     ),
     *declare_supported(
         BOTH,
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
-        "A model of this server is shown none of it, and x-antiphon-ignored names the schema's name and "
-        "description. A vendor's gets it as it is.",
-        guided_json="A JSON Schema, as an object or a text, that each choice satisfies.",
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. A "
+        "local model does not see it, and x-antiphon-ignored names its name and description. "
+        "A vendor gets it unchanged.",
+        guided_json="A JSON Schema, as an object or a text, for each choice.",
         guided_regex="A regular expression that matches the whole of each choice.",
         guided_choice="Texts, one of which each choice is.",
-        guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
-        guided_whitespace_pattern="With JSON: what may stand, once or not at all, wherever JSON takes "
-        "whitespace, as [ \\n]{0,2}; nothing else may.",
+        guided_grammar="A grammar of each choice, in Lark's or llama.cpp's notation (GBNF).",
+        guided_whitespace_pattern="With JSON: the whitespace between its parts, once or not at all, as [ "
+        "\\n]{0,2}.",
         structured_outputs="One of json, regex, choice, grammar, json_object, and with JSON "
-        "whitespace_pattern: vLLM's newer form of guided_*. With nothing in it it is refused, as vLLM does.",
+        "whitespace_pattern: vLLM's newer form of guided_*. An empty object is refused.",
     ),
     *declare_supported(
         STREAM,
-        include_usage="Whether one more chunk, with empty choices, brings the usage.",
-        continuous_usage_stats="Whether each chunk brings the usage so far, of all choices together; only "
-        "together with include_usage.",
+        include_usage="Whether a last chunk without choices has the usage.",
+        continuous_usage_stats="Whether each chunk has the usage so far, of all choices. Only together with "
+        "include_usage.",
     ),
     *declare_supported(BOTH, user=END_USER, metadata=TAGS),
     *declare_supported(CHAT, safety_identifier=f"The newer name of user. {END_USER}"),
@@ -209,14 +205,14 @@ GENERATING: tuple[RequestField, ...] = (
         CHAT,
         prompt_cache_key=CACHE_KEY,
         service_tier=SERVICE_TIER,
-        verbosity="How long the answer shall be: low, medium or high. A model of this server refuses low and "
-        "high; say it in a message.",
+        verbosity="How long the answer shall be: low, medium or high. A local model refuses low and "
+        "high: say it in a message.",
         prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
-        "parts}. Some vendors answer faster with it. A model of this server refuses it.",
-        modalities="What the answer contains: [text], or [text, audio] of a model that gives spoken answers "
-        "(`output_modalities` of its profile). Other models refuse audio.",
-        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer; only "
-        "together with modalities that contain audio.",
+        "parts}. Some vendors are faster with it. A local model refuses it.",
+        modalities="What the answer contains: [text], or [text, audio] of a model that speaks. Other "
+        "models refuse audio.",
+        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
+        "Only together with audio in modalities.",
         memory_strategy=MEMORY,
         rag_params=RETRIEVAL,
     ),
@@ -247,9 +243,9 @@ UNKNOWN_MEDIA = (
     "(modalities in /v1/models/{model}); leave it out"
 )
 MARK = (
-    "{type: ephemeral}, and perhaps a ttl of 5m or 1h. Vendors with such marks, as Anthropic, keep the "
-    "prompt up to it for later requests. It changes no answer. Other models ignore it, and the header "
-    "x-antiphon-ignored names it. It stands after"
+    "{type: ephemeral}, with an optional ttl of 5m or 1h. Vendors such as Anthropic keep "
+    "the prompt up to this mark for later requests. Other models ignore it, and the "
+    "header x-antiphon-ignored names it. The mark comes after"
 )
 ECHO = "a part of some server's answer, which clients send back"
 THOUGHT = "reasoning as some server's answer had it; reasoning and reasoning_content act"
@@ -258,56 +254,55 @@ MESSAGES: tuple[RequestField, ...] = (
     *declare_supported(
         MESSAGE,
         role="system, developer, user, assistant or tool.",
-        content="A text, or a list of parts; may be left out in an assistant's message. Texts are joined for "
-        "models of this server. A user's message can contain images and recordings, a tool's images.",
-        refusal="The assistant's text where content is missing or empty. Beside content it has no effect, "
-        "and the header x-antiphon-ignored names it.",
-        name="Who of that role speaks; given to the model's template. Where that does not read it, the "
-        "header x-antiphon-ignored names it.",
+        content="A text, or a list of parts. An assistant's message can have none. A user's message "
+        "can contain images and recordings, a tool's images.",
+        refusal="The assistant's text if content is missing or empty. Beside content it has no "
+        "effect, and the header x-antiphon-ignored names it.",
+        name="The name of the speaker, for the model's template. If the template does not read "
+        "it, the header x-antiphon-ignored names it.",
         tool_calls="What the assistant called in this turn; an empty list is none.",
-        tool_call_id="Which call a tool's content is the result of.",
+        tool_call_id="The call that a tool's content answers.",
     ),
     *declare_supported(
         TOOL, type="function.", function="What can be called.", cache_control=f"{MARK} this tool."
     ),
     *declare_supported(
         FUNCTION,
-        name="1 to 64 letters, digits, underscores and hyphens; each tool's own.",
-        description="When to call it; shown to the model.",
-        parameters="JSON Schema of its arguments, which every call satisfies; without it there are none.",
-        strict="Whether a keyword that is unknown or cannot be kept is refused. Else it is named in the "
-        "header x-antiphon-relaxed.",
+        name="1 to 64 letters, digits, underscores and hyphens. Each tool has its own.",
+        description="When to call it. The model sees this.",
+        parameters="JSON Schema of the arguments, which every call satisfies. Without it there are no "
+        "arguments.",
+        strict="Whether keywords that cannot be kept are refused. Otherwise the header "
+        "x-antiphon-relaxed names them.",
     ),
     *declare_supported(
         CALL,
-        id="By which its result refers to it.",
+        id="The id to which the result refers.",
         type="function.",
         function="What was called.",
-        index="Its place in the list, from 0, as streams tell it; may be left out.",
+        index="Its place in the list, from 0. You can leave it out.",
     ),
     *declare_supported(
         CALLED,
         name="Its name.",
-        arguments="Its arguments as the model wrote them: the text of a JSON object, also of one that was "
-        "cut, or any other text. Empty or missing is no arguments. An object is taken as its text.",
+        arguments="The arguments as the model wrote them: the text of a JSON object, also a cut one, "
+        "or any other text. Nothing counts as no arguments. An object counts as its text.",
     ),
     *declare_supported(
         MESSAGE,
-        thinking_blocks="The vendor's own blocks of reasoning, unchanged from its answer; only in an "
-        "assistant's message. A model that does not use them ignores them, and the header x-antiphon-ignored "
-        "names them.",
+        thinking_blocks="The vendor's blocks of reasoning, unchanged. Only in an assistant's message. A "
+        "model that does not use them ignores them, and the header x-antiphon-ignored names "
+        "them.",
     ),
     *declare_supported(
         CALL,
-        extra_content="The vendor's data about the call, unchanged from its answer: "
-        "`google.thought_signature`. A model that does not use it ignores it, and the header "
-        "x-antiphon-ignored names it.",
+        extra_content="The vendor's data about the call, unchanged: `google.thought_signature`. A model "
+        "that does not use it ignores it, and the header x-antiphon-ignored names it.",
     ),
     *declare_supported(
         MESSAGE,
-        audio="The assistant's spoken answer by the vendor's id; only in an assistant's message. A model "
-        "without spoken answers ignores it beside content, and the header x-antiphon-ignored names it. "
-        "Without content it refuses it.",
+        audio="The assistant's spoken answer, by the vendor's id. A model that does not speak "
+        "ignores it beside content, and refuses it without content.",
     ),
     *declare_supported(SPEECH, id="The id that the answer had."),
     *declare_echoed(SPEECH, ECHO, "data", "expires_at", "transcript"),
@@ -319,8 +314,8 @@ MESSAGES: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         IMAGE_URL,
-        url="A data: URL with base64, of the type png, jpeg, gif or webp; or an https: address, which only a "
-        "vendor opens and only where the operator allows it (`pass_addresses`).",
+        url="A data: URL with base64 of a png, jpeg, gif or webp. Or an https: address, which "
+        "only a vendor opens, where the operator set `pass_addresses`.",
         detail="How closely the model looks: auto, low, high or original.",
     ),
     *declare_supported(
@@ -372,18 +367,16 @@ MESSAGES: tuple[RequestField, ...] = (
 REASONING: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
-        reasoning_effort="How much a model that reasons shall do so, as its chat template can tell it: none, "
-        "minimal, low, medium, high or xhigh; where it can only say whether, none or medium. What the model "
-        "cannot do is refused.",
-        include_reasoning="Whether what was thought is in the answer; true by default. It is counted either "
-        "way.",
-        thinking_token_budget="Most tokens of reasoning, after which it is made to end; 0 is none.",
+        reasoning_effort="How much a model that reasons does so: none, minimal, low, medium, high or xhigh. "
+        "Efforts that its chat template cannot express are refused (reasoning.md).",
+        include_reasoning="Whether the answer contains the reasoning; true by default. It always counts.",
+        thinking_token_budget="Most tokens of reasoning; then the model must answer. 0 is none.",
     ),
     *declare_supported(
         MESSAGE,
-        reasoning_content="What the assistant thought before its content, for templates that show it. "
-        "Where the model's does not read it, the header x-antiphon-ignored names it.",
-        reasoning="The same by its newer name; both may be sent if they are equal.",
+        reasoning_content="The assistant's reasoning, for templates that show it. If the model's does not "
+        "read it, the header x-antiphon-ignored names it.",
+        reasoning="The same by its newer name. You can send both if they are equal.",
     ),
     declare_refused("reasoning", CHAT, "it belongs to the Responses API; send reasoning_effort"),
 )
@@ -394,25 +387,25 @@ OTHERS: tuple[RequestField, ...] = (
         TOKENIZE,
         prompt="A text as /v1/completions takes it.",
         messages="A conversation, instead of a prompt.",
-        add_special_tokens="Whether the prompt gets the model's begin token: a text by default, a "
-        "conversation by default where the model wants one and the template writes none.",
-        tools="What the model is shown as tools; only with messages.",
+        add_special_tokens="Whether the prompt gets the model's begin token. By default a text does, and a "
+        "conversation if the model wants one.",
+        tools="The tools that the model sees. Only with messages.",
         **RENDERED,
     ),
     *declare_supported(
         APPLY,
         messages="The conversation.",
-        tools="What the model is shown as tools.",
+        tools="The tools that the model sees.",
         **RENDERED,
     ),
     *declare_supported(
         EMBEDDINGS,
         model="Name of an embedding model of /v1/models.",
-        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A text gets "
-        "what the model wants before and after it, and nothing in it is a control token; token ids stay as "
-        "they are. Nothing is shortened.",
+        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A "
+        "text gets the model's own tokens before and after it; token ids stay as they are. "
+        "Nothing is shortened.",
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
-        dimensions="Taken only where it is what the model makes: no vector is shortened.",
+        dimensions="Only the model's own number: no vector is shortened.",
     ),
     *declare_supported(
         RERANK,
@@ -430,18 +423,18 @@ OTHERS: tuple[RequestField, ...] = (
     declare_refused("max_chunks_per_doc", RERANK, "documents are not split; send max_tokens_per_doc", 1),
     declare_refused("truncate_prompt_tokens", RERANK, "send max_tokens_per_doc"),
     declare_refused("priority", RERANK, "requests are served in turn; leave it out", 0),
-    *declare_supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
+    *declare_supported(TOKENIZE, return_token_strs="Whether you get the text of each token too."),
     *declare_supported(DETOKENIZE, tokens="The token ids."),
     *declare_supported(
-        TOKENIZE | APPLY | DETOKENIZE, model="Name of a model; may be left out when there is only one."
+        TOKENIZE | APPLY | DETOKENIZE, model="Name of a model. You can leave it out if there is only one."
     ),
     *declare_supported(
         LOAD,
-        lora_path="A GGUF adapter, or a directory as PEFT saves it, on the server: in one of the directories "
-        "that the setting lora.directories names, absolute or relative to one of them.",
-        load_inplace="Whether it takes the place of an adapter of the same name with other content, which is "
-        "else an error.",
-        base_model_name="The model that it adapts; may be left out when there is only one.",
+        lora_path="A GGUF adapter, or a directory as PEFT saves it, in one of lora.directories on the "
+        "server. The path is absolute, or relative to one of them.",
+        load_inplace="Whether it replaces an adapter of the same name with other content. Otherwise that "
+        "is an error.",
+        base_model_name="The model that it adapts. You can leave it out if there is only one.",
     ),
     *declare_supported(LOAD | UNLOAD, lora_name="The name that callers use as model."),
     *declare_supported(EMBEDDINGS, user=END_USER),

@@ -66,11 +66,11 @@ class ProductPage:
 
 
 MIROSTAT = (
-    "Mirostat is off unless one of its two fields is sent: were the page's default always on, temperature "
-    "would steer alone, and top_k and top_p do nothing; the product's later documentation says off, too"
+    "Mirostat is off unless you send one of its two fields. With the page's default, temperature, top_k and "
+    "top_p would have no effect. The product's later documentation says off, too."
 )
-COUNT = "prompts times n are at most 256, which bounds what one request may hold in memory"
-USER = "nothing here looks for abuse; it stands in the records of usage"
+COUNT = "prompts times n are at most 256, because of the memory"
+USER = "goes into the records of usage; nothing here looks for abuse"
 
 FIREWORKS = ProductPage(
     "Fireworks",
@@ -87,23 +87,22 @@ FIREWORKS = ProductPage(
         PageRow(
             "images",
             "string[]",
-            difference="their number is checked against the <image> marks of the prompt; then they are "
-            "refused, as no model that is served here sees yet",
+            difference="their number must be that of the <image> marks of the prompt; then they are refused",
         ),
         PageRow(
             "logprobs",
             "integer | null",
             low=0,
             high=5,
-            difference="with echo the prompt's first token, which nothing precedes, has 0.0 where /v1 has "
-            "null: the product's own client takes numbers only",
+            difference="with echo the prompt's first token has 0.0, since the product's client takes only "
+            "numbers; /v1 has null",
         ),
         PageRow(
             "max_tokens",
             "integer | null",
             16,
             low=0,
-            difference="0 is taken only with echo, to score a prompt; alone it would ask for nothing",
+            difference="0 is accepted only with echo, to score a prompt",
         ),
         PageRow("mirostat_lr", "number | null", 0.1, difference=MIROSTAT),
         PageRow("mirostat_target", "number | null", 1.5, difference=MIROSTAT),
@@ -115,7 +114,7 @@ FIREWORKS = ProductPage(
             1,
             0,
             2,
-            difference="0, by which nothing can be divided, is taken as a millionth",
+            difference="0 counts as a millionth",
         ),
         PageRow("response_format", "object | null"),
         PageRow("stop", "string | string[]"),
@@ -137,8 +136,8 @@ EMPOWER = ProductPage(
             "messages",
             "object[] | string[] | string",
             required=True,
-            difference="the page's two descriptions disagree (objects; an array of strings or a string): all "
-            "are taken, and each string of an array is a prompt of its own, as the page says under n",
+            difference="the page says two things: objects; or strings. Both are accepted. Each string of a "
+            "list is a prompt of its own, as the page says under n.",
         ),
         PageRow("model", "string", required=True),
         PageRow("frequency_penalty", "number", 0, -2, 2),
@@ -169,7 +168,7 @@ JAMAI = ProductPage(
             "number",
             0.2,
             0.001,
-            difference="0, which the product's later clients send, is greedy; at most 2",
+            difference="0 is greedy; at most 2",
         ),
         PageRow("top_p", "number", 0.6, 0.001, difference="at most 1"),
         PageRow("stream", "boolean", False),
@@ -189,17 +188,17 @@ JAMAI = ProductPage(
             "Authorization",
             "A user's access token, or a service key, as Bearer KEY.",
             required=True,
-            difference="none is needed where keys are off",
+            difference="not needed without keys",
         ),
         PageHeader(
             "X-USER-ID",
-            "The user whom a service key acts for, a member of its project. An empty one counts as absent.",
-            difference="may be left out with a service key too",
+            "The user for whom a service key acts, a member of its project. An empty one counts as absent.",
+            difference="optional with a service key too",
         ),
         PageHeader(
             "X-PROJECT-ID",
-            "The project, one that the key has; otherwise a 401. `default`, which the product's client sends "
-            "by itself, means the key's own project where the key has no project of this id.",
+            "The project, one of the key's; otherwise a 401. `default`, which the product's client sends by "
+            "itself, means the key's own project if the key has no project of this id.",
         ),
     ),
 )

@@ -30,8 +30,8 @@ ELSEWHERE = "/v1/chat/completions has it"
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
-        messages="The conversation as a list of messages; or a text, which is one message of the user; or a "
-        "list of texts, each a prompt of its own with one message of the user.",
+        messages="The conversation as a list of messages, or a text, which is one message of the "
+        "user. Each text of a list of texts is a prompt of its own.",
         model="Name of a deployed LoRA, or of a base model.",
         n="Choices of each prompt; 1 by default.",
         max_tokens="Most tokens of one choice; 256 by default.",
@@ -40,17 +40,17 @@ FIELDS: tuple[RequestField, ...] = (
         frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2, 0 by "
         "default.",
         presence_penalty="Taken from the logit of each token that is in the output; -2 to 2, 0 by default.",
-        ignore_eos="Whether generation goes on past the model's end tokens until max_tokens.",
+        ignore_eos="Whether generation continues past the model's end tokens until max_tokens.",
         stream="Whether the answer comes as server-sent events.",
         tools="Functions that the model may call, at most 128.",
-        tool_choice="Whether it calls: auto, none, any (it must call one; required means the same), or one "
-        "tool by its name.",
-        include_thinking="Whether the content begins with what the model thought, as "
-        "<thinking>...</thinking>; refused where it does not reason.",
-        parallel_tool_calls="Whether one turn may make several calls; true by default.",
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
-        "A model of this server is shown none of it, and x-antiphon-ignored names the schema's name and "
-        "description. A vendor's gets it as it is.",
+        tool_choice="Whether the model calls: auto, none, any or required (it must call), or one tool by "
+        "its name.",
+        include_thinking="Whether the content begins with the reasoning, as <thinking>...</thinking>. "
+        "Refused if the model does not reason.",
+        parallel_tool_calls="Whether one turn can make several calls; true by default.",
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. A "
+        "local model does not see it, and x-antiphon-ignored names its name and description. "
+        "A vendor gets it unchanged.",
         stop="Texts that end a choice, at most four; cut from its text.",
         stop_token_ids="Token ids that end a choice, besides the model's own.",
         seed="The same seed gives the same draws.",
@@ -78,13 +78,15 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("spaces_between_special_tokens", CHAT, ELSEWHERE, True),
     *declare_supported(
         DEPLOY,
-        model_name="With HF_HUB a repository, OWNER/REPO or OWNER/REPO:FILE.gguf; with LOCAL a GGUF adapter "
-        "or a directory as PEFT saves it, by its path below a directory that the operator allows.",
+        model_name="With HF_HUB a repository, OWNER/REPO or OWNER/REPO:FILE.gguf. With LOCAL the path "
+        "of a GGUF adapter or PEFT directory, below a directory that the operator allows.",
         model_source="HF_HUB; or LOCAL, which is Antiphon's own.",
-        hf_revision="A commit, tag or branch; main by default; what it is now is deployed.",
-        hf_token="A token of the hub that may read the repository; used once and kept nowhere.",
-        name="What callers send as model; model_name by default.",
-        base_model_name="Antiphon's own: the model that it adapts; may be left out when there is only one.",
+        hf_revision="A commit, tag or branch; main by default. The server deploys the commit that it "
+        "means now.",
+        hf_token="A token of the hub that can read the repository. It is used once and not kept.",
+        name="The name that callers send as model; model_name by default.",
+        base_model_name="Antiphon's own: the model that it adapts. You can leave it out if there is only "
+        "one.",
     ),
 )
 

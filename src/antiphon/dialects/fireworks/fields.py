@@ -42,53 +42,53 @@ LEGACY = "tools took its place; send tools"
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         TEXT,
-        prompt="A text, a list of texts, token ids, or a list of lists of them; several prompts give several "
-        "choices, in order. May hold control tokens.",
-        echo="Whether the text begins with the prompt; with logprobs its tokens are scored too. False by "
-        "default.",
-        images="Images for the places of <image> in the prompt, as many as there are; refused, as "
-        "prompts contain only text: send messages with image_url parts. An empty list is taken.",
+        prompt="A text, a list of texts, token ids, or a list of lists of them. Several prompts "
+        "give several choices, in order. Control tokens are possible.",
+        echo="Whether the text begins with the prompt; false by default. With logprobs its tokens "
+        "are scored too.",
+        images="Refused, since prompts contain only text: send messages with image_url parts. An "
+        "empty list is accepted.",
     ),
     *declare_supported(
         CHAT,
         messages="The conversation so far.",
         tools="Functions that the model may call, at most 128.",
-        tool_choice="Whether it calls: auto, none, required or any (it must call one), or one tool by its "
-        "name.",
-        parallel_tool_calls="Whether one turn may make several calls; true by default.",
-        reasoning_effort="How much a model that reasons shall do so: low, medium, high or none; true is "
-        "medium, false none; a number is the most tokens of reasoning. What the model cannot do is refused.",
-        thinking="The same in Anthropic's words: an object of `type`, enabled or disabled, and perhaps "
+        tool_choice="Whether the model calls: auto, none, required or any (it must call), or one tool by "
+        "its name.",
+        parallel_tool_calls="Whether one turn can make several calls; true by default.",
+        reasoning_effort="How much a model that reasons does so: low, medium (true), high or none (false). A "
+        "number is the most tokens of reasoning. Efforts that the model does not know are "
+        "refused.",
+        thinking="The same in Anthropic's words: an object of `type`, enabled or disabled, and "
         "`budget_tokens`, at least 1024. Not together with reasoning_effort.",
     ),
     *declare_supported(
         BOTH,
         model="Name of a model, also as accounts/fireworks/models/NAME, or an alias of the settings.",
-        context_length_exceeded_behavior="What becomes of max_tokens that do not fit the context beside the "
-        "prompt: truncate lowers them, error is a 400. truncate by default. The prompt is never shortened.",
+        context_length_exceeded_behavior="What happens to max_tokens that do not fit beside the prompt: "
+        "truncate (the default) lowers them, error is a 400. The prompt is never shortened.",
         frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2, 0 by "
         "default.",
-        ignore_eos="Whether generation goes on past the model's end tokens until max_tokens; false by "
+        ignore_eos="Whether generation continues past the model's end tokens until max_tokens; false by "
         "default.",
-        logprobs="A number of 0 to 5 gives each token's log-probability and so many of the likeliest tokens "
-        "at its place, in arrays; true gives one entry for each token, as OpenAI's chats do, with so many of "
-        "the likeliest as top_logprobs says. All in the model's raw distribution: before bias, penalties, "
-        "temperature and cuts.",
-        max_tokens="Most tokens of one choice; 16 by default, for a chat 200. 0 is taken with echo.",
-        mirostat_lr="How fast Mirostat follows; 0.1 when only mirostat_target is sent.",
-        mirostat_target="Surprise in bits that each token is steered to (Mirostat, version 2); 1.5 when only "
-        "mirostat_lr is sent. Without either Mirostat is off.",
+        logprobs="A number of 0 to 5 gives arrays with each token's log-probability and so many of "
+        "the likeliest tokens. true gives entries as OpenAI's chats do, with top_logprobs of "
+        "the likeliest. Values are before bias, penalties, temperature and cuts.",
+        max_tokens="Most tokens of one choice: 16 by default, 200 in a chat. 0 only with echo.",
+        mirostat_lr="How fast Mirostat follows; 0.1 if you send only mirostat_target.",
+        mirostat_target="Surprise in bits to which each token is steered (Mirostat, version 2); 1.5 if you "
+        "send only mirostat_lr. Without either, Mirostat is off.",
         n="Choices of each prompt, 1 to 128; 1 by default. Prompts times n are at most 256.",
         presence_penalty="Taken from the logit of each token that is in the output; -2 to 2, 0 by default.",
-        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
-        "0 to 2, 1 by default, which does nothing; 0 is taken as a millionth.",
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
-        "grammar, a text of `grammar` in llama.cpp's notation (GBNF) or Lark's. A model of this server is "
-        "shown none of it, and x-antiphon-ignored names the schema's name and description. A vendor's gets "
-        "it as it is.",
-        stop="Texts that end a choice, at most four; the text holds the one that did.",
-        stream="Whether the answer comes as server-sent events, the usage with each choice's last; false by "
-        "default.",
+        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output: "
+        "0 to 2. 1, the default, does nothing. 0 counts as a millionth.",
+        response_format="text; json_object, any object or one of `schema`; json_schema; grammar, in "
+        "llama.cpp's notation (GBNF) or Lark's. A local model does not see it, and "
+        "x-antiphon-ignored names the schema's name and description. A vendor gets it "
+        "unchanged.",
+        stop="Texts that end a choice, at most four. The one that ended it stays in the text.",
+        stream="Whether the answer comes as server-sent events, with the usage in each choice's "
+        "last; false by default.",
         temperature="0 is greedy; 0 to 2, 1 by default.",
         top_k="The k likeliest tokens, 1 to 128; all by default.",
         top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
@@ -96,17 +96,17 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(BOTH, user=END_USER, metadata=TAGS),
     *declare_supported(
         BOTH,
-        max_completion_tokens="The newer name of max_tokens; both are taken only where they are equal.",
-        top_logprobs="How many of the likeliest tokens are given at each place, 0 to 5; only together with "
-        "logprobs, in whose number's place it stands.",
+        max_completion_tokens="The newer name of max_tokens. You can send both if they are equal.",
+        top_logprobs="How many of the likeliest tokens you get at each place, 0 to 5. Only together with "
+        "logprobs: true.",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         "100.",
         min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
         typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
         seed="The same seed gives the same draws.",
-        return_token_ids="Whether the ids of the prompt's and of the completion's tokens are given too.",
-        prompt_cache_isolation_key="What is kept of a prompt is shared only with requests of the same "
-        "project and key.",
+        return_token_ids="Whether you get the ids of the prompt's and the completion's tokens.",
+        prompt_cache_isolation_key="Computed prompts are shared only with requests of the same project and "
+        "key.",
     ),
     *declare_supported(BOTH, prompt_cache_key=CACHE_KEY, service_tier=SERVICE_TIER),
     *declare_supported(CHAT, memory_strategy=MEMORY, rag_params=RETRIEVAL),

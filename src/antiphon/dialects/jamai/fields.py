@@ -33,31 +33,31 @@ RERANK = frozenset({JamaiScope.RERANK})
 
 OPTIONAL = "A model that lacks it ignores it, and the header x-antiphon-ignored names it."
 
-CHOSEN = "An empty one, or none, has the server choose the first model that can do the request."
+CHOSEN = "If it is empty, the server takes the first model that can do the request."
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
         model=f"Id of a model, as antiphon/NAME or NAME. {CHOSEN}",
-        messages="The conversation so far. Where it begins with the assistant, or has a system message alone "
-        "or before the assistant, messages of `.` are put between; an empty system message becomes `.`.",
-        tools="Functions that the model may call, 1 to 128. Empty texts and lists in the schemas of their "
-        "properties count as absent.",
-        tool_choice="Whether it calls: auto, none, required, or one tool by its name.",
+        messages="The conversation so far. An empty system message becomes `.`. Messages of `.` are "
+        "added before an assistant that comes first.",
+        tools="Functions that the model can call, 1 to 128. Empty texts and lists in the schemas "
+        "of their properties count as absent.",
+        tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
         temperature=f"0 is greedy; 0 to 2; 0.2 by default. {OPTIONAL}",
         top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
         stream="Whether the answer comes as server-sent events; false by default.",
         max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
-        max_completion_tokens="The same; it wins over max_tokens, which the header x-antiphon-ignored names "
-        "if it differs.",
+        max_completion_tokens="The same. It wins over max_tokens, which the header x-antiphon-ignored "
+        "names if it differs.",
         stop=f"Texts that end a choice, 1 to 4; cut from its text. {OPTIONAL}",
         presence_penalty=f"Taken from the logit of each token that is in the output; -2 to 2. {OPTIONAL}",
         frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2. "
         f"{OPTIONAL}",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         f"100. {OPTIONAL}",
-        id="The tag `id` in the records of usage, at most 512 characters; where keys are off there are none, "
-        "and the header x-antiphon-ignored names it. The request's own id is the header X-REQUEST-ID.",
+        id="The tag `id` in the records of usage, at most 512 characters. Without keys, the "
+        "header x-antiphon-ignored names it. The request's own id is the header X-REQUEST-ID.",
         n="Choices, 1 to 128; 1 by default.",
         rag_params=RETRIEVAL,
         user=END_USER,
@@ -72,15 +72,15 @@ FIELDS: tuple[RequestField, ...] = (
     declare_ignored("stream_options", CHAT, "every stream brings the usage."),
     *declare_supported(
         MESSAGE,
-        content="As at /v1; null and an empty list are an empty text.",
-        name="Who of that role speaks. Characters besides letters, digits, _ and - become _.",
+        content="As at /v1. null and an empty list are an empty text.",
+        name="The name of the speaker. Characters besides letters, digits, _ and - become _.",
     ),
     *declare_supported(
         EMBEDDINGS,
         model=f"Id of an embedding model. {CHOSEN}",
         input="A text or a list of texts, at most 2048.",
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
-        dimensions="Taken only where it is what the model makes: no vector is shortened.",
+        dimensions="Only the model's own number: no vector is shortened.",
     ),
     declare_ignored("type", EMBEDDINGS, "query or document: a text's vector is the same for both."),
     *declare_supported(

@@ -43,7 +43,7 @@ IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
 CHAT_ALONE = "only chats have it; send messages to chat/completions"
 LEGACY = "tools took its place; send tools"
 LIMITS = "max_completion_tokens wins over max_tokens, and max_tokens over max_new_tokens; the header "
-LIMITS += "x-antiphon-ignored names the other."
+LIMITS += "x-antiphon-ignored names the others."
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -52,67 +52,65 @@ FIELDS: tuple[RequestField, ...] = (
         chat_template=RENDERED["chat_template"],
         chat_template_kwargs=RENDERED["chat_template_kwargs"],
         guided_whitespace_pattern="The whitespace of guided JSON: one class of spaces, tabs and line ends, "
-        "perhaps repeated, as [ \\n]{0,2}. Wherever JSON takes whitespace, there is one match of it, or "
-        "nothing.",
+        "with an optional repetition, as [ \\n]{0,2}. It matches once or not at all wherever JSON "
+        "allows whitespace.",
         tools="Functions that the model may call, at most 128.",
-        tool_choice="Whether it calls: auto, none, required, or one tool by its name.",
-        modalities="What the answer contains: [text], or [text, audio] of a model that gives spoken answers. "
-        "Other models refuse audio.",
-        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer; only "
-        "together with modalities that contain audio.",
+        tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
+        modalities="What the answer contains: [text], or [text, audio] of a model that speaks. Other "
+        "models refuse audio.",
+        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
+        "Only together with audio in modalities.",
         prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
-        "parts}. Some vendors answer faster with it. A model of this server refuses it.",
-        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        "parts}. Some vendors are faster with it. A local model refuses it.",
+        parallel_tool_calls="Whether one turn can make several calls; true by default.",
     ),
     declare_ignored(
         "guided_decoding_backend",
         CHAT,
-        "outlines or lm-format-enforcer. This server has one compiler of constraints, which keeps what both "
-        "keep.",
+        "outlines or lm-format-enforcer. This server has one compiler of constraints.",
     ),
     *declare_supported(
         TEXT,
         prompt="A text. It may contain control tokens.",
         max_new_tokens=f"An older name of max_tokens. {LIMITS}",
-        return_token_log_probs="Whether each token's log-probability is given, as with logprobs.",
-        stop_sequences="More texts that end a choice, besides those of stop: at most four together.",
+        return_token_log_probs="Whether you get each token's log-probability, as with logprobs.",
+        stop_sequences="More texts that end a choice, besides those of stop. At most four together.",
     ),
     *declare_supported(
         BOTH,
-        model="Name of a model of this server, as VENDOR/MODEL or VENDOR/MODEL/DEPLOYMENT where the operator "
-        "named it so, or an alias of the settings.",
-        guided_json="A JSON Schema, as an object or a text, that each choice satisfies. At most one of the "
-        "four guided_ fields is taken.",
+        model="Name of a model of this server, such as VENDOR/MODEL or VENDOR/MODEL/DEPLOYMENT, or an alias.",
+        guided_json="A JSON Schema, as an object or a text, for each choice. At most one of the four "
+        "guided_ fields is accepted.",
         guided_regex="A regular expression that matches the whole of each choice.",
         guided_choice="Texts, one of which each choice is.",
-        guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
+        guided_grammar="A grammar of each choice, in Lark's or llama.cpp's notation (GBNF).",
         include_stop_str_in_output="Whether the stop text that ended a choice stays at its end.",
         stream="Whether the answer comes as server-sent events; false by default. There is no [DONE].",
-        stream_options="`include_usage`: whether one more chunk, with empty choices, brings the usage; only "
-        "together with stream.",
+        stream_options="`include_usage`: whether a last chunk without choices has the usage. Only together "
+        "with stream.",
         stop="Texts that end a choice, at most four; cut from its text.",
         frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2.",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         "100.",
-        logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
-        "bias, penalties, temperature and cuts.",
-        top_logprobs="How many of the likeliest tokens are given at each place, 0 to 20; only together with "
+        logprobs="Whether you get each token's log-probability, before bias, penalties, temperature "
+        "and cuts.",
+        top_logprobs="How many of the likeliest tokens you get at each place, 0 to 20. Only together with "
         "logprobs.",
         max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a text "
         f"makes 16. {LIMITS}",
         max_completion_tokens=f"The newer name of max_tokens. {LIMITS}",
         n="Choices, 1 to 128; 1 by default.",
-        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
-        "log-probability per token, best first; all are counted. Not in a stream. 0 means absent.",
+        best_of="The number of candidates, at most 20. You get the n with the highest mean "
+        "log-probability per token. All of them count. Not in a stream. 0 means absent.",
         presence_penalty="Taken from the logit of each token that is in the output; -2 to 2.",
         seed="The same seed gives the same draws.",
         temperature="0 is greedy; 0 to 2; by default the model's own value, otherwise 1.",
         top_p="Smallest set of tokens whose probability reaches this; by default the model's own value, "
         "otherwise 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
-        "any other object is itself the JSON Schema. A model of this server is shown none of it, and "
-        "x-antiphon-ignored names the schema's name and description. A vendor's gets it as it is.",
+        response_format="text; json_object, any object or one of `schema`; json_schema; any other object is "
+        "itself the JSON Schema. A local model does not see it, and x-antiphon-ignored names "
+        "its name and description. A vendor gets it unchanged.",
     ),
     *declare_supported(BOTH, user=END_USER),
     *declare_supported(
@@ -124,13 +122,12 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("rag_params", TEXT, NO_RETRIEVAL),
     *declare_supported(
         BOTH,
-        inference_timeout="The most seconds that the generation can take, as a number or a text; it never "
-        "extends the server's own limit. A longer generation ends with an error.",
-        inference_extra_params="Fields to add to the request. One that this server knows acts as that field. "
-        "Others go to the vendor as they are, where the operator allows them (`extra_params`); elsewhere "
-        "they are refused.",
-        inference_extra_headers="Headers to add to the vendor's request, where the operator allows them "
-        "(`extra_headers`). A model of this server has no use for them, and the header x-antiphon-ignored "
+        inference_timeout="The most seconds of the generation, never more than the server's own limit. A "
+        "longer generation ends with an error.",
+        inference_extra_params="Fields to add to the request. Fields of this server act. Others go to the "
+        "vendor if the operator allows them (`extra_params`), and are otherwise refused.",
+        inference_extra_headers="Headers to add to the vendor's request, if the operator allows them "
+        "(`extra_headers`). A local model ignores them, and the header x-antiphon-ignored "
         "names the field.",
     ),
     *declare_supported(BOTH, metadata=TAGS),
@@ -147,18 +144,18 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
     *declare_supported(
         MESSAGE,
-        role="system, developer, user, assistant, tool or function. May be left out: a message with "
-        "tool_call_id is the tool's, one with tool_calls or function_call the assistant's, and any other the "
-        "user's.",
+        role="system, developer, user, assistant, tool or function. If you leave it out: a "
+        "message with tool_call_id is the tool's. One with tool_calls or function_call is "
+        "the assistant's. Any other is the user's.",
         content="As at /v1; also one part instead of a list of parts.",
-        function_call="The one call of an assistant's message in the older form: an object of `name` and "
-        "`arguments`. The next message of the role function contains its result.",
+        function_call="The call of an assistant's message in the older form: an object of `name` and "
+        "`arguments`. The next message of the role function has its result.",
     ),
     *declare_supported(
         IMAGE_URL,
-        media_type="image/png, image/jpeg, image/gif or image/webp. It completes base64 that has no media "
-        "type, and must be that of a data: URL. Beside an https: address it has no effect, and the header "
-        "x-antiphon-ignored names it.",
+        media_type="image/png, image/jpeg, image/gif or image/webp. It names the type of plain base64, "
+        "and must agree with a data: URL. Beside an https: address it has no effect, and the "
+        "header x-antiphon-ignored names it.",
     ),
 )
 
