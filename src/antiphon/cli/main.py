@@ -132,8 +132,8 @@ def reload(
 ) -> None:
     """Load the settings file of a running server again: providers, models and aliases.
 
-    Finds the server by ANTIPHON_HOME on this machine. No stream ends. The command prints what changed. A wrong
-    file changes nothing: the command ends with the reason and status 1."""
+    Finds the server by ANTIPHON_HOME on this machine. No stream ends. The command prints what changed. A
+    wrong file changes nothing: the command ends with the reason and status 1."""
     from antiphon.cli.local_servers import reload as command
 
     command(pid)
