@@ -128,17 +128,67 @@ def test_a_backup_of_a_later_version_stays_outside(tmp_path: Path) -> None:
     assert not (tmp_path / "other" / "antiphon.db").exists()
 
 
-def test_a_restored_settings_file_names_the_database(tmp_path: Path) -> None:
-    home, other, elsewhere = tmp_path / "home", tmp_path / "other", tmp_path / "elsewhere.db"
+def back_up_with_settings(tmp_path: Path, data: Path) -> dict[str, str]:
+    """Backs up a home whose settings file has everything else in `data`. Returns the variables that name the
+    same places in `data2`."""
+    home, moved = tmp_path / "home", data.with_name("data2")
     home.mkdir()
-    (home / "antiphon.toml").write_text(f'[keys]\nenabled = true\nstore = "sqlite:///{elsewhere}"\n')
-    shutil.copy(FIRST, elsewhere)
+    (home / "antiphon.toml").write_text(
+        f'[keys]\nenabled = true\nstore = "sqlite:///{data}/a.db"\n[ledger]\nspool = "{data}/spool"\n'
+        f'[knowledge]\ndirectory = "{data}/tables"\n[lora]\nregistry = "{data}/adapters"\n'
+    )
+    for name in ("spool/one", "tables/p/two", "adapters/three.gguf"):
+        (data / name).parent.mkdir(parents=True)
+        (data / name).touch()
+    shutil.copy(FIRST, data / "a.db")
     assert run(home, "upgrade").returncode == 0
     assert run(home, "backup", str(tmp_path / "backup")).returncode == 0
+    return {
+        "ANTIPHON_STORE": f"sqlite:///{moved}/a.db",
+        "ANTIPHON_SPOOL": f"{moved}/spool",
+        "ANTIPHON_KNOWLEDGE_DIRECTORY": f"{moved}/tables",
+        "ANTIPHON_LORA_REGISTRY": f"{moved}/adapters",
+    }
+
+
+def list_restored(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+PLACED = ["a.db", "adapters/three.gguf", "spool/one", "tables/p/two"]
+
+
+def test_files_go_where_the_restored_settings_say(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    back_up_with_settings(tmp_path, data)
+    shutil.rmtree(data)
     restored = run(other, "restore", str(tmp_path / "backup"))
     assert restored.returncode == 0, restored.stderr
-    assert f"the settings now name sqlite:///{elsewhere}" in restored.stderr
-    assert f"the database is in sqlite:///{other / 'antiphon.db'}" in restored.stderr
+    assert (list_restored(data), list_restored(other)) == (PLACED, ["antiphon.toml"])
+    assert run(other, "status").returncode == 0, (
+        "the next command finds the database by the restored settings"
+    )
+
+
+def test_a_restore_beside_the_old_server_is_refused(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    variables = back_up_with_settings(tmp_path, data)
+    refused = run(other, "restore", str(tmp_path / "backup"))
+    assert refused.returncode == 1 and f"{data}" in refused.stderr and "is there already" in refused.stderr
+    assert list_restored(other) == [], "nothing was restored"
+    restored = run(other, "restore", str(tmp_path / "backup"), **variables)
+    assert restored.returncode == 0, restored.stderr
+    assert list_restored(tmp_path / "data2") == PLACED
+
+
+def test_a_given_settings_file_places_the_backup(tmp_path: Path) -> None:
+    data, other, given = tmp_path / "data", tmp_path / "other", tmp_path / "given.toml"
+    back_up_with_settings(tmp_path, data)
+    text = (tmp_path / "home" / "antiphon.toml").read_text()
+    given.write_text(text.replace(str(data), str(tmp_path / "given")))
+    restored = run(other, "restore", str(tmp_path / "backup"), "--config", str(given))
+    assert restored.returncode == 0, restored.stderr
+    assert (list_restored(tmp_path / "given"), list_restored(other)) == (PLACED, ["antiphon.toml"])
 
 
 def test_a_restore_without_a_database_makes_none(tmp_path: Path) -> None:

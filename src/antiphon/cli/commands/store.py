@@ -14,7 +14,7 @@ from antiphon.cli.output import FAILED, note, report_errors
 from antiphon.errors import StoreRefused
 
 if TYPE_CHECKING:
-    from antiphon.store.backup import BackupSources
+    from antiphon.store.backup import BackupSources, Manifest
     from antiphon.store.database import Database
 
 MAKER = "antiphon store admin-key"
@@ -73,8 +73,9 @@ def restore(
     folder: Annotated[Path, typer.Argument(help="What `antiphon store backup` made.")],
     config: options.Config = None,
 ) -> None:
-    """Put a backup's files where the settings say. None of them can exist yet, and no server can run.
+    """Put a backup's files where the next server looks for them. None can exist yet, and no server can run.
 
+    The settings are those of the next `antiphon serve`, with the backup's antiphon.toml if it is used then.
     Keys that were revoked after the backup are valid again."""
     with report_errors():
         from antiphon.store.backup import read_manifest, restore_backup
@@ -85,6 +86,7 @@ def restore(
             raise StoreRefused(
                 f"{folder} is of a later version of Antiphon ({manifest.version}): run that one"
             )
+        config = _find_settings(config, folder, manifest)
     with _open_database(config) as database:
         if manifest.has_database and database.file is None:
             raise StoreRefused(f"{folder} has a SQLite database, and the settings name {database.shown}")
@@ -92,14 +94,7 @@ def restore(
         print(f"{len(manifest.files)} files were restored")
         if not manifest.has_database:
             note("the backup has no database: restore PostgreSQL's with pg_restore, see docs/backup.md")
-        restored_to = database.shown
-    # The backup can have brought the settings file, which can name another database.
-    with _open_database(config) as database:
-        if manifest.has_database and database.shown != restored_to:
-            note(
-                f"the settings now name {database.shown}, but the database is in {restored_to}: move it there"
-            )
-        elif (database.file is None or database.file.exists()) and not _print_status(database):
+        if (database.file is None or database.file.exists()) and not _print_status(database):
             note("antiphon store upgrade brings it up to date")
 
 
@@ -126,6 +121,15 @@ def admin_key(
             if path.exists():
                 raise StoreRefused(f"{path} is there already: move it away, or say another with --out")
             make_admin(tenancy, find_pepper(settings, home, tenancy), path, by=MAKER)
+
+
+def _find_settings(config: Path | None, folder: Path, manifest: "Manifest") -> Path | None:
+    """Finds the settings file that a server reads after a restore: the present one, or else the backup's."""
+    from antiphon.cli.serve_options import HOME_VARIABLE, SETTINGS_FILE, ServeOptions
+
+    name = f"home/{SETTINGS_FILE}"
+    is_used = ServeOptions(config=config).find_file() is None and os.environ.get(HOME_VARIABLE)
+    return folder / name if is_used and name in manifest.files else config
 
 
 def _find_files(config: Path | None, database: "Database") -> "BackupSources":
