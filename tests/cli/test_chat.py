@@ -156,9 +156,9 @@ def test_where_the_operators_key_lies_is_said(antiphon: Run, tmp_path: Path):
     assert "ak-of-another-server" not in done.stderr
 
 
-def test_chat_asks_its_own_server_with_the_operators_key(antiphon: Run, tmp_path: Path):
+def test_chat_asks_its_own_server_with_the_operators_key(antiphon_process: Run, tmp_path: Path):
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_PORT": free_port()}
-    done = antiphon("chat", stdin="Who are you?\n", env=env)
+    done = antiphon_process("chat", stdin="Who are you?\n", env=env)
     assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.split()) > 2
     key = (tmp_path / "home" / "admin.key").read_text().strip()
     assert key and key not in done.stdout
@@ -249,20 +249,20 @@ def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
         assert time.monotonic() - began < 20
 
 
-def test_the_demo_model_is_asked_by_its_name(antiphon: Run):
+def test_the_demo_model_is_asked_by_its_name(antiphon_process: Run):
     env = {"ANTIPHON_PORT": free_port()}
-    done = antiphon("chat", "--model", "cantor", stdin="Who are you?\n", env=env)
+    done = antiphon_process("chat", "--model", "cantor", stdin="Who are you?\n", env=env)
     assert (done.returncode, done.stderr) == (0, "") and "cantor" in done.stdout
 
 
-def test_a_server_that_cannot_start_says_why(antiphon: Run):
-    done = antiphon("chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": free_port()})
+def test_a_server_that_cannot_start_says_why(antiphon_process: Run):
+    done = antiphon_process("chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": free_port()})
     assert done.returncode == 1
     assert "no server could be started" in done.stderr and "missing.gguf" in done.stderr
 
 
-def test_an_address_where_nobody_is_starts_no_server(antiphon: Run):
-    done = antiphon("chat", "--url", f"http://127.0.0.1:{free_port()}", stdin="Hello?\n")
+def test_an_address_where_nobody_is_starts_no_server(antiphon_process: Run):
+    done = antiphon_process("chat", "--url", f"http://127.0.0.1:{free_port()}", stdin="Hello?\n")
     assert done.returncode == 1 and "nothing answers at" in done.stderr and done.stdout == ""
 
 

@@ -94,8 +94,8 @@ def only_broken(findings: dict[str, Finding]) -> Finding:
 # --- what is well --------------------------------------------------------------------------------------
 
 
-def test_a_working_setup_has_no_findings_and_loads_the_model(antiphon: Run):
-    done = antiphon("doctor", "--port", "0", "--load", "--json")
+def test_a_working_setup_has_no_findings_and_loads_the_model(antiphon_process: Run):
+    done = antiphon_process("doctor", "--port", "0", "--load", "--json")
     shown = json.loads(done.stdout)
     assert (done.returncode, done.stderr, shown["broken"]) == (0, "", 0)
     said = {finding["id"]: finding["said"] for finding in shown["findings"]}
@@ -107,8 +107,8 @@ def test_a_working_setup_has_no_findings_and_loads_the_model(antiphon: Run):
     assert {"settings", "threads", "memory", "port", "cache", "sockets"} <= set(said)
 
 
-def test_text_has_the_same_findings_and_the_status_is_a_failure(antiphon: Run):
-    done = antiphon("doctor", "--port", "0", "--model", "missing.gguf")
+def test_text_has_the_same_findings_and_the_status_is_a_failure(antiphon_process: Run):
+    done = antiphon_process("doctor", "--port", "0", "--model", "missing.gguf")
     assert done.returncode == 1 and done.stderr == ""
     text = " ".join(done.stdout.split())
     assert "BROKEN model-invalid: there is no file" in text

@@ -30,9 +30,9 @@ HELP_DEADLINE = 3.0
 """Seconds; it takes 0.15 on an idle core. See benchmarks/cli.py."""
 
 
-def test_help_lists_every_command_within_its_time(antiphon: Run):
+def test_help_lists_every_command_within_its_time(antiphon_process: Run):
     began = time.monotonic()
-    done = antiphon("--help")
+    done = antiphon_process("--help")
     assert time.monotonic() - began < HELP_DEADLINE
     assert done.returncode == 0
     assert {"serve", "chat", "config", "doctor", "bench", "top", "version"} <= set(done.stdout.split())
@@ -77,8 +77,8 @@ def test_what_says_how_serve_would_do_takes_the_options_of_serve(name: str):
     assert options_of("serve") <= options_of(name)
 
 
-def test_a_mistyped_command_names_the_nearest(antiphon: Run):
-    done = antiphon("doctr")
+def test_a_mistyped_command_names_the_nearest(antiphon_process: Run):
+    done = antiphon_process("doctr")
     assert done.returncode == 2 and "doctor" in done.stderr
 
 
@@ -96,8 +96,8 @@ def test_every_command_takes_the_short_help():
         assert (shown.exit_code, "Usage:" in shown.stdout) == (0, True), words
 
 
-def test_the_version_is_an_option_and_a_command(antiphon: Run):
-    assert antiphon("--version").stdout == antiphon("version").stdout == f"{__version__}\n"
+def test_the_version_is_an_option_and_a_command(antiphon_process: Run):
+    assert antiphon_process("--version").stdout == antiphon_process("version").stdout == f"{__version__}\n"
 
 
 COMPLETE = """

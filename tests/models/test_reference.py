@@ -3,6 +3,7 @@
 Recorded by `python -m models.cantor.reference`, which names versions; nothing here needs torch.
 """
 
+import asyncio
 import json
 import math
 from collections.abc import AsyncIterator
@@ -84,8 +85,8 @@ async def test_greedy_output_is_the_references_token_for_token(widened: Path) ->
     compared, worst = 0, 0.0
     async with loaded(LoadSpec(str(widened), sequences=4, exact=True, kv_type="f32", threads=1)) as engine:
         ends = set((await engine.vocabulary()).end_ids)
-        for row in rows:
-            said = await greedy(engine, row["prompt"], len(row["tokens"]))
+        every = await asyncio.gather(*(greedy(engine, row["prompt"], len(row["tokens"])) for row in rows))
+        for row, said in zip(rows, every, strict=True):
             for place, token in enumerate(row["tokens"]):
                 if row["gaps"][place] < CLOSE and said.tokens[place] != token:
                     break
