@@ -248,3 +248,67 @@ def test_headers_of_credentials_and_half_of_weights_are_left_out(tmp_path: Path)
         assert f"model_list[0] (m).{name}: left out; write it into headers" in notes
     assert "model_list (m).weight: left out; each deployment of the model must have a weight above 0" in notes
     assert [weight for *_, weight in list_routes(settings)["m"]] == [1, 1]
+
+
+WRONG = """
+model_list:
+  - {model_name: m, rpm: none, litellm_params: {model: openai/gpt-4o, order: first,
+     max_parallel_requests: 0.5, weight: heavy, tpm: -1, api_base: "https://a.example/v1", base_url: "https://b.example/v1",
+     extra_headers: [1]}, model_info: {max_output_tokens: many, input_cost_per_token: cheap}}
+  - {model_name: n, litellm_params: {model: openai/gpt-4o, order: 5000}, model_info: {max_output_tokens: 10}}
+  - {model_name: n, litellm_params: {model: openai/gpt-4o, order: 2}, model_info: {max_output_tokens: 20}}
+  - {model_name: o, litellm_params: {model: openai/gpt-4o}, model_info: 5}
+router_settings: {timeout: 30, fallbacks: [m], model_group_alias: [a]}
+litellm_settings: {request_timeout: 20, json_logs: always, fallbacks: {m: [n]}}
+general_settings: [1]
+environment_variables: 7
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "model_list[0] (m).litellm_params.order: left out; it is no whole number above 0",
+        "model_list[0] (m).litellm_params.max_parallel_requests: left out; it is no whole number above 0",
+        "model_list (m).weight: left out",
+        "model_list[0] (m).rpm: left out; it is no number",
+        "model_list[0] (m).litellm_params.tpm: left out; it is no number",
+        "model_list[0] (m).base_url: left out; api_base comes before it",
+        "model_list[0] (m).extra_headers: left out; it is no table",
+        "model_list[0] (m).model_info.max_output_tokens: left out; it is no whole number",
+        "model_list[0] (m).model_info.input_cost_per_token: left out; it is no number",
+        "model_list[1] (n).litellm_params.order: 1000 is taken",
+        "model_list[2] (n).model_info.max_output_tokens: left out; an earlier deployment",
+        "model_list[3].model_info: left out; it is no table",
+        "router_settings.fallbacks: left out 'm'; it is no table",
+        "router_settings.model_group_alias: left out; it is no table",
+        "litellm_settings.request_timeout: left out; router_settings.timeout comes before it",
+        "litellm_settings.json_logs: left out; it is neither true nor false",
+        "litellm_settings.fallbacks: left out; it is no list",
+        "general_settings: left out; it is no table",
+        "environment_variables: left out; it is no table",
+    ],
+)
+def test_what_cannot_be_taken_is_named(told: str) -> None:
+    _, notes = convert_config(yaml.safe_load(WRONG), {})
+    assert [line for line in notes if line.startswith(told)], notes
+
+
+def test_bounds_of_a_route_are_taken_or_named(tmp_path: Path) -> None:
+    settings, notes = load(WRONG, tmp_path)
+    assert [order for *_, order, _ in list_routes(settings)["m"]] == [1]
+    assert [order for *_, order, _ in list_routes(settings)["n"]] == [1000, 2]
+    assert settings.routed_models[0].list_routes()[0].in_flight is None
+    assert settings.routed_models[1].profile.max_output == 10
+    _, notes = load("model_list: [{model_name: a, litellm_params: {model: openai/x, order: '3'}}]", tmp_path)
+    assert notes == ""
+
+
+def test_a_list_of_models_that_is_none_is_named() -> None:
+    assert convert_config({"model_list": 5}, {})[1] == ["model_list: left out; it is no list"]
+
+
+def test_a_price_of_nothing_needs_no_note() -> None:
+    info = {"input_cost_per_token": 0, "output_cost_per_token": 0.0}
+    entry = {"model_name": "a", "litellm_params": {"model": "openai/x"}, "model_info": info}
+    assert convert_config({"model_list": [entry]}, {})[1] == []

@@ -9,6 +9,9 @@ from antiphon.cli.litellm.vendors import OWN_FIELDS, ProviderTables
 ROUTED = {"weight", "order", "rpm", "tpm", "max_parallel_requests"}
 """Fields of a deployment that its route takes, or that have a note of their own."""
 
+SECTIONS = ("router_settings", "litellm_settings", "general_settings", "environment_variables")
+"""The tables of a file beside its models."""
+
 LEFT_BY_V1 = {"api_version"}
 """Fields that Azure's v1 API does not need."""
 
@@ -37,7 +40,10 @@ def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str,
     """Returns the tables of antiphon.toml, and a line for each thing that the operator must know."""
     notes = ImportNotes()
     router, library = get_table(config, "router_settings"), get_table(config, "litellm_settings")
-    timeout = get_number(router.get("timeout")) or get_number(library.get("request_timeout"))
+    notes.require_shapes("", config, SECTIONS, ["model_list"])
+    for section, table in (("router_settings.", router), ("litellm_settings.", library)):
+        notes.require_shapes(section, table, ["model_group_alias"], ["fallbacks"])
+    timeout = _find_timeout(notes, router, library)
     made = Conversion(environ, notes, ProviderTables(environ, notes, timeout))
     weights: dict[str, list[Table]] = {}
     for number, entry in enumerate(get_list(config, "model_list")):
@@ -51,9 +57,17 @@ def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str,
     _convert_general(made, get_table(config, "general_settings"))
     for name in get_table(config, "environment_variables"):
         notes.add(f"environment_variables.{name}", "set this variable where the server starts")
-    known = {"model_list", "router_settings", "litellm_settings", "general_settings", "environment_variables"}
-    notes.add_rest("the file", config, known)
+    notes.add_rest("the file", config, {"model_list", *SECTIONS})
     return _build_tree(made), notes.lines
+
+
+def _find_timeout(notes: ImportNotes, router: Table, library: Table) -> float | None:
+    """Returns the seconds for an answer, where a deployment says nothing: the router's come first."""
+    first = notes.read_number("router_settings.timeout", router.get("timeout"))
+    second = notes.read_number("litellm_settings.request_timeout", library.get("request_timeout"))
+    if first is not None and second not in (None, first):
+        notes.add("litellm_settings.request_timeout", "left out; router_settings.timeout comes before it")
+    return first or second
 
 
 def _convert_deployment(made: Conversion, place: str, entry: object, weights: dict[str, list[Table]]) -> None:
@@ -61,6 +75,7 @@ def _convert_deployment(made: Conversion, place: str, entry: object, weights: di
     deployment = entry if isinstance(entry, dict) else {}
     name = deployment.get("model_name")
     params, info = get_table(deployment, "litellm_params"), get_table(deployment, "model_info")
+    made.notes.require_shapes(f"{place}.", deployment, ["litellm_params", "model_info"], [])
     if not isinstance(name, str) or not name or len(name) > 200:
         made.notes.add(place, "left out; it has no model_name")
         return
@@ -81,9 +96,7 @@ def _convert_deployment(made: Conversion, place: str, entry: object, weights: di
             )
             return
         del route["model"]
-    order, most = get_number(params.get("order")), get_number(params.get("max_parallel_requests"))
-    route |= {"order": min(int(order), MOST_ORDERS)} if order and order >= 1 else {}
-    route |= {"in_flight": int(most)} if most and most >= 1 else {}
+    route |= _read_route_bounds(made.notes, f"{place}.litellm_params", params)
     made.routes.setdefault(name, []).append(route)
     weights.setdefault(name, []).append(params)
     _note_limits(made, place, name, params, deployment)
@@ -91,6 +104,16 @@ def _convert_deployment(made: Conversion, place: str, entry: object, weights: di
     taken = OWN_FIELDS | ROUTED | (LEFT_BY_V1 if provider.startswith("azure") else set())
     made.notes.add_rest(f"{place}.litellm_params", params, taken)
     made.notes.add_rest(place, deployment, {"model_name", "litellm_params", "model_info", "rpm", "tpm"})
+
+
+def _read_route_bounds(notes: ImportNotes, place: str, params: Table) -> dict[str, object]:
+    """Reads a route's order and how many of its requests run at once."""
+    order = notes.read_count(f"{place}.order", params.get("order"))
+    most = notes.read_count(f"{place}.max_parallel_requests", params.get("max_parallel_requests"))
+    if order is not None and order > MOST_ORDERS:
+        notes.add(f"{place}.order", f"{MOST_ORDERS} is taken; orders go no further")
+    bounds: dict[str, object] = {} if order is None else {"order": min(order, MOST_ORDERS)}
+    return bounds if most is None else bounds | {"in_flight": most}
 
 
 def _set_weights(
@@ -106,11 +129,8 @@ def _set_weights(
             for route, number in zip(routes, numbers, strict=True):
                 route["weight"] = (number or 0) * scale
             return
-        if (
-            len(routes) > 1
-            and name == "weight"
-            and any(params.get(name) is not None for params in deployments)
-        ):
+        given = [params.get(name) is not None for params in deployments]
+        if name == "weight" and any(given) and not (len(routes) == 1 and all(numbers)):
             notes.add(
                 f"model_list ({model}).weight",
                 "left out; each deployment of the model must have a weight above 0",
@@ -120,8 +140,11 @@ def _set_weights(
 def _note_limits(made: Conversion, place: str, name: str, params: Table, deployment: Table) -> None:
     """Notes the limits of a deployment: they are no settings, but kept in the database of keys."""
     for field_name, measure in (("rpm", "requests"), ("tpm", "tokens")):
-        number = get_number(params.get(field_name)) or get_number(deployment.get(field_name))
-        if number is not None:
+        numbers = (
+            made.notes.read_number(f"{place}{where}.{field_name}", table.get(field_name), 1)
+            for where, table in ((".litellm_params", params), ("", deployment))
+        )
+        for number in filter(None, numbers):
             made.notes.add(
                 f"{place}.{field_name}",
                 "no setting; where keys are on, limit the model with all its routes: "
@@ -140,15 +163,26 @@ def _convert_info(made: Conversion, place: str, name: str, info: Table) -> None:
         "output_cost_per_token",
     }
     for theirs, ours in (("max_output_tokens", "max_output"), ("max_input_tokens", "context_length")):
-        number = get_number(info.get(theirs))
-        if number is not None and number >= 1:
-            made.profiles.setdefault(name, {})[ours] = int(number)
-    costs = [get_number(info.get(f"{kind}_cost_per_token")) for kind in ("input", "output")]
+        where = f"{place}.model_info.{theirs}"
+        number = made.notes.read_count(where, info.get(theirs))
+        if number is None:
+            continue
+        profile = made.profiles.setdefault(name, {})
+        if profile.setdefault(ours, number) != number:
+            made.notes.add(where, f"left out; an earlier deployment of the model says {profile[ours]}")
+    costs = [_read_cost(made.notes, f"{place}.model_info", info, kind) for kind in ("input", "output")]
     if any(costs):
         prompt, output = (f"{(cost or 0) * MILLION:.9f}".rstrip("0").rstrip(".") for cost in costs)
         command = f"antiphon prices add '{name}' --input {prompt} --output {output} --currency USD"
         made.notes.add(f"{place}.model_info", f"prices are no settings; where keys are on: {command}")
     made.notes.add_rest(f"{place}.model_info", info, taken)
+
+
+def _read_cost(notes: ImportNotes, place: str, info: Table, kind: str) -> float | None:
+    """Reads the price of a token; None for 0, which is no price."""
+    name = f"{kind}_cost_per_token"
+    is_free = info.get(name) == 0 and not isinstance(info[name], bool)
+    return None if is_free else notes.read_number(f"{place}.{name}", info.get(name))
 
 
 def _convert_fallbacks(made: Conversion, router: Table, library: Table) -> None:
@@ -157,6 +191,8 @@ def _convert_fallbacks(made: Conversion, router: Table, library: Table) -> None:
     fallen: set[str] = set()
     for section, table in (("router_settings", router), ("litellm_settings", library)):
         for entry in get_list(table, "fallbacks"):
+            if not isinstance(entry, dict):
+                made.notes.add(f"{section}.fallbacks", f"left out {entry!r}; it is no table")
             for name, others in entry.items() if isinstance(entry, dict) else ():
                 _add_fallbacks(made, own, f"{section}.fallbacks ({name})", str(name), others)
             fallen |= {str(name) for name in entry} if isinstance(entry, dict) else set()
@@ -226,6 +262,8 @@ def _convert_library(made: Conversion, library: Table) -> None:
     """Takes the settings of LiteLLM's library that Antiphon has."""
     if library.get("json_logs") is True:
         made.settings["log"] = {"format": "json"}
+    elif library.get("json_logs"):
+        made.notes.add("litellm_settings.json_logs", "left out; it is neither true nor false")
     if library.get("drop_params"):
         made.notes.add(
             "litellm_settings.drop_params",

@@ -1,6 +1,6 @@
 """Reads LiteLLM's config.yaml, and collects what Antiphon cannot take."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,32 @@ class ImportNotes:
         line = f"{place}: {reason}"
         if line not in self.lines:
             self.lines.append(line)
+
+    def read_number(self, place: str, value: object, least: float = 0) -> float | None:
+        """Returns a number above 0 and of at least `least`; None for any other value. Adds a line unless
+        there is none."""
+        number = get_number(value)
+        if number is not None and number >= least:
+            return number
+        if value is not None:
+            self.add(place, f"left out; it is no number {f'of at least {least:g}' if least else 'above 0'}")
+        return None
+
+    def read_count(self, place: str, value: object) -> int | None:
+        """Returns a whole number above 0; None for any other value. Adds a line unless there is none."""
+        number = get_number(value)
+        if number is not None and number.is_integer():
+            return int(number)
+        if value is not None:
+            self.add(place, "left out; it is no whole number above 0")
+        return None
+
+    def require_shapes(self, place: str, table: Table, tables: Iterable[str], lists: Iterable[str]) -> None:
+        """Adds a line for each field of a table that should be a table or a list, and is not."""
+        for names, cls, noun in ((tables, dict, "table"), (lists, list, "list")):
+            for name in names:
+                if table.get(name) is not None and not isinstance(table[name], cls):
+                    self.add(f"{place}{name}", f"left out; it is no {noun}")
 
     def add_rest(self, place: str, table: Table, taken: set[str]) -> None:
         """Adds a line for each field of a table that was not taken."""

@@ -104,7 +104,10 @@ class ProviderTables:
 
     def _build(self, place: str, name: str, vendor: Vendor, params: Table) -> dict[str, object] | None:
         """Builds the provider of a deployment; None with a note if its address is missing."""
-        given = params.get("api_base", params.get("base_url"))
+        given, other = params.get("api_base"), params.get("base_url")
+        if given is not None and other not in (None, given):
+            self.notes.add(f"{place}.base_url", "left out; api_base comes before it")
+        given = other if given is None else given
         address = get_text(given, self.environ)
         if address is None and (given is not None or vendor.preset in (None, "azure")):
             where = (
@@ -156,6 +159,7 @@ class ProviderTables:
 
     def _find_headers(self, place: str, params: Table) -> dict[str, object]:
         """Returns the further headers of a deployment's provider."""
+        self.notes.require_shapes(f"{place}.", params, ["extra_headers"], [])
         given = params.get("extra_headers")
         named = dict(given) if isinstance(given, dict) else {}
         named |= {"OpenAI-Organization": params["organization"]} if params.get("organization") else {}
