@@ -47,6 +47,39 @@ def test_the_audit_ends_at_its_limit(antiphon: Run, server: Scripted) -> None:
     assert queries == ["limit=3&target=key_000000000001", "limit=1&target=key_000000000001&before=2"]
 
 
+PROJECT, USER, KEY = "proj_0000000000000000001", "user_0000000000000000001", "key_000000000001"
+NAMED = {
+    "projects": {"id": PROJECT, "name": "Research"},
+    "users": {"id": USER, "name": "Ann", "email": "ann@example.com"},
+    "keys": {"id": KEY, "prefix": "ak_a", "note": "bot", "project": PROJECT, "user": USER, "kind": "service"},
+}
+
+
+def test_keys_are_listed_with_the_names_of_owners(antiphon: Run, server: Scripted) -> None:
+    other = {"id": "key_000000000002", "kind": "admin"}
+    server.answers = [page(NAMED["keys"], other), page(NAMED["projects"]), page(NAMED["users"])]
+    head, first, second = antiphon("keys", "list", "--url", server.url).stdout.splitlines()
+    assert head.split()[3:7] == ["PROJECT", "PROJECT_NAME", "USER", "USER_NAME"]
+    assert first.split()[3:7] == [PROJECT, "Research", USER, "Ann"]
+    assert second.split()[3:7] == ["-"] * 4
+
+
+def test_names_that_are_not_yours_to_see_are_left_out(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(NAMED["keys"]), page(NAMED["projects"]), (403, {})]
+    ended = antiphon("keys", "list", "--url", server.url)
+    assert ended.stdout.splitlines()[1].split()[3:7] == [PROJECT, "Research", USER, "-"]
+    server.answers = [page(NAMED["keys"]), (500, {})]
+    assert antiphon("keys", "list", "--url", server.url).returncode == 1
+
+
+def test_the_audit_names_authors_and_targets(antiphon: Run, server: Scripted) -> None:
+    row = {"id": 1, "at": 60, "actor": KEY, "action": "project.change", "target": PROJECT, "changes": []}
+    server.answers = [page(row), page(NAMED["projects"]), page(NAMED["keys"])]
+    head, first = (line.split("  ") for line in antiphon("audit", "--url", server.url).stdout.splitlines())
+    named = dict(zip(map(str.strip, filter(None, head)), map(str.strip, filter(None, first)), strict=False))
+    assert (named["ACTOR_NAME"], named["TARGET_NAME"]) == ("ak_a bot", "Research")
+
+
 def test_a_new_key_is_alone_on_standard_output(antiphon: Run, server: Scripted) -> None:
     server.answers = [(201, {"id": "key_000000000001", "kind": "service", "secret": SECRET})]
     words = "service --project default --model a* --model b --endpoint /v1/* --expires 2030-01-01 --note bot"

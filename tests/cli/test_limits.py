@@ -76,15 +76,22 @@ def test_limits_are_listed_in_words(antiphon: Run, server: Scripted) -> None:
         "amount": 4,
         "models": "a*",
     }
-    server.answers = [page(CARD, running)]
+    server.answers = [page(CARD, running), page({"object": "project", "id": "default", "name": "Main"})]
     ended = antiphon("limits", "list", "--of", "project", "--target", "default", "--url", server.url)
-    first, second = (line.rstrip().split(maxsplit=3) for line in ended.stdout.splitlines()[1:])
-    assert first == ["limit_0000000000000000001", "project", "default", "600 requests per minute  all"]
-    assert second == ["limit_0000000000000000002", "project", "default", "4 requests at once       a*"]
+    head, first, second = (line.rstrip().split(maxsplit=4) for line in ended.stdout.splitlines())
+    assert head[:4] == ["ID", "SUBJECT", "TARGET", "TARGET_NAME"]
+    assert first[1:] == ["project", "default", "Main", "600 requests per minute  all"]
+    assert second[1:] == ["project", "default", "Main", "4 requests at once       a*"]
     assert server.asked[0][1] == "/admin/v1/limits?limit=1000&subject=project&target=default"
     server.answers = [page(CARD)]
     shown = json.loads(antiphon("limits", "list", "--json", "--url", server.url).stdout)
     assert shown == {"limits": [CARD]}
+
+
+def test_a_model_of_a_projects_name_gets_no_name(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page({**CARD, "subject": "model", "target": "default"})]
+    ended = antiphon("limits", "list", "--url", server.url)
+    assert ended.stdout.splitlines()[1].split()[1:4] == ["model", "default", "-"]
 
 
 def test_one_is_removed(antiphon: Run, server: Scripted) -> None:
@@ -124,7 +131,7 @@ def test_amounts_and_times_are_shown_as_people_write_them(antiphon: Run, server:
     card = {**CARD, "measure": "cost", "window": "month", "amount": 1_012_500_000_000}
     status = {**card, "remaining": 250_000, "reset_seconds": 532_800.2}
     tokens = {**CARD, "measure": "output_tokens", "window": "day", "amount": 1_000_000}
-    server.answers = [(200, status), page(card, tokens)]
+    server.answers = [(200, status), page(card, tokens), (403, {})]
     shown = antiphon("limits", "show", "limit_0000000000000000001", "--url", server.url).stdout
     fields = dict(line.split(maxsplit=1) for line in shown.splitlines() if len(line.split()) > 1)
     expected = {"amount": "1,012.50", "remaining": "0.00025", "available_in": "6d 4h"}

@@ -1,5 +1,7 @@
 """`antiphon requests` as a user runs it."""
 
+import json
+
 import pytest
 
 from tests.cli.conftest import Run
@@ -43,6 +45,22 @@ def test_kept_requests_are_listed_read_and_erased(antiphon: Run, server: Scripte
         f"/admin/v1/requests?project={project}",
     ]
     assert server.asked[2][0] == "DELETE"
+
+
+def test_the_latest_request_is_read_by_its_project(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(PROJECT), page(CARD), page(PROJECT), page()]
+    read = antiphon("requests", "read", "--latest", "Research", "--json", "--url", server.url)
+    assert json.loads(read.stdout) == CARD
+    assert server.asked[1][1] == f"/admin/v1/requests?limit=1&project={PROJECT['id']}"
+    none = antiphon("requests", "read", "--latest", "Research", "--url", server.url)
+    assert none.returncode == 1 and "Research has kept no request" in none.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("r1", "--latest", "Research")])
+def test_one_request_is_read_at_a_time(antiphon: Run, server: Scripted, words: tuple[str, ...]) -> None:
+    ended = antiphon("requests", "read", *words, "--url", server.url)
+    assert ended.returncode == 1 and "by its id, or by --latest PROJECT" in ended.stderr
+    assert server.asked == []
 
 
 @pytest.mark.parametrize("words", [("--days", "0"), ("--days", "1", "--redact", "names")])

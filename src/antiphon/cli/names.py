@@ -8,11 +8,11 @@ can see. A text that fits several objects is refused with their ids.
 import difflib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from antiphon.cli.output import CallFailed, Card, note
+from antiphon.cli.output import FORBIDDEN, CallFailed, Card, note
 from antiphon.domain.limits import Subject
 from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.errors import SettingsError
@@ -40,6 +40,8 @@ class ObjectKind:
     id_pattern: str
     has_ended: Callable[[Card], bool] = field(default=lambda _: False)
     """Whether an object has ended. An object that has not is preferred."""
+    label: Sequence[str] = ("name",)
+    """The fields that tables show beside the id."""
 
     def is_id(self, text: str) -> bool:
         """Whether the text is an id of this kind."""
@@ -63,7 +65,13 @@ class ObjectKind:
 
 PROJECT = ObjectKind("project", ("name",), f"{DEFAULT_PROJECT}|proj_{GENERATED}")
 USER = ObjectKind("user", ("name", "email"), f"user_{GENERATED}")
-KEY = ObjectKind("key", ("prefix", "note"), "key_[0-9a-z]{12}", lambda card: _has_ended(card, "expires_at"))
+KEY = ObjectKind(
+    "key",
+    ("prefix", "note"),
+    "key_[0-9a-z]{12}",
+    lambda card: _has_ended(card, "expires_at"),
+    ("prefix", "note"),
+)
 LIMIT = ObjectKind("limit", ("note",), f"limit_{GENERATED}")
 PRICE = ObjectKind("price", ("models", "note"), f"price_{GENERATED}", lambda card: _has_ended(card, "until"))
 
@@ -121,6 +129,32 @@ def find_audited_id(server: "Admin", text: str) -> str:
     if any(kind.is_id(text) for kind in WITHOUT_NAMES):
         return text
     return _find_owner(server, text, "what the audit calls it")
+
+
+def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
+    """Returns the names of all objects of some kinds, by their ids. Objects that the caller may not list have
+    no name. Raises CallFailed."""
+    names: dict[str, str] = {}
+    for kind in kinds:
+        try:
+            cards = server.list(f"{kind.noun}s")
+        except CallFailed as problem:
+            if problem.status != FORBIDDEN:
+                raise
+            continue
+        for card in cards:
+            names[str(card.get("id"))] = " ".join(str(card[name]) for name in kind.label if card.get(name))
+    return names
+
+
+def add_names(row: Mapping[str, str], names: Mapping[str, str], *columns: str) -> dict[str, str]:
+    """Returns a row of a table with a column of names beside each of some columns of ids."""
+    named: dict[str, str] = {}
+    for column, text in row.items():
+        named[column] = text
+        if column in columns:
+            named[f"{column}_name"] = names.get(text) or "-"
+    return named
 
 
 def _find_owner(server: "Admin", text: str, otherwise: str) -> str:

@@ -1,5 +1,6 @@
 """`antiphon keys` and `antiphon audit`: the keys of a running server, and the record of changes."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -15,7 +16,17 @@ from antiphon.cli.admin_client import (
     set_operator_key_aside,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
-from antiphon.cli.names import KEY, PROJECT, USER, find_audited_id, find_id, find_optional_id
+from antiphon.cli.names import (
+    KEY,
+    OWNERS,
+    PROJECT,
+    USER,
+    add_names,
+    fetch_names,
+    find_audited_id,
+    find_id,
+    find_optional_id,
+)
 from antiphon.cli.options import now, parse_duration, parse_time
 from antiphon.cli.output import (
     CallFailed,
@@ -57,7 +68,13 @@ def list_keys(
             for card in server.list("keys")
             if all(owner in (None, card.get(name)) for name, owner in owners.items())
         ]
-        print_list("keys", keys, _format_row, NONE, as_json)
+        kinds = [
+            kind
+            for name, kind in (("project", PROJECT), ("user", USER))
+            if not as_json and any(card.get(name) for card in keys)
+        ]
+        names = fetch_names(server, kinds)
+        print_list("keys", keys, lambda card: _format_row(card, names), NONE, as_json)
 
 
 @app.command()
@@ -203,12 +220,11 @@ def audit(
     """List changes to projects, users and keys, with their authors."""
     with connect_admin(url) as server:
         query = {"target": find_audited_id(server, target)} if target else None
+        cards = server.list("audit", most=most, query=query)
+        ids = [] if as_json else [str(card.get(name)) for card in cards for name in ("actor", "target")]
+        names = fetch_names(server, [kind for kind in OWNERS.values() if any(map(kind.is_id, ids))])
         print_list(
-            "audit",
-            server.list("audit", most=most, query=query),
-            _format_audit_row,
-            "nothing was changed",
-            as_json,
+            "audit", cards, lambda card: _format_audit_row(card, names), "nothing was changed", as_json
         )
 
 
@@ -238,7 +254,7 @@ def _print_key(card: Card, as_json: bool) -> None:
         print_card({**fields, "limits": describe_limits(card.get("limits")) or None})
 
 
-def _format_audit_row(card: Card) -> dict[str, str]:
+def _format_audit_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
     changes = card.get("changes")
     texts = (
         [_format_change(each) for each in changes if isinstance(each, dict)]
@@ -246,7 +262,7 @@ def _format_audit_row(card: Card) -> dict[str, str]:
         else []
     )
     about = f"{card['about']}: " if card.get("about") else ""
-    row = pick(card, "id", "at", "actor", "action", "target")
+    row = add_names(pick(card, "id", "at", "actor", "action", "target"), names, "actor", "target")
     return {**row, "change": about + "; ".join(texts)}
 
 
@@ -256,9 +272,9 @@ def _format_change(change: Card) -> str:
     return f"{change.get('field')}: {' → '.join(values)}"
 
 
-def _format_row(card: Card) -> dict[str, str]:
+def _format_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
     models = {"models": "all"} if card.get("models") is None else pick(card, "models")
-    fields = pick(card, "id", "kind", "prefix", "project", "user")
+    fields = add_names(pick(card, "id", "kind", "prefix", "project", "user"), names, "project", "user")
     return {**fields, **models, "state": _describe_state(card), **pick(card, "note")}
 
 

@@ -1,12 +1,13 @@
 """`antiphon limits`: the limits and budgets of a running server, and the notation of limits."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
-from antiphon.cli.names import LIMIT, find_id, find_target
+from antiphon.cli.names import LIMIT, OWNERS, add_names, fetch_names, find_id, find_target
 from antiphon.cli.output import CallFailed, Card, format_duration, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
@@ -47,7 +48,10 @@ def list_limits(
     chosen: dict[str, str] = {"subject": subject} if subject else {}
     with connect_admin(url) as server:
         chosen |= {"target": find_target(server, subject, target)} if target else {}
-        print_list("limits", server.list("limits", query=chosen), _format_row, NONE, as_json)
+        cards = server.list("limits", query=chosen)
+        subjects = {card.get("subject") for card in cards if not as_json}
+        names = fetch_names(server, [kind for owner, kind in OWNERS.items() if owner in subjects])
+        print_list("limits", cards, lambda card: _format_row(card, names), NONE, as_json)
 
 
 @app.command("set")
@@ -139,9 +143,11 @@ def _find_limit(server: Admin, words: list[str], window: Window | None, models: 
     return str(found[0].get("id"))
 
 
-def _format_row(card: Card) -> dict[str, str]:
+def _format_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
     models = {"models": "all"} if card.get("models") is None else pick(card, "models")
-    return {**pick(card, "id", "subject", "target"), "limit": _describe(card), **models, **pick(card, "note")}
+    known = {} if card.get("subject") == Subject.MODEL else names
+    fields = add_names(pick(card, "id", "subject", "target"), known, "target")
+    return {**fields, "limit": _describe(card), **models, **pick(card, "note")}
 
 
 def _format_status(card: Card) -> Card:

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import connect_admin
+from antiphon.cli.admin_client import Admin, connect_admin
 from antiphon.cli.names import PROJECT, find_id
-from antiphon.cli.output import Card, note, pick, print_list, print_one
+from antiphon.cli.output import CallFailed, Card, note, pick, print_list, print_one
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError
 
@@ -67,13 +67,20 @@ def list_requests(
 
 @app.command()
 def read(
-    request: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    request: Annotated[str | None, typer.Argument(help="Its id, as `list` shows it.")] = None,
+    latest: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="The latest of this project instead: its name or id."),
+    ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """Read a kept request and its answer. The audit notes that you read it."""
     with connect_admin(url) as server:
-        print_one(server.get("requests", request), as_json)
+        if (request is None) == (latest is None):
+            raise SettingsError("name one request: by its id, or by --latest PROJECT")
+        card = server.get("requests", request) if request else _find_latest(server, str(latest))
+        print_one(card, as_json)
 
 
 @app.command()
@@ -83,6 +90,14 @@ def erase(project: Project, url: options.ServerUrl = None) -> None:
         id_ = find_id(server, PROJECT, project)
         removed = server.erase("requests", project=id_).get("removed")
         note(f"removed {removed} requests of {project}")
+
+
+def _find_latest(server: Admin, project: str) -> Card:
+    """Returns the latest request that a project has kept. Raises CallFailed."""
+    cards = server.list("requests", most=1, query={"project": find_id(server, PROJECT, project)})
+    if not cards:
+        raise CallFailed(f"{project} has kept no request")
+    return cards[0]
 
 
 def _format_row(card: Card) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rich.bar import Bar
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antiphon.cli.admin_client import Admin
+from antiphon.cli.names import OWNERS, fetch_names
 from antiphon.cli.output import PIPE, CallFailed, Card, escape_unprintable, format_time
 
 ROWS = 20
@@ -22,8 +22,6 @@ BUCKETS = ("hour", "day", "week", "month")
 LONGEST = (2 * DAY, 40 * DAY, 280 * DAY)
 """Longest ranges, in seconds, that are drawn by hours, by days and by weeks. A chart then has about forty
 lines."""
-NAMED = {"project": ("name",), "user": ("name",), "key": ("prefix", "note")}
-"""Fields that people know an object by, for each dimension of ids."""
 FIGURES = {
     "requests": "REQUESTS",
     "failed": "FAILED",
@@ -76,13 +74,12 @@ def _build_chart(server: Admin, selection: Selection) -> Table:
 def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, str], str]:
     """Returns readable names of projects, users and keys, by dimension and id. Objects that the caller may
     not list are left out."""
-    names: dict[tuple[str, str], str] = {}
-    for dimension in (each for each in NAMED if each in dimensions):
-        with suppress(CallFailed):
-            for card in server.list(f"{dimension}s"):
-                fields = (card.get(name) for name in NAMED[dimension])
-                names[dimension, str(card.get("id"))] = " ".join(str(each) for each in fields if each)
-    return names
+    return {
+        (subject.value, id_): name
+        for subject, kind in OWNERS.items()
+        if subject.value in dimensions
+        for id_, name in fetch_names(server, [kind]).items()
+    }
 
 
 def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
