@@ -284,7 +284,7 @@ def test_only_the_job_of_the_sandbox_reaches_document_readers():
     readers = {"pypdfium2", "docx", "pptx", "openpyxl", "lxml"}
     for start in (*SERVED, "antiphon.retrieval.ingest.extract", "antiphon.retrieval.ingest.split"):
         assert readers & reach(start, modules()) == set()
-    assert readers <= reach("antiphon.retrieval.ingest.reading_job", modules())
+    assert readers <= reach("antiphon.retrieval.ingest.reading", modules())
 
 
 def test_an_import_upward_or_sideways_is_found():

@@ -1,11 +1,11 @@
 """The interface of knowledge tables and their index. It names no file, no SQL and no process.
 
-A table belongs to a project. It contains documents; a document contains chunks. Each call names the project,
-and an implementation opens a table by project and name together, so no filter separates the projects.
+A table belongs to a project. It contains documents; a document contains chunks. Each call names the project.
+An implementation opens a table by project and name together, so a missing filter cannot mix projects.
 
-A document is added in steps: `begin_document`, `put_chunks` for each batch, and `finish_document`. Search
-finds its chunks once it is finished, and all of them at once. A step that is repeated changes nothing, so a
-caller that lost an answer repeats the step.
+A document is added in steps: `begin_document`, `put_chunks` for each batch, and `finish_document`. After the
+last step, search finds all its chunks; before, it finds none. A repeated step changes nothing, so a caller
+that lost an answer can repeat the step.
 
 Vectors are float32, little-endian, of any length but zero; similarity is the cosine. Times are Unix
 milliseconds. All values can cross a process border.
@@ -17,34 +17,34 @@ from enum import StrEnum
 from typing import Protocol
 
 LONGEST_NAME = 200
-"""Most characters of a table's name."""
+"""The most characters of a table's name."""
 
 LONGEST_FILE_NAME = 500
-"""Most characters of a document's name."""
+"""The most characters of a document's name."""
 
 LONGEST_TEXT = 65_536
-"""Most characters of a chunk's text, its title and its metadata together."""
+"""The most characters of a chunk's text, its title and its metadata together."""
 
 MAX_BATCH = 512
-"""Most chunks of one batch."""
+"""The most chunks of one batch."""
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-"""Most bytes of one batch: texts in UTF-8, and vectors."""
+"""The most bytes of one batch: texts in UTF-8, and vectors."""
 
 MAX_PAGE = 1000
-"""Most documents, or chunks, of one listing."""
+"""The most documents, or chunks, of one listing."""
 
 MAX_HITS = 1024
-"""Most hits of one search, and of each of its rankings."""
+"""The most hits of one search, and of each ranking in it."""
 
 MAX_HIT_BYTES = 12 * 1024 * 1024
-"""Most bytes of text in the hits of one search. Of more hits, the worst are left out."""
+"""The most bytes of text in the hits of one search. If there is more text, the worst hits are left out."""
 
 MAX_DIMENSIONS = 16_384
-"""Most dimensions of a vector."""
+"""The most dimensions of a vector."""
 
 FUSED_HITS = 50
-"""Hits of each ranking that a search fuses unless it says otherwise."""
+"""How many hits of each ranking a search fuses by default."""
 
 
 class SizeUnit(StrEnum):
@@ -57,50 +57,49 @@ class SizeUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What a table is made with. Only its name can change later."""
+    """The settings of a table. Only the name can change later."""
 
     name: str
-    """From 1 to LONGEST_NAME characters, any but control characters. Two tables of a project have two
-    names."""
+    """From 1 to LONGEST_NAME characters, without control characters. It is unique in the project."""
     embedding_model: str | None = None
     """The model that makes the vectors. None: the table finds by words only."""
     dimensions: int = 0
-    """Dimensions of each vector; 0 exactly where there is no embedding model."""
+    """Dimensions of each vector. It is 0 if and only if there is no embedding model."""
     chunk_size: int = 2000
     chunk_overlap: int = 200
-    """Less than the size. Index and search do not read the sizes; they are kept for those who split."""
+    """Less than the size. Only code that splits documents uses the sizes; index and search do not."""
     chunk_unit: SizeUnit = SizeUnit.CHARACTERS
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """Anything that a dialect keeps with a table."""
+    """Values that a dialect stores with a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table and what it contains."""
+    """A table, with the amount of its content."""
 
     settings: TableSettings
     created_at: int
     updated_at: int
-    """When its contents or its name changed last."""
+    """When the content or the name changed last."""
     documents: int
     """Documents in any state."""
     chunks: int
     """Chunks of documents in any state, and chunks without a document."""
     bytes: int
-    """Texts and vectors of all chunks, as they are kept."""
+    """The size of the stored texts and vectors of all chunks."""
     damage: str | None = None
-    """Why the table cannot be used, and the remedy. Its numbers are then 0."""
+    """Why the table cannot be used, and the remedy. The counts of such a table are 0."""
 
 
 class DocumentState(StrEnum):
-    """How far a document is."""
+    """The progress of a document."""
 
     INDEXING = "indexing"
-    """Its chunks arrive. Search does not find them."""
+    """Chunks are being added. Search does not find them yet."""
     READY = "ready"
     """Search finds its chunks."""
     FAILED = "failed"
-    """It has no chunks. It can begin again."""
+    """The document has no chunks. It can be begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +107,15 @@ class DocumentInput:
     """A document to add."""
 
     name: str
-    """The file's name. A new document of the same name replaces the old one when it is finished."""
+    """The file's name. When a new document with the same name is finished, it replaces the old document."""
     digest: str
-    """Names the content and everything that changes its chunks, such as their size."""
+    """Identifies the content and everything that changes the chunks, for example their size."""
     media_type: str = "application/octet-stream"
     bytes: int = 0
     """Size of the file."""
     id: str = ""
-    """Its id in the table, for a document of an exported table; empty: the index makes one. A document of the
-    same digest keeps its own."""
+    """The id of a document from an exported table. If it is empty, the index creates an id. An existing
+    document with the same digest keeps its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +129,18 @@ class DocumentInfo:
     bytes: int
     """Size of the file."""
     chunks: int
-    """Chunks that are kept, also while it is INDEXING."""
+    """Number of stored chunks, also while the document is INDEXING."""
     batches: tuple[int, ...]
-    """Numbers of the batches that are kept while it is INDEXING. A resumed caller leaves these out."""
+    """Numbers of the stored batches, while the document is INDEXING. A caller that resumes skips these
+    batches."""
     state: DocumentState
     error: str | None
-    """Why it FAILED, in one sentence. The knowledge service also tells here why an INDEXING one waits."""
+    """Why the document FAILED, in one sentence. The knowledge service also uses it to say why an INDEXING
+    document waits."""
     progress: int
     """Percent, from 0 to 100."""
     warnings: tuple[str, ...]
-    """What could not be read of a READY document, such as a page."""
+    """Parts of a READY document that could not be read, for example a page."""
     created_at: int
     updated_at: int
 
@@ -169,12 +170,12 @@ class ChunkInput:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """A chunk that is kept."""
+    """A stored chunk."""
 
     id: str
     """Unique in its table, and never used again."""
     document: str
-    """Id of its document; empty where it has none."""
+    """Id of its document; empty if the chunk belongs to no document."""
     text: str
     title: str
     page: int | None
@@ -183,7 +184,7 @@ class TextChunk:
     created_at: int
     updated_at: int
     vector: bytes = b""
-    """Its vector of length 1, rounded to half precision, where a call asked for it."""
+    """Its vector, with length 1 and rounded to half precision; empty unless the call requested vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +197,17 @@ class ChunkPage:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to find. Without words and without a vector nothing is found."""
+    """What to search. Without words and vector, the search finds nothing."""
 
     words: str | None = None
-    """Text of any length. A chunk with any of its words matches; rare words count most (BM25). Beside a
-    vector, a chunk needs a third of the words by weight, unless the table is tiny."""
+    """Text of any length. A chunk that contains any of these words matches. Rare words count most (BM25). In
+    a search with a vector, a chunk needs a third of the words by weight, unless the table is tiny."""
     vector: bytes = b""
     """As in ChunkInput. Empty: the search is by words only."""
     k: int = 3
-    """Most hits, from 1 to MAX_HITS."""
+    """The most hits, from 1 to MAX_HITS."""
     depth: int = FUSED_HITS
-    """Hits of each ranking that are fused; at least `k` are."""
+    """How many hits of each ranking are fused; at least `k`."""
     documents: tuple[str, ...] = ()
     """Ids of the only documents to search; empty: all."""
 
@@ -217,9 +218,9 @@ class SearchHit:
 
     chunk: TextChunk
     words_rank: int | None
-    """Its place among the hits by words, from 1; None where it is not among them."""
+    """Its rank among the hits by words, from 1; None if it is no such hit."""
     vector_rank: int | None
-    """Its place among the hits by vectors, from 1; None where it is not among them."""
+    """Its rank among the hits by vectors, from 1; None if it is no such hit."""
     score: float
     """The sum of 1 / (60 + rank) over both rankings. Higher is better."""
     similarity: float | None = None
@@ -228,7 +229,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class IndexLimits:
-    """What one project can keep."""
+    """How much one project can store."""
 
     tables: int = 100
     documents: int = 100_000
@@ -240,7 +241,7 @@ class IndexLimits:
 
 @dataclass(frozen=True, slots=True)
 class IndexUsage:
-    """What one project keeps now, in the units of IndexLimits."""
+    """How much one project stores now, in the units of IndexLimits."""
 
     tables: int = 0
     documents: int = 0
@@ -251,15 +252,17 @@ class IndexUsage:
 class KnowledgeIndex(Protocol):
     """Knowledge tables of all projects.
 
-    A table, document or chunk that the project does not have raises NotFound, whoever else has it. A value
-    out of range raises InvalidValue. A project without room raises KnowledgeLimitReached. A full disk
-    and an index that is away raise KnowledgeUnavailable; a damaged table raises KnowledgeTableDamaged, and
-    can be listed, shown and deleted. A failed call changed nothing; where
-    the index went away during the call, it may have been done, and can be repeated.
+    A table, document or chunk that the project does not have raises NotFound, even if another project has it.
+    A value out of range raises InvalidValue. A project without room raises KnowledgeLimitReached. A full
+    disk, or an index that does not answer, raises KnowledgeUnavailable. A damaged table raises
+    KnowledgeTableDamaged; it can still be listed, shown and deleted.
+
+    A failed call changes nothing. If the connection to the index is lost during a call, the call may have
+    succeeded, and can be repeated.
     """
 
     async def create_table(self, project: str, settings: TableSettings) -> TableInfo:
-        """Raises Conflict where the name is taken."""
+        """Raises Conflict if the name is taken."""
 
     async def list_tables(self, project: str) -> tuple[TableInfo, ...]:
         """Returns all tables of a project, by name."""
@@ -268,26 +271,27 @@ class KnowledgeIndex(Protocol):
         """Returns one table."""
 
     async def rename_table(self, project: str, table: str, new_name: str) -> TableInfo:
-        """Raises Conflict where the new name is taken."""
+        """Raises Conflict if the new name is taken."""
 
     async def duplicate_table(
         self, project: str, table: str, new_name: str, *, with_documents: bool = True
     ) -> TableInfo:
-        """Copies a table with its ready documents and chunks. Ids stay. Raises Conflict where the new name is
+        """Copies a table with its ready documents and chunks. Ids stay. Raises Conflict if the new name is
         taken."""
 
     async def delete_table(self, project: str, table: str) -> None:
-        """Removes a table with all that it contains."""
+        """Removes a table with its content."""
 
     async def delete_project(self, project: str) -> int:
         """Removes all tables of a project. Returns their number."""
 
     async def count_usage(self, project: str) -> IndexUsage:
-        """Returns what a project keeps."""
+        """Returns how much a project stores."""
 
     async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
-        """Adds a document, INDEXING. Returns the existing document of the same digest, if there is one; a
-        FAILED one is then INDEXING again. Raises Conflict for an id of a document of another digest."""
+        """Adds a document in the state INDEXING. If a document with the same digest exists, returns that
+        document; a FAILED document becomes INDEXING again. Raises Conflict if the id belongs to a document
+        with another digest."""
 
     async def put_chunks(
         self,
@@ -298,18 +302,19 @@ class KnowledgeIndex(Protocol):
         chunks: Sequence[ChunkInput],
         progress: int | None = None,
     ) -> DocumentInfo:
-        """Adds a batch of chunks to an INDEXING document; send the batches in the order of the text. A batch
-        number that is kept already changes nothing, and so does any batch of a READY document. `progress`:
-        percent. Raises Conflict for a FAILED document."""
+        """Adds a batch of chunks to an INDEXING document. Send the batches in the order of the text. A batch
+        number that is stored already changes nothing. A batch for a READY document changes nothing.
+        `progress`: percent. Raises Conflict for a FAILED document."""
 
     async def finish_document(
         self, project: str, table: str, document: str, warnings: Sequence[str] = ()
     ) -> DocumentInfo:
-        """Makes a document READY, and removes the documents of the same name that began before it, in one
-        step. A READY document stays as it is. Raises Conflict for a FAILED one."""
+        """Makes a document READY, and removes the earlier documents with the same name, in one step. A READY
+        document does not change. Raises Conflict for a FAILED document."""
 
     async def fail_document(self, project: str, table: str, document: str, error: str) -> DocumentInfo:
-        """Removes the chunks of an INDEXING document and keeps the reason. Other states stay as they are."""
+        """Makes an INDEXING document FAILED: removes its chunks, and stores the error. Documents in other
+        states do not change."""
 
     async def list_documents(
         self, project: str, table: str, offset: int = 0, limit: int = 100
@@ -338,17 +343,17 @@ class KnowledgeIndex(Protocol):
         *,
         with_vectors: bool = False,
     ) -> ChunkPage:
-        """Returns at most `limit` chunks of one document, or of all. `limit`: at most MAX_PAGE."""
+        """Returns at most `limit` chunks of one document, or of all documents. `limit`: at most MAX_PAGE."""
 
     async def get_chunk(self, project: str, table: str, chunk: str) -> TextChunk:
         """Returns one chunk with its vector."""
 
     async def update_chunk(self, project: str, table: str, chunk: str, content: ChunkInput) -> TextChunk:
-        """Replaces the content of a chunk. Its id, document and place stay."""
+        """Replaces the content of a chunk. The id, document and order of the chunk stay."""
 
     async def delete_chunks(self, project: str, table: str, chunks: Sequence[str]) -> int:
-        """Removes chunks. Returns how many there were. An unknown id is left out."""
+        """Removes chunks. Returns how many were removed. Unknown ids are ignored."""
 
     async def search(self, project: str, table: str, query: SearchQuery) -> tuple[SearchHit, ...]:
         """Returns the best chunks, the best first, with at most MAX_HIT_BYTES of text. Raises InvalidValue
-        for a vector that is not of the table's dimensions."""
+        for a vector with other dimensions than the table."""

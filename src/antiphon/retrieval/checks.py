@@ -1,4 +1,4 @@
-"""Checks the values of a call, the same for every index. Each refusal names the field and the remedy."""
+"""Checks the values of calls, in the same way for every index. Each error names the field and the remedy."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from antiphon.retrieval.base import (
 )
 
 DOCUMENT_ID = re.compile("[0-9A-Za-z_-]{1,64}")
-"""An id of a document that a caller gives."""
+"""The form of a document's id from a caller."""
 
 LARGEST_NUMBER = 2**31 - 1
 """The largest page, size and batch number."""
@@ -83,13 +83,13 @@ def require_file_name(name: str) -> None:
 
 
 def _require_printable(text: str, what: str, field: str) -> None:
-    """Refuses control characters, and halves of characters that no encoding has."""
+    """Raises InvalidValue for control characters and lone surrogates."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise InvalidValue(f"{what} must not contain control characters", param=field)
 
 
 def require_batch(batch: int, chunks: Sequence[ChunkInput], progress: int | None) -> None:
-    """Raises InvalidValue for a batch that is too large, or has no proper number."""
+    """Raises InvalidValue for a batch that is too large, or has an invalid number."""
     if not 0 <= batch <= LARGEST_NUMBER:
         raise InvalidValue("a batch's number must be at least 0", param="batch")
     if progress is not None and not 0 <= progress <= 100:
@@ -98,7 +98,7 @@ def require_batch(batch: int, chunks: Sequence[ChunkInput], progress: int | None
 
 
 def require_chunks(chunks: Sequence[ChunkInput]) -> None:
-    """Raises InvalidValue for too many chunks in one call, or for one that cannot be kept."""
+    """Raises InvalidValue for too many chunks in one call, or for a chunk that cannot be stored."""
     if len(chunks) > MAX_BATCH:
         raise InvalidValue(f"{len(chunks)} chunks are over the {MAX_BATCH} of one call", param="chunks")
     total = sum(measure_chunk(chunk, f"chunks[{index}]") for index, chunk in enumerate(chunks))
@@ -110,7 +110,8 @@ def require_chunks(chunks: Sequence[ChunkInput]) -> None:
 
 
 def measure_chunk(chunk: ChunkInput, field: str) -> int:
-    """Returns the bytes of a chunk's texts and vector. Raises InvalidValue for one that cannot be kept."""
+    """Returns the bytes of a chunk's texts and vector. Raises InvalidValue for a chunk that cannot be
+    stored."""
     if chunk.page is not None and not 0 <= chunk.page <= LARGEST_NUMBER:
         raise InvalidValue(f"{field}.page must be at least 0", param=f"{field}.page")
     if chunk.file_name:
@@ -120,12 +121,13 @@ def measure_chunk(chunk: ChunkInput, field: str) -> int:
 
 
 def encode_metadata(metadata: Mapping[str, str]) -> str:
-    """Returns metadata as JSON; an empty text for none."""
+    """Returns metadata as JSON; empty if there is no metadata."""
     return json.dumps(dict(metadata), ensure_ascii=False) if metadata else ""
 
 
 def measure_text(text: str, field: str) -> int:
-    """Returns the bytes of a text in UTF-8. Raises InvalidValue for one that is too long or no text."""
+    """Returns the bytes of a text in UTF-8. Raises InvalidValue for a text that is too long or has lone
+    surrogates."""
     if len(text) > LONGEST_TEXT:
         raise InvalidValue(
             f"{field}, with title and metadata, has {len(text)} characters: the most is {LONGEST_TEXT}",
@@ -138,7 +140,7 @@ def measure_text(text: str, field: str) -> int:
 
 
 def require_listing(offset: int, limit: int) -> None:
-    """Raises InvalidValue for a part of a list that cannot be asked for."""
+    """Raises InvalidValue for an invalid offset or limit."""
     if not 0 <= offset <= LARGEST_NUMBER:
         raise InvalidValue("offset must be at least 0", param="offset")
     if not 1 <= limit <= MAX_PAGE:
@@ -146,7 +148,7 @@ def require_listing(offset: int, limit: int) -> None:
 
 
 def require_query(query: SearchQuery) -> None:
-    """Raises InvalidValue for a search that cannot be made."""
+    """Raises InvalidValue for an invalid search."""
     for value, field in ((query.k, "k"), (query.depth, "depth")):
         if not 1 <= value <= MAX_HITS:
             raise InvalidValue(f"{field} must be from 1 to {MAX_HITS}", param=field)
@@ -154,26 +156,27 @@ def require_query(query: SearchQuery) -> None:
 
 
 def cut_hits(hits: Sequence[SearchHit]) -> tuple[SearchHit, ...]:
-    """Returns the first hits that have MAX_HIT_BYTES of text together. One message holds them."""
+    """Returns the first hits that have at most MAX_HIT_BYTES of text together, so that one message can hold
+    them."""
     total = 0
     for kept, hit in enumerate(hits):
         chunk = hit.chunk
-        total += len((chunk.text + chunk.title).encode()) + sum(
-            len((name + value).encode()) for name, value in chunk.metadata.items()
-        )
+        total += len((chunk.text + chunk.title).encode())
+        total += sum(len((name + value).encode()) for name, value in chunk.metadata.items())
         if total > MAX_HIT_BYTES:
             return tuple(hits[:kept])
     return tuple(hits)
 
 
 def require_ids(ids: Sequence[str], field: str) -> None:
-    """Raises InvalidValue for too many ids, or for one that is no text."""
+    """Raises InvalidValue for too many ids."""
     if len(ids) > MAX_HITS:
         raise InvalidValue(f"{field} must name at most {MAX_HITS}", param=field)
 
 
 def require_room(limits: IndexLimits, total: IndexUsage) -> None:
-    """Raises KnowledgeLimitReached where a project would keep more than it can."""
+    """Raises KnowledgeLimitReached if a project would store more than it can. `total`: what it would
+    store."""
     for name in ("tables", "documents", "chunks", "bytes"):
         most = getattr(limits, name)
         if getattr(total, name) > most:
@@ -183,11 +186,11 @@ def require_room(limits: IndexLimits, total: IndexUsage) -> None:
             )
 
 
-def add_usage(*parts: IndexUsage) -> IndexUsage:
-    """Returns the sum."""
-    return IndexUsage(*(sum(numbers) for numbers in zip(*(astuple(part) for part in parts), strict=True)))
+def add_usage(*usages: IndexUsage) -> IndexUsage:
+    columns = zip(*map(astuple, usages), strict=True)
+    return IndexUsage(*map(sum, columns))
 
 
-def make_missing(table: str) -> NotFound:
-    """Makes the error for a table that the project does not have."""
+def build_missing_table_error(table: str) -> NotFound:
+    """Returns the error for a table that the project does not have."""
     return NotFound(f"there is no knowledge table {table[:80]!r}", param="table")

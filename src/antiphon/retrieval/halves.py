@@ -1,4 +1,4 @@
-"""Vectors as every index keeps them: of length 1, in half precision. Bytes of vectors are little-endian."""
+"""Converts vectors to the form in which every index keeps them: length 1, half precision, little-endian."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ from antiphon.errors import InvalidValue
 from antiphon.retrieval.base import TableSettings
 
 Halves = npt.NDArray[np.uint16]
-"""The bits of numbers in half precision."""
+"""Numbers in half precision, as unsigned integers with the same bits."""
 Floats = npt.NDArray[np.float32]
 
 
@@ -32,8 +32,8 @@ def normalize(vector: bytes, dimensions: int, field: str) -> bytes:
 
 
 def prepare_vector(settings: TableSettings, vector: bytes) -> bytes:
-    """Returns the vector of a query as chunks have theirs; empty for a search by words. Raises InvalidValue
-    for a vector of other dimensions."""
+    """Returns the vector of a query in the form of the table's vectors. An empty vector stays empty. Raises
+    InvalidValue for a vector with other dimensions."""
     if not vector:
         return b""
     if not settings.dimensions:
@@ -48,13 +48,13 @@ def describe_dimensions(vector: bytes) -> str:
 
 
 def decode_halves(halves: Halves) -> Floats:
-    """Returns the numbers in single precision. A table of all 65,536 is faster than the processor's
-    conversion through numpy."""
+    """Returns the numbers in single precision. A lookup table of all 65,536 values is faster than numpy's
+    conversion."""
     return load_half_table()[halves]
 
 
 def encode_floats(halves: bytes) -> bytes:
-    """Returns a kept vector in single precision."""
+    """Converts the bytes of a vector from half to single precision."""
     return decode_halves(read_halves(halves)).astype("<f4").tobytes()
 
 
@@ -64,5 +64,5 @@ def read_halves(values: bytes) -> Halves:
 
 @lru_cache(maxsize=1)
 def load_half_table() -> Floats:
-    """Returns the value of each pattern of 16 bits."""
+    """Returns the number for each pattern of 16 bits."""
     return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)

@@ -1,8 +1,8 @@
 """The interface of the knowledge service, as dialects and the HTTP layer use it.
 
-Each call is made for the project of an actor. A table, document or chunk that this project does not have
-raises NotFound, whoever else has it. Embedding calls are made as the actor, so its limits, its prices and the
-ledger count them.
+Each call is for the project of an actor. A table, document or chunk that this project does not have raises
+NotFound, even if another project has it. Embedding calls are made as the actor, so the actor's limits, prices
+and ledger include them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,15 +29,15 @@ from antiphon.retrieval.base import (
 
 
 class AutomaticModel(StrEnum):
-    """Stands for a model that the server chooses."""
+    """Used in place of a model's name: the server chooses the model."""
 
     FIRST = "first"
-    """The first embedding model that the caller can use; none if there is none."""
+    """The first embedding model that the caller can use. If there is none, the table has no model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """A table to create. None is the server's choice."""
+    """A table to create. For None, the server chooses the value."""
 
     name: str
     embedding_model: str | AutomaticModel | None = AutomaticModel.FIRST
@@ -46,12 +46,12 @@ class TableRequest:
     chunk_overlap: int | None = None
     chunk_unit: SizeUnit | None = None
     attributes: tuple[tuple[str, str], ...] = ()
-    """Anything that a dialect keeps with a table."""
+    """Values that a dialect stores with a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileUpload:
-    """A file to add to a table. None is the table's own setting."""
+    """A file to add to a table. For None, the table's setting applies."""
 
     name: str
     content: bytes
@@ -63,7 +63,7 @@ class FileUpload:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPart:
-    """Some chunks of a document of an exported table, with or without their vectors."""
+    """Some chunks of a document from an exported table, with or without vectors."""
 
     document: DocumentInput
     chunks: Sequence[ChunkInput]
@@ -88,7 +88,7 @@ class TableSearch:
 
     query: str
     k: int = 3
-    """Most hits."""
+    """The most hits."""
     mode: SearchMode = SearchMode.HYBRID
     documents: tuple[str, ...] = ()
     """Ids of the only documents to search; empty: all."""
@@ -106,7 +106,7 @@ class KnowledgeTables(Protocol):
         """The media types of the files that can be read here."""
 
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
-        """Raises Conflict where the name is taken, and ModelNotFound or PermissionDenied for the embedding
+        """Raises Conflict if the name is taken, and ModelNotFound or PermissionDenied for the embedding
         model."""
 
     async def list_tables(self, actor: Actor) -> tuple[TableInfo, ...]:
@@ -116,7 +116,7 @@ class KnowledgeTables(Protocol):
         """Returns one table."""
 
     async def rename_table(self, actor: Actor, table: str, new_name: str) -> TableInfo:
-        """Raises Conflict where the new name is taken, or while a document of the table is being read."""
+        """Raises Conflict if the new name is taken, or while a document of the table is being read."""
 
     async def duplicate_table(
         self, actor: Actor, table: str, new_name: str, *, with_documents: bool = True
@@ -124,20 +124,21 @@ class KnowledgeTables(Protocol):
         """Copies a table with its ready documents and chunks."""
 
     async def delete_table(self, actor: Actor, table: str) -> None:
-        """Removes a table with all that it contains."""
+        """Removes a table with its content."""
 
     async def count_usage(self, actor: Actor) -> tuple[IndexUsage, IndexLimits]:
-        """Returns what the actor's project keeps, and the most that it can keep."""
+        """Returns how much the actor's project stores, and how much it can store."""
 
     async def add_document(
         self, table: str, upload: FileUpload, context: Context, *, wait: bool = False
     ) -> DocumentInfo:
-        """Keeps a file and reads it in the background. `wait`: returns when the document is READY, and raises
-        the error of one that cannot be read. The same file again returns the document that is there."""
+        """Stores a file, and reads it in the background. `wait`: waits until the document is READY, and
+        raises the error if it cannot be read. For a file that the table already has, returns the existing
+        document."""
 
     async def import_part(self, table: str, part: DocumentPart, context: Context) -> DocumentInfo:
-        """Adds chunks of a document, and embeds those without a vector. Search finds the document after its
-        last part. A repeated part changes nothing."""
+        """Adds chunks of a document, and embeds the chunks without a vector. Search finds the document after
+        its last part. A repeated part changes nothing."""
 
     async def list_documents(
         self, actor: Actor, table: str, offset: int = 0, limit: int = 100
@@ -153,7 +154,7 @@ class KnowledgeTables(Protocol):
     async def add_chunks(
         self, table: str, chunks: Sequence[ChunkInput], context: Context
     ) -> tuple[TextChunk, ...]:
-        """Adds chunks without a document, and embeds those without a vector."""
+        """Adds chunks that belong to no document, and embeds the chunks without a vector."""
 
     async def list_chunks(
         self,
@@ -165,7 +166,7 @@ class KnowledgeTables(Protocol):
         *,
         with_vectors: bool = False,
     ) -> ChunkPage:
-        """Lists chunks of one document, or of all, in the order in which they were added."""
+        """Lists chunks of one document, or of all documents, in the order in which they were added."""
 
     async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
         """Returns one chunk with its vector."""
@@ -173,11 +174,11 @@ class KnowledgeTables(Protocol):
     async def update_chunks(
         self, table: str, contents: Mapping[str, ChunkInput], context: Context
     ) -> tuple[TextChunk, ...]:
-        """Replaces the contents of chunks by their ids. All have their new vectors before the first one
-        changes. Errors name the place of a chunk. Vectors of the input are not read."""
+        """Replaces the contents of chunks. `contents`: by chunk id; vectors in it are ignored. All chunks are
+        embedded before the first chunk changes. Errors name the position of a chunk."""
 
     async def delete_chunks(self, actor: Actor, table: str, chunks: Sequence[str]) -> int:
-        """Removes chunks. Returns how many there were."""
+        """Removes chunks. Returns how many were removed."""
 
     async def search(self, table: str, search: TableSearch, context: Context) -> tuple[SearchHit, ...]:
         """Returns the best chunks, the best first."""
@@ -207,12 +208,12 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class TokenRule:
-    """How an embedding model counts."""
+    """How an embedding model counts tokens, and its limit."""
 
     count: Callable[[Sequence[str]], Awaitable[Sequence[int]]]
     """Returns the tokens of each text."""
     longest: int
-    """Most tokens of one chunk."""
+    """The most tokens of one chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ class SplitDocument:
 
     chunks: tuple[ChunkInput, ...]
     notes: tuple[str, ...] = ()
-    """What could not be read or was done otherwise, one sentence each."""
+    """Problems, one sentence each: what could not be read, or was split in another way."""
 
 
 class DocumentReader(Protocol):
@@ -236,11 +237,11 @@ class DocumentReader(Protocol):
         """The media types of the files that can be read here."""
 
     def require_sizes(self, sizes: ChunkSizes) -> None:
-        """Raises InvalidValue for sizes that cannot be had."""
+        """Raises InvalidValue for sizes that are impossible."""
 
     def require_readable(self, name: str, media_type: str) -> None:
         """Raises UnsupportedMediaType or InvalidValue for a file that cannot be read, by its name."""
 
     async def read(self, file: StoredFile, sizes: ChunkSizes, tokens: TokenRule | None) -> SplitDocument:
-        """Returns the chunks of a file. `tokens`: None where no model counts. Raises InvalidValue or
+        """Returns the chunks of a file. `tokens`: None if no model counts. Raises InvalidValue or
         UnsupportedMediaType with one sentence."""

@@ -1,4 +1,4 @@
-"""Makes the chunks of a call ready to be kept, the same for every index."""
+"""Converts chunks from callers to the form that every index stores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from antiphon.retrieval.halves import normalize
 
 @dataclass(frozen=True, slots=True)
 class ReadyChunk:
-    """A chunk as it is kept."""
+    """A chunk as an index stores it."""
 
     text: str
     title: str
@@ -26,7 +26,7 @@ class ReadyChunk:
 
 
 def prepare_chunks(settings: TableSettings, chunks: Sequence[ChunkInput]) -> list[ReadyChunk]:
-    """Makes chunks ready to be kept. Raises InvalidValue, which names the chunk, for a wrong vector."""
+    """Converts chunks. Raises InvalidValue, which names the chunk, for an invalid vector."""
     return [_prepare_chunk(settings, chunk, f"chunks[{index}]") for index, chunk in enumerate(chunks)]
 
 
@@ -43,6 +43,6 @@ def _prepare_chunk(settings: TableSettings, chunk: ChunkInput, field: str) -> Re
 
 
 def parse_id(chunk: str) -> int:
-    """Returns the position of a chunk's id; 0, which no chunk has, for a text that is none."""
+    """Returns a chunk's id as a number. Returns 0, which no chunk has, for a text that is no id."""
     is_number = chunk.isascii() and chunk.isdecimal() and len(chunk) <= 18 and not chunk.startswith("0")
     return int(chunk) if is_number else 0

@@ -1,4 +1,4 @@
-"""The settings of a table as text, as every index keeps them."""
+"""Encodes the settings of a table as text. Every index stores this text."""
 
 import json
 

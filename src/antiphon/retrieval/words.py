@@ -1,8 +1,8 @@
-"""Makes the words of texts and of queries, the same for every index.
+"""Splits texts and queries into words, in the same way for every index.
 
-Databases take a run of Chinese or Japanese characters for one word, so nothing finds a part of it. Here such
-runs become overlapping pairs of characters, in texts and in queries alike. The last character of a run is
-also a word of a text by itself, so that a prefix finds every single character.
+For a database, a run of Chinese or Japanese characters is one word, so a search cannot find a part of the
+run. Here such runs become overlapping pairs of characters, in texts and in queries. In a text, the last
+character of a run is a word too. So a prefix search finds every single character.
 """
 
 import re
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 SEGMENTATION = 1
-"""Raised when `segment` makes other words; the words of older tables are then made again."""
+"""Increase it when `segment` returns other words: then the words of older tables are made again."""
 
 CJK = re.compile(
     "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     "\U00020000-\U0003134f]+"
 )
-"""Han, Hiragana, Katakana and Hangul: scripts whose words are not, or not only, separated by spaces."""
+"""Han, Hiragana, Katakana and Hangul. In these scripts, spaces do not separate all words."""
 
 ACCENTS = re.compile("[\u0300-\u036f]+")
 """Combining accents of Latin, Greek and Cyrillic letters."""
@@ -27,24 +27,25 @@ ASCII_WORD = re.compile("[a-z0-9]+")
 """A word of a folded text in ASCII."""
 
 LONGEST_QUERY = 20_000
-"""Characters of a query that count; the rest of a longer one is left out."""
+"""The most characters of a query; the rest is ignored."""
 
 MOST_WORDS = 256
-"""Different words of a query that count, the first ones."""
+"""The most different words of a query; further words are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryWord:
-    """A word of a query, as it is indexed."""
+    """A word of a query, in the form of the index."""
 
     text: str
     is_prefix: bool = False
-    """Whether it finds every word that begins with it: a single Chinese or Japanese character."""
+    """Whether every word that begins with this text matches. It is set for a single Chinese or Japanese
+    character."""
 
 
 def fold(text: str) -> str:
-    """Returns the text without differences of case, width and accents. The tokenizer folds too, but not all
-    of Greek, and not `ß`."""
+    """Removes differences of case, width and accents. SQLite's tokenizer does this too, but not for `ß` and
+    for some Greek letters."""
     if text.isascii():
         return text.lower()
     letters = unicodedata.normalize("NFKD", text.casefold())
@@ -52,12 +53,12 @@ def fold(text: str) -> str:
 
 
 def segment(text: str) -> str:
-    """Returns the text as it is indexed: folded, and Chinese, Japanese and Korean runs in pairs."""
+    """Returns the text in the form of the index: folded, with Chinese, Japanese and Korean runs as pairs."""
     return CJK.sub(lambda run: f" {' '.join(_list_pairs(run[0]))} ", fold(text))
 
 
 def split_text(text: str) -> list[str]:
-    """Returns all words of a text, in its order, as they are indexed."""
+    """Returns all words of a text in order, in the form of the index."""
     segmented = segment(text)
     if segmented.isascii():
         return ASCII_WORD.findall(segmented)
@@ -70,7 +71,7 @@ def _list_pairs(run: str) -> list[str]:
 
 
 def list_words(query: str) -> list[QueryWord]:
-    """Returns the different words of a query, in its order, at most MOST_WORDS."""
+    """Returns the different words of a query in order, at most MOST_WORDS."""
     text = fold(query[:LONGEST_QUERY])
     found: dict[QueryWord, None] = {}
     for is_word, letters in groupby(text, _is_letter):
@@ -82,12 +83,13 @@ def list_words(query: str) -> list[QueryWord]:
 
 
 def _is_letter(character: str) -> bool:
-    """Whether a character is part of a word: a letter, a digit, or a mark of one."""
+    """Whether a character is part of a word: a letter, a digit, or a combining mark."""
     return character.isalnum() or unicodedata.category(character).startswith("M")
 
 
 def _split_scripts(run: str) -> Iterator[QueryWord]:
-    """Yields the words of a run of letters: pairs where the script needs them, and the rest whole."""
+    """Yields the words of a run of letters. Chinese, Japanese and Korean parts become pairs; other parts stay
+    whole."""
     end = 0
     for match in CJK.finditer(run):
         if match.start() > end:

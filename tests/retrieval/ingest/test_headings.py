@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.retrieval.ingest.headings import LONGEST_PATH, find_headings, find_path
+from antiphon.retrieval.ingest.split import LONGEST_PATH, find_headings, find_path
 
 TEXT = """before
 

@@ -13,14 +13,14 @@ import pytest
 from antiphon.domain.context import SystemClock
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 from antiphon.retrieval.base import MAX_HITS, ChunkInput, IndexLimits, SearchQuery, TableSettings
-from antiphon.retrieval.sqlite.catalog import EXACT_PART
+from antiphon.retrieval.ranking import FREQUENT_FROM, choose_rare_words, choose_words
+from antiphon.retrieval.sqlite.catalog import EXACT_DIVISOR
 from antiphon.retrieval.sqlite.chunks import add_loose_chunks, delete_chunks
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.retrieval.sqlite.schema import connect, read_revision, write_marks
 from antiphon.retrieval.sqlite.search import count_word
-from antiphon.retrieval.sqlite.table import READY_VECTORS, keep_no_room
+from antiphon.retrieval.sqlite.table import READY_VECTORS, reserve_nothing
 from antiphon.retrieval.sqlite.vectors import CodedVectors
-from antiphon.retrieval.word_choice import FREQUENT_FROM, choose_words, take_rare_words
 from antiphon.retrieval.words import QueryWord, list_words
 from tests.retrieval.knowledge import (
     DIMENSIONS,
@@ -132,7 +132,7 @@ async def test_frequent_words_are_left_out_of_large_tables(index: SqliteIndex, t
 
 async def test_a_large_table_finds_by_codes(tmp_path: Path) -> None:
     """A table that outgrows exact search finds the same."""
-    memory = EXACT_PART * 50 * 4 * DIMENSIONS  # 50 vectors, or 100 in half precision
+    memory = EXACT_DIVISOR * 50 * 4 * DIMENSIONS  # 50 vectors, or 100 in half precision
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits(), memory)
     await index.create_table(PROJECT, VECTORS)
     document = await add_document(index, TABLE, "a", make_chunks([f"a{i}" for i in range(40)], DIMENSIONS))
@@ -157,7 +157,7 @@ async def test_a_large_table_finds_by_codes(tmp_path: Path) -> None:
 
 def test_a_large_tables_query_has_a_bound() -> None:
     def take(*counts: int) -> int:
-        return len(take_rare_words([(count, QueryWord(str(count))) for count in counts], 10_000))
+        return len(choose_rare_words([(count, QueryWord(str(count))) for count in counts], 10_000))
 
     assert take() == 0
     assert take(9_000) == 1  # the only word
@@ -195,7 +195,7 @@ async def test_loading_ends_however_often_others_write(tmp_path: Path) -> None:
 
         def write() -> None:
             assert slow.reading.wait(PATIENCE)
-            with file.write(0, keep_no_room) as change:
+            with file.write(0, reserve_nothing) as change:
                 delete_chunks(change, ["1"])
                 add_loose_chunks(change, make_chunks(["b", "c"], DIMENSIONS, 5))
 

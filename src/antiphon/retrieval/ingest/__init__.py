@@ -1,2 +1,2 @@
-"""Ingest: reads the text of documents and splits it into the chunks of a knowledge table. No module here
-stores anything."""
+"""Ingest: reads the text of documents and splits it into the chunks of a knowledge table. It stores
+nothing."""

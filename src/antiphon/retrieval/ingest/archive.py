@@ -11,7 +11,7 @@ MAX_PARTS = 20_000
 """The most parts of one archive."""
 
 HEAD = 1_024
-"""Bytes of each part that are searched for a document type."""
+"""How many bytes of each part are searched for a document type."""
 
 DAMAGED = (
     zipfile.BadZipFile,
@@ -25,17 +25,18 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What `zipfile` and the libraries raise for files that are not as they expect."""
+"""Exceptions of `zipfile` and of the libraries for damaged files."""
 
 ENCRYPTED = 0x1
 """The flag of an encrypted part."""
 
 
 def require_safe_archive(data: bytes, file_name: str, limits: ExtractionLimits) -> None:
-    """Raises InvalidValue for an archive that is damaged or encrypted, or that unpacks to too much.
+    """Raises InvalidValue for an archive that is damaged, encrypted or too large when unpacked.
 
-    The directory's sizes are binding: Python's `zipfile`, which all the libraries use, reads no more of a
-    part than its directory says. No Office file declares entities; a file that does is an attack.
+    The sizes in the archive's directory can be trusted: all the libraries use Python's `zipfile`, which reads
+    no more of a part than the directory says. No Office file declares entities, so a file with entities is an
+    attack.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

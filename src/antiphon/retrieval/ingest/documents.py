@@ -1,4 +1,4 @@
-"""Values of ingest: a document's text, page by page, and the limits of reading it."""
+"""Types of ingest: formats, limits, and the text of a document, page by page."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,10 +6,10 @@ from enum import StrEnum
 from antiphon.errors import InvalidValue
 
 FIELD = "file"
-"""The request field that errors of a document name."""
+"""The request field in errors about a document."""
 
 MAX_SHOWN_NAME = 200
-"""The most characters of a file's name that an error repeats."""
+"""The most characters of a file's name in an error."""
 
 MEBIBYTE = 1 << 20
 
@@ -33,7 +33,7 @@ class DocumentFormat(StrEnum):
 BINARY_FORMATS = frozenset(
     {DocumentFormat.PDF, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX}
 )
-"""Formats that the extra `documents` reads. All others are text."""
+"""Formats that need the extra `documents`. All other formats are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class ExtractionLimits:
     pages: int = 5_000
     """The most pages, slides or sheets."""
     characters: int = 16 * MEBIBYTE
-    """The most characters of its text."""
+    """The most characters of the document's text."""
     seconds: float = 120.0
     """CPU seconds."""
     patience: float = 600.0
-    """Seconds of wall clock, for busy machines."""
+    """Seconds of wall clock. It is higher than the CPU time for busy machines."""
     memory: int = 1024 * MEBIBYTE
-    """Bytes of address space of the process that reads it."""
+    """Bytes of address space of the process that reads the document."""
 
 
 DEFAULT_LIMITS = ExtractionLimits()
@@ -61,7 +61,7 @@ DEFAULT_LIMITS = ExtractionLimits()
 
 @dataclass(frozen=True, slots=True)
 class ExtractedPage:
-    """The text of one page, slide or sheet; a format without pages has one, without a number."""
+    """The text of one page, slide or sheet. A document without pages has one page without a number."""
 
     text: str
     number: int | None = None
@@ -72,7 +72,7 @@ class ExtractedPage:
 
 @dataclass(frozen=True, slots=True)
 class ExtractedDocument:
-    """The text of one document. It has at least one page whose text is not blank."""
+    """The text of one document. At least one page has text that is not blank."""
 
     file_name: str
     format: DocumentFormat
@@ -80,18 +80,18 @@ class ExtractedDocument:
     title: str = ""
     """The document's own title; empty if it has none."""
     markdown: bool = False
-    """Whether the pages are Markdown, so that headings and lists are known."""
+    """Whether the pages are Markdown. Then headings and lists can be recognized."""
     notes: tuple[str, ...] = field(default=())
-    """What could not be read, one sentence each: pages without text, for example."""
+    """What could not be read, one sentence each, for example pages without text."""
 
 
 def shorten_name(file_name: str) -> str:
-    """Returns a file's name in quotes as an error shows it."""
+    """Returns a file's name for an error: short, printable and in quotes."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in file_name)
     return f"'{shown[:MAX_SHOWN_NAME]}'"
 
 
 def refuse(file_name: str, problem: str) -> InvalidValue:
-    """Builds the error for a document that cannot be read. `problem` continues the sentence after its
-    name."""
+    """Returns the error for a document that cannot be read. `problem`: the rest of the sentence after the
+    file's name."""
     return InvalidValue(f"{shorten_name(file_name)} {problem}", param=FIELD)

@@ -1,5 +1,7 @@
-"""Decodes the bytes of a text file. The encoding is known, never guessed: a byte order mark, the file's own
-or the caller's declaration, or UTF-8."""
+"""Decodes the bytes of a text file. It never guesses the encoding.
+
+The encoding is that of the byte order mark, or the one that the caller or the file declares, or UTF-8.
+"""
 
 import codecs
 import re
@@ -16,14 +18,14 @@ MARKS = (
 )
 
 DECLARATION_SPAN = 1024
-"""Bytes from the start in which an HTML page declares its encoding."""
+"""An HTML page must declare its encoding in this many first bytes."""
 
 DECLARATION = re.compile(
     rb"<meta[^>]{0,200}?charset\s{0,10}=\s{0,10}[\"']?\s{0,10}([\w:.-]{1,40})", re.IGNORECASE
 )
 
 UNPAIRED = re.compile("[\ud800-\udfff\x00]")
-"""Characters that no store of text takes: halves of a pair, and null."""
+"""Characters that databases refuse in text: lone surrogates and null."""
 
 
 def decode_text(data: bytes, file_name: str, charset: str = "") -> str:
@@ -48,11 +50,13 @@ def find_html_charset(data: bytes) -> str:
     """Returns the encoding that an HTML page declares; empty if it declares none."""
     declared = DECLARATION.search(data[:DECLARATION_SPAN])
     name = declared.group(1).decode("ascii", "replace").lower() if declared else ""
-    return "utf-8" if name.startswith("utf-16") else name  # its declaration was readable, so it is not UTF-16
+    return (
+        "utf-8" if name.startswith("utf-16") else name
+    )  # the declaration was read as ASCII, so the page is not UTF-16
 
 
 def clean_text(text: str) -> str:
-    """Returns the text with newlines as `\\n`, and with what no store can keep replaced or removed."""
+    """Converts newlines to `\\n`, replaces lone surrogates, and removes null characters."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return UNPAIRED.sub(lambda found: "" if found.group() == "\x00" else "\ufffd", text)
 

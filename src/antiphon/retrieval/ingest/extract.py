@@ -1,5 +1,5 @@
-"""Extracts a document's text in the sandbox, so that no document can hold up, fill or end the caller's
-process."""
+"""Extracts a document's text in the sandbox. So no document can block or end the caller's process, or use up
+its memory."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +14,8 @@ from antiphon.retrieval.ingest.documents import (
     refuse,
 )
 
-JOB = "antiphon.retrieval.ingest.reading_job:run_reading"
-"""The sandbox's job. It is named, not imported, since its modules are for the sandbox alone."""
+JOB = "antiphon.retrieval.ingest.reading:run_reading"
+"""The sandbox's job. It is not imported here, because only the sandbox may import the readers."""
 
 ANSWER_BYTES = 12
 """The most bytes of JSON for one character."""
@@ -36,9 +36,9 @@ async def extract(
 ) -> ExtractedDocument:
     """Returns the text of the document at `path`.
 
-    `file_name`: as the caller names it; its extension tells the format. `media_type`: as the caller declares
+    `file_name`: as the caller names it; its extension names the format. `media_type`: as the caller declares
     it, perhaps with a charset. Raises InvalidValue or UnsupportedMediaType, with one sentence that names the
-    file and the remedy; ServerBusy if the machine had no time.
+    file and the remedy; ServerBusy if the machine is too busy.
     """
     payload = {
         "path": str(path),

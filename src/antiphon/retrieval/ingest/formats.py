@@ -1,5 +1,4 @@
-"""Tells a file's format by its name, its media type and its first bytes, and refuses a file whose content is
-of another format than it says."""
+"""Finds a file's format by its name or media type. Refuses a file if its content has another format."""
 
 import io
 import zipfile
@@ -56,12 +55,12 @@ MEDIA_TYPES: dict[str, DocumentFormat] = {
 }
 
 LIBRARIES = {F.PDF: "pypdfium2", F.DOCX: "docx", F.PPTX: "pptx", F.XLSX: "openpyxl"}
-"""The library that reads each format, from the extra `documents`. The rest needs none."""
+"""The library of the extra `documents` that reads each format. Other formats need no library."""
 
 PDF_HEADER = b"%PDF-"
 
 PDF_HEADER_SPAN = 1024
-"""Bytes from the start in which a PDF's header may begin; readers accept other bytes before it."""
+"""A PDF's header must begin in this many first bytes. PDF readers accept other bytes before it."""
 
 DAMAGED = "a damaged archive"
 
@@ -75,7 +74,7 @@ OFFICE_PARTS = {
     "ppt/presentation.xml": F.PPTX,
     "xl/workbook.xml": F.XLSX,
 }
-"""The part that each kind of Office file has in its archive."""
+"""The part of the archive that identifies each kind of Office file."""
 
 FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG", "a PNG image"),
@@ -94,11 +93,10 @@ FOREIGN: tuple[tuple[bytes, str], ...] = (
 
 
 def detect_format(data: bytes, file_name: str, media_type: str = "") -> DocumentFormat:
-    """Returns the format of a file from its name, or from its media type where the name has no known
-    extension.
+    """Returns the format of a file by its name. If the name has no known extension, uses the media type.
 
-    Raises UnsupportedMediaType for an unknown format, and InvalidValue for content of another format, for an
-    encrypted file and for an empty one.
+    Raises UnsupportedMediaType for an unknown format. Raises InvalidValue if the content has another format,
+    or if the file is encrypted or empty.
     """
     file_format = find_format(file_name, media_type)
     if not data:
@@ -117,15 +115,16 @@ def detect_format(data: bytes, file_name: str, media_type: str = "") -> Document
 
 
 def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
-    """Returns the format that a file says it has. Raises UnsupportedMediaType if it is unknown, and
-    InvalidValue if the name and the media type contradict each other."""
+    """Returns the format of a file by its name or media type. Raises UnsupportedMediaType for an unknown
+    format, and InvalidValue if name and media type contradict each other."""
     essence = media_type.partition(";")[0].strip().lower()
     _, dot, extension = file_name.rpartition(".")
-    named = EXTENSIONS.get(extension.lower()) if dot else None
-    typed = MEDIA_TYPES.get(essence)
-    if named is not None and typed is not None and named is not typed and {named, typed} & BINARY_FORMATS:
-        raise refuse(file_name, f"has the media type of {typed}; send it with the media type of {named}")
-    found = named or typed
+    by_name = EXTENSIONS.get(extension.lower()) if dot else None
+    by_type = MEDIA_TYPES.get(essence)
+    is_contradiction = by_name is not None and by_type is not None and by_name is not by_type
+    if is_contradiction and {by_name, by_type} & BINARY_FORMATS:
+        raise refuse(file_name, f"has the media type of {by_type}; send it with the media type of {by_name}")
+    found = by_name or by_type
     if found is None:
         raise UnsupportedMediaType(
             f"{shorten_name(file_name)} is of a type that cannot be read; send one of "
@@ -147,8 +146,8 @@ def has_library(file_format: DocumentFormat) -> bool:
 
 
 def require_readable(file_name: str, media_type: str = "") -> None:
-    """Raises UnsupportedMediaType or InvalidValue for a file that this server cannot read, before there is
-    any of it."""
+    """Raises UnsupportedMediaType or InvalidValue if this server cannot read files with this name and media
+    type."""
     require_extra(find_format(file_name, media_type), file_name)
 
 
@@ -163,8 +162,8 @@ def require_extra(file_format: DocumentFormat, file_name: str) -> None:
 
 
 def _identify_content(data: bytes, file_name: str) -> str | None:
-    """Returns the format that the content is, in words; None if it is none of those that are known by their
-    bytes, which text formats are. Raises InvalidValue for an encrypted Office file."""
+    """Returns the format of the content in words. Returns None if the first bytes identify no format, as in
+    text files. Raises InvalidValue for an encrypted Office file."""
     if data.startswith(PDF_HEADER):
         return str(F.PDF)
     if data.startswith(b"PK\x03\x04"):

@@ -1,5 +1,5 @@
 """Converts HTML to Markdown: headings, paragraphs, lists, tables and preformatted text. It keeps the text of
-links and the descriptions of images; it drops scripts, styles and comments. It fetches nothing."""
+links and the descriptions of images. It drops scripts, styles and comments. It fetches nothing."""
 
 import re
 from enum import Enum
@@ -10,7 +10,7 @@ from antiphon.retrieval.ingest.tables import format_row
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 LISTS = {"ul": 0, "ol": 1}
-"""The number of each list's first item; 0 for bullets."""
+"""The number of the first item of each kind of list; 0 for bullets."""
 
 CELLS = frozenset({"td", "th"})
 
@@ -19,10 +19,10 @@ BLOCKS = frozenset(
     "figure footer form header hgroup hr html legend li main nav ol option p pre section select "
     "summary table tbody textarea tfoot thead ul".split()
 ) | frozenset(HEADINGS)
-"""Elements that begin and end a block. Others are part of the text around them."""
+"""Elements that are a block. Other elements are part of the text around them."""
 
 UNREAD = frozenset("noscript script style svg template".split())
-"""Elements whose content no reader of the page sees as text."""
+"""Elements whose content is not shown as text."""
 
 SPACE = re.compile(r"[ \t\n\r\f]+")
 
@@ -31,8 +31,7 @@ MAX_LIST_DEPTH = 8
 
 
 class Block(Enum):
-    """What a block of the page is. Neighbours of one kind, other than text, are lines of one list or
-    table."""
+    """The kind of a block. Consecutive list items are one list, and consecutive rows are one table."""
 
     TEXT = "text"
     ITEM = "list item"
@@ -47,9 +46,9 @@ class HtmlReader(HTMLParser):
         self.title = ""
         self._blocks: list[tuple[Block, str]] = []
         self._inline: list[str] = []
-        """Pieces of the block, or of the table cell, that is open."""
+        """The texts of the open block or table cell."""
         self._prefix = ""
-        """What the open block begins with: the marks of a heading, or of a list item."""
+        """The Markdown mark of a heading or list item with which the open block begins."""
         self._row: list[str] | None = None
         """Cells of the open table row."""
         self._unread = self._preformatted = 0
@@ -66,15 +65,16 @@ class HtmlReader(HTMLParser):
     def to_markdown(self) -> str:
         """Returns the page's text."""
         parts: list[str] = []
-        before: Block | None = None
+        previous: Block | None = None
         for kind, text in self._blocks:
-            if before is not None:
-                parts.append("\n" if kind is before is not Block.TEXT else "\n\n")
+            if previous is not None:
+                is_same_list = kind is previous and kind is not Block.TEXT
+                parts.append("\n" if is_same_list else "\n\n")
             parts.append(text)
-            before = kind
+            previous = kind
         return "".join(parts)
 
-    # --- what the base class calls
+    # --- methods that the base class calls
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in UNREAD:
@@ -122,7 +122,7 @@ class HtmlReader(HTMLParser):
     # --- blocks, rows and lists
 
     def _open_block(self, tag: str) -> None:
-        """Begins the block of a start tag; does nothing for inline elements."""
+        """Begins a block at a start tag. Does nothing for inline elements."""
         if tag not in BLOCKS:
             return
         self._end_block()
@@ -133,7 +133,7 @@ class HtmlReader(HTMLParser):
         elif tag in LISTS:
             self._lists.append(LISTS[tag])
         elif tag == "li":
-            self._prefix = self._mark_item()
+            self._prefix = self._write_item_mark()
 
     def _close_nesting(self, tag: str) -> None:
         """Leaves a list or preformatted text."""
@@ -142,7 +142,7 @@ class HtmlReader(HTMLParser):
         elif tag in LISTS and self._lists:
             self._lists.pop()
 
-    def _mark_item(self) -> str:
+    def _write_item_mark(self) -> str:
         """Returns the indented mark of a list's next item."""
         if not self._lists:
             return "- "
@@ -154,7 +154,7 @@ class HtmlReader(HTMLParser):
         return f"{indent}{number}. "
 
     def _end_block(self) -> None:
-        """Writes the open block. In a table cell it only separates words, since a cell is one line."""
+        """Ends the open block. In a table cell it only separates words, because a cell is one line."""
         if self._row is not None:
             self._inline.append(" ")
             return
@@ -168,7 +168,7 @@ class HtmlReader(HTMLParser):
         self._prefix = ""
 
     def _end_cell(self, *, always: bool = False) -> None:
-        """Adds what was read since the last cell to the row. `always`: also if it is nothing."""
+        """Adds the text since the last cell to the open row. `always`: also if the text is empty."""
         text = " ".join("".join(self._inline).split())
         if self._row is None:
             return
@@ -177,15 +177,14 @@ class HtmlReader(HTMLParser):
             self._row.append(text)
 
     def _end_row(self) -> None:
-        """Writes the open row as one line. The first line of a table gets the line below it that Markdown
-        requires."""
+        """Ends the open row. After the first row of a table, adds the separator line of Markdown."""
         self._end_cell()
         cells, self._row = self._row, None
         if not cells or not any(cells):
             return
-        first = not self._blocks or self._blocks[-1][0] is not Block.ROW
+        is_first = not self._blocks or self._blocks[-1][0] is not Block.ROW
         self._blocks.append((Block.ROW, format_row(cells)))
-        if first:
+        if is_first:
             self._blocks.append((Block.ROW, format_row(["---"] * len(cells))))
 
 
@@ -201,7 +200,7 @@ def read_html(text: str) -> tuple[str, str]:
 
 
 def _fence(text: str) -> str:
-    """Returns preformatted text between fences that it does not contain."""
+    """Returns preformatted text as a code block. The fence is one that the text does not contain."""
     fence = "~~~~" if "```" in text else "```"
     body = text.strip("\n").rstrip()
     return f"{fence}\n{body}\n{fence}"

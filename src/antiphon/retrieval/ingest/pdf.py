@@ -1,5 +1,5 @@
-"""Reads the text of PDF files with PDFium, page by page. A page that is a picture has no text, and is
-named."""
+"""Reads the text of PDF files with PDFium, page by page. The result names pages without text, such as
+scans."""
 
 import re
 
@@ -14,10 +14,10 @@ from antiphon.retrieval.ingest.documents import (
 )
 
 HYPHEN = re.compile("[\x02\ufffe](?:\r?\n)?")
-"""PDFium's mark of a hyphen that only divides a word at the end of a line."""
+"""PDFium's mark of a hyphen that divides a word at the end of a line."""
 
 MAX_NAMED_PAGES = 20
-"""The most pages without text that a note lists."""
+"""The most pages without text whose numbers are listed."""
 
 
 def read_pdf(data: bytes, file_name: str, limits: ExtractionLimits) -> ExtractedDocument:
@@ -31,11 +31,11 @@ def read_pdf(data: bytes, file_name: str, limits: ExtractionLimits) -> Extracted
     if len(document) > limits.pages:
         raise refuse(file_name, f"has {len(document):,} pages; the most is {limits.pages:,}: split it")
     pages: list[ExtractedPage] = []
-    room = limits.characters
+    characters_left = limits.characters
     for number in range(1, len(document) + 1):
         text = _read_page(document, number, file_name)
-        room -= len(text)
-        if room < 0:
+        characters_left -= len(text)
+        if characters_left < 0:
             raise refuse(file_name, f"has more than {limits.characters:,} characters of text; split it")
         pages.append(ExtractedPage(text, number))
     title = str(document.get_metadata_dict().get("Title", "")).strip()
@@ -56,7 +56,7 @@ def _read_page(document: pypdfium2.PdfDocument, number: int, file_name: str) -> 
 
 
 def _list_notes(pages: list[ExtractedPage]) -> tuple[str, ...]:
-    """Lists what is missing from the text."""
+    """Returns a note about pages without text, if there are any."""
     empty = [str(page.number) for page in pages if not page.text.strip()]
     if not empty:
         return ()

@@ -1,4 +1,4 @@
-"""Reads a file and splits it, for the ingest job: extraction in the sandbox, splitting in a thread."""
+"""Reads a file and splits it for the ingest job. The sandbox extracts the text; a thread splits it."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class SandboxedReader:
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "antiphon-split"), compare=False
     )
-    """Split documents. Splitting computes, so more threads would only compete for the interpreter."""
+    """The thread that splits documents. More threads would only compete for the interpreter lock."""
 
     @property
     def max_file_bytes(self) -> int:
@@ -71,14 +71,19 @@ async def _await(tokens: TokenRule, texts: Sequence[str]) -> Sequence[int]:
 def split_within(
     document: ExtractedDocument, options: SplitOptions, longest: int | None, count: CountTokens
 ) -> SplitDocument:
-    """Splits a document. Chunks that the embedding model cannot read whole are split further. `longest`: most
-    tokens of a chunk; None where no model counts. Raises InvalidValue for a document without chunks."""
+    """Splits a document. Chunks with too many tokens for the embedding model are split again. Raises
+    InvalidValue for a document without text.
+
+    `longest`: the most tokens of a chunk; None if no embedding model counts tokens.
+    """
     if longest is None:
         chunks, divided = list(split(document, options)), 0
     elif options.unit is SizeUnit.TOKENS:
         chunks, divided = list(split(document, options, count)), 0
     else:
-        chunks, divided = _fit(list(split(document, options)), document.markdown, longest, count)
+        chunks, divided = _split_long_chunks(
+            list(split(document, options)), document.markdown, longest, count
+        )
     if not chunks:
         raise InvalidValue("the document has no text; if it is scanned, recognize its text first")
     notes = document.notes
@@ -90,25 +95,25 @@ def split_within(
     return SplitDocument(tuple(map(_make_input, chunks)), notes)
 
 
-def _fit(
+def _split_long_chunks(
     chunks: list[DocumentChunk], markdown: bool, longest: int, count: CountTokens
 ) -> tuple[list[DocumentChunk], int]:
     """Splits the chunks that have too many tokens. Returns all chunks, and how many were split."""
     fitting: list[DocumentChunk] = []
     counts = count([chunk.text for chunk in chunks])
     for chunk, tokens in zip(chunks, counts, strict=True):
-        fitting += [chunk] if tokens <= longest else _divide(chunk, markdown, longest, count)
+        fitting += [chunk] if tokens <= longest else _split_by_tokens(chunk, markdown, longest, count)
     return fitting, sum(tokens > longest for tokens in counts)
 
 
-def _divide(
+def _split_by_tokens(
     chunk: DocumentChunk, markdown: bool, longest: int, count: CountTokens
 ) -> Iterator[DocumentChunk]:
-    """Splits one chunk by tokens. Its title and page stay."""
+    """Splits one chunk by tokens. The parts keep its title and page."""
     page = ExtractedPage(chunk.text, chunk.page, chunk.title)
-    whole = ExtractedDocument(chunk.file_name, DocumentFormat.TEXT, (page,), chunk.title, markdown)
+    chunk_document = ExtractedDocument(chunk.file_name, DocumentFormat.TEXT, (page,), chunk.title, markdown)
     options = SplitOptions(max(SMALLEST_SIZE, longest), 0, SizeUnit.TOKENS)
-    for part in split(whole, options, count):
+    for part in split(chunk_document, options, count):
         yield DocumentChunk(part.text, chunk.title, chunk.page, chunk.start + part.start, chunk.file_name)
 
 

@@ -1,7 +1,9 @@
-"""Reads one document in this process: its format, its limits, its text. `extract.py` runs this in a
-sandbox."""
+"""Reads the text of one document in this process. `extract.py` runs `run_reading` in a sandbox."""
 
-from dataclasses import replace
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from antiphon.retrieval.ingest.archive import require_safe_archive
 from antiphon.retrieval.ingest.documents import (
@@ -17,6 +19,35 @@ from antiphon.retrieval.ingest.encoding import clean_text, decode_text, find_htm
 from antiphon.retrieval.ingest.formats import detect_format, require_extra
 from antiphon.retrieval.ingest.html_text import read_html
 from antiphon.retrieval.ingest.records import read_csv, read_json, read_json_lines
+
+FORBIDDEN = frozenset(
+    "os.exec os.fork os.forkpty os.posix_spawn os.system subprocess.Popen "
+    "socket.__new__ socket.getaddrinfo".split()
+)
+"""Audit events of Python that reading a document never causes."""
+
+
+def run_reading(payload: Mapping[str, object]) -> dict[str, object]:
+    """Reads a document as a job of the sandbox. `payload`: `path`, `file_name`, `media_type` and `limits`.
+
+    A document is hostile data. So the job opens no other file, no connection and no process. Returns the
+    fields of an ExtractedDocument. Raises InvalidValue or UnsupportedMediaType.
+    """
+    limit_values = payload["limits"]
+    if not isinstance(limit_values, dict):
+        raise TypeError("the job has no limits")
+    limits = ExtractionLimits(**limit_values)
+    with Path(str(payload["path"])).open("rb") as file:
+        data = file.read(limits.size + 1)  # one byte more than allowed is enough to refuse the file
+    sys.addaudithook(_forbid)
+    name, media_type = str(payload["file_name"]), str(payload["media_type"])
+    return asdict(read_document(data, name, media_type, limits))
+
+
+def _forbid(event: str, _: object) -> None:
+    """Refuses connections and processes. An audit hook stays until the process ends."""
+    if event in FORBIDDEN:
+        raise PermissionError(f"a document's reader may not do {event}")
 
 
 def read_document(
@@ -42,7 +73,7 @@ def read_document(
 def _read_binary(
     data: bytes, file_name: str, file_format: DocumentFormat, limits: ExtractionLimits
 ) -> ExtractedDocument:
-    """Reads a document by the libraries of the extra `documents`, which are imported only here."""
+    """Reads a document with a library of the extra `documents`. Imports the library only if it is needed."""
     require_extra(file_format, file_name)
     if file_format is DocumentFormat.PDF:
         from antiphon.retrieval.ingest.pdf import read_pdf

@@ -1,5 +1,5 @@
-"""Reads files of records: CSV, JSON and JSON Lines. Each record becomes a paragraph of lines `name: value`,
-so that a chunk tells what its values mean. Every value stays as it was written."""
+"""Reads files with records: CSV, JSON and JSON Lines. Each record becomes a paragraph of lines `name: value`,
+so that each value in a chunk has its name. Values are not converted."""
 
 import csv
 import io
@@ -13,23 +13,23 @@ from antiphon.retrieval.ingest.tables import format_records
 DELIMITERS = (",", ";", "\t", "|")
 
 SAMPLE = 65_536
-"""Characters from the start that tell the delimiter."""
+"""The delimiter is searched in this many first characters."""
 
 MAX_FIELD = 1 << 30
-"""The most characters of one field. The file's own limit is smaller."""
+"""The most characters of one CSV field. It is above the limit of the file, so it never applies."""
 
 
 class Members(list[tuple[str, object]]):
-    """Names and values of one JSON object, repeated names included."""
+    """The names and values of one JSON object. A name can occur twice."""
 
     __slots__ = ()
 
 
 def read_csv(text: str, file_name: str, delimiter: str = "") -> str:
-    """Returns a table's text. The first row has the names of the columns.
+    """Returns the text of a CSV file. The first row contains the names of the columns.
 
-    `delimiter`: found in the first rows if it is empty. Raises InvalidValue for a field without its closing
-    quote.
+    `delimiter`: if it is empty, it is found in the first row. Raises InvalidValue for a field without its
+    closing quote.
     """
     csv.field_size_limit(MAX_FIELD)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or find_delimiter(text), strict=True)
@@ -40,11 +40,10 @@ def read_csv(text: str, file_name: str, delimiter: str = "") -> str:
 
 
 def find_delimiter(text: str) -> str:
-    """Returns the character that separates the columns: the most frequent in the first row, outside
-    quotes."""
-    first = next((line for line in text[:SAMPLE].splitlines() if line.strip()), "")
-    bare = re.sub(r'"[^"]*"?', "", first)
-    return max(DELIMITERS, key=bare.count)
+    """Returns the delimiter: the one that occurs most often in the first row, outside quotes."""
+    first_row = next((line for line in text[:SAMPLE].splitlines() if line.strip()), "")
+    unquoted = re.sub(r'"[^"]*"?', "", first_row)
+    return max(DELIMITERS, key=unquoted.count)
 
 
 def read_json(text: str, file_name: str) -> str:
@@ -78,7 +77,7 @@ def read_json_lines(text: str, file_name: str) -> str:
 
 
 def _parse(text: str) -> object:
-    """Parses JSON. Numbers stay text, as they were written; an object keeps repeated names."""
+    """Parses JSON. Numbers stay text. Objects become Members, which keep repeated names."""
     value: object = json.loads(
         text, parse_float=str, parse_int=str, parse_constant=_refuse_constant, object_pairs_hook=Members
     )
@@ -90,7 +89,8 @@ def _refuse_constant(name: str) -> object:
 
 
 def _list_records(value: object) -> Iterator[str]:
-    """Lists the lines of the top value, with an empty line between the elements of a list."""
+    """Yields the lines of the whole value. If the value is a list, yields an empty line after each
+    element."""
     if isinstance(value, list) and not isinstance(value, Members):
         for element in value:
             yield from _list_lines(element, "")
@@ -100,7 +100,7 @@ def _list_records(value: object) -> Iterator[str]:
 
 
 def _list_lines(value: object, path: str) -> Iterator[str]:
-    """Lists a value as lines `path: value`."""
+    """Yields a value as lines `path: value`."""
     if value == []:
         yield f"{path or 'value'}: empty"
     elif isinstance(value, Members):
@@ -117,5 +117,5 @@ def _list_lines(value: object, path: str) -> Iterator[str]:
 
 
 def _join_lines(lines: Iterable[str]) -> str:
-    """Joins lines; several empty ones become one."""
+    """Joins lines. Several empty lines become one."""
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")

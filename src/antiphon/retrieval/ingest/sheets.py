@@ -1,5 +1,5 @@
-"""Reads the text of XLSX files: one page for each sheet, whose rows are records. The first row that has text
-names the columns. A formula has the value that was saved with it; one that was never computed has none."""
+"""Reads the text of XLSX files: one page for each sheet. The rows of a sheet are records. The first row with
+text contains the names of the columns. A formula has the value that was saved with it, if there is one."""
 
 import io
 from datetime import date, datetime, time
@@ -37,7 +37,7 @@ def read_sheets(data: bytes, file_name: str, limits: ExtractionLimits) -> Extrac
 
 
 def _format_value(value: object) -> str:
-    """Returns a cell's value as text. A time of day at midnight is a date."""
+    """Returns a cell's value as text. A date with the time 0:00 becomes a date without a time."""
     if value is None:
         return ""
     if isinstance(value, bool):

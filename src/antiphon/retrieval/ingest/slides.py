@@ -39,19 +39,20 @@ def read_slides(data: bytes, file_name: str, limits: ExtractionLimits) -> Extrac
 
 
 def _read_slide(slide: Slide, number: int) -> ExtractedPage:
-    """Returns a slide's text. Its title is a heading."""
+    """Returns the text of a slide, with its title as a heading."""
     heading = slide.shapes.title
     title = " ".join(heading.text_frame.text.split()) if heading is not None else ""
-    own = heading.shape_id if heading is not None else None
+    heading_id = heading.shape_id if heading is not None else None
     blocks = [f"# {title}" if title else ""]
-    blocks.extend(_list_blocks(shape for shape in slide.shapes if shape.shape_id != own))
+    blocks.extend(_list_blocks(shape for shape in slide.shapes if shape.shape_id != heading_id))
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
-        blocks.append(f"Notes: {said}" if (said := _read_frame(notes)) else "")
+        notes_text = _read_frame(notes)
+        blocks.append(f"Notes: {notes_text}" if notes_text else "")
     return ExtractedPage("\n\n".join(filter(None, blocks)), number, title)
 
 
 def _list_blocks(shapes: Iterable[BaseShape]) -> Iterator[str]:
-    """Lists the texts and tables of shapes, and of the shapes that are grouped in them."""
+    """Yields the texts and tables of shapes, also of the shapes in groups."""
     for shape in shapes:
         if isinstance(shape, GroupShape):
             yield from _list_blocks(shape.shapes)
@@ -62,11 +63,11 @@ def _list_blocks(shapes: Iterable[BaseShape]) -> Iterator[str]:
 
 
 def _read_frame(frame: TextFrame) -> str:
-    """Returns the paragraphs of a text; those below the first level have dashes."""
+    """Returns the paragraphs of a text frame, one in each line."""
     return "\n".join(filter(None, map(_read_paragraph, frame.paragraphs)))
 
 
 def _read_paragraph(paragraph: _Paragraph) -> str:
-    """Returns a paragraph; one below the first level has a dash."""
+    """Returns a paragraph. Below the first level, it becomes a list item with a dash."""
     text = paragraph.text.replace("\v", "\n").strip()
     return "  " * (paragraph.level - 1) + f"- {text}" if text and paragraph.level else text

@@ -1,14 +1,15 @@
 """Splits a document's text into chunks: at headings, paragraphs, lines, sentences or words where it can.
 
-Sizes are characters, or tokens that a callback counts. A chunk is never larger than asked. Chunks of one page
-overlap; chunks of two pages do not.
+Sizes are in characters, or in tokens that a callback counts. No chunk is larger than requested. Chunks of one
+page overlap; chunks of two pages do not.
 
-Where a text has no breaks, the library's time grows with the square of its length, and in tokens it would
-count each text many times. So it gets a window of a page at a time and splits that by characters. Chunks in
-tokens are then counted in batches, and only those that are too large are split again.
+The library's time grows with the square of a text without breaks. With tokens, the library would count each
+text many times. So the library gets one window of a page at a time, and splits it by characters. Then the
+tokens of the chunks are counted in batches. Only chunks with too many tokens are split again.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 from antiphon.errors import InvalidValue
 from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.ingest.documents import ExtractedDocument
-from antiphon.retrieval.ingest.headings import find_headings, find_path
 
 if TYPE_CHECKING:
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
@@ -26,39 +26,51 @@ SMALLEST_SIZE = 16
 """The smallest size of a chunk. One character can be several tokens."""
 
 LARGEST_SIZE = 32_768
-"""The largest size of a chunk. No chunk has more characters, also where the unit is tokens."""
+"""The largest size of a chunk. No chunk has more characters, also if the unit is tokens."""
 
 WINDOW = 16
-"""Chunks that a window has room for."""
+"""The number of chunks in a window."""
 
 SMALLEST_WINDOW = 8_192
 """Characters. Smaller windows cost more calls than they save."""
 
 WORD = re.compile(r"\S")
-"""The first character of a word. Windows begin there, since the library is slow with runs of newlines."""
+"""The first character of a word. Windows begin with a word, because many newlines make the library slow."""
 
 SAMPLE = 4_096
-"""Characters whose tokens are counted before the first chunks in tokens are planned."""
+"""How many characters are counted first, to estimate the characters of a token."""
 
 FILL = 0.9
-"""The part of its size that a chunk in tokens is planned to fill, since texts differ in tokens a
-character."""
+"""The planned share of a chunk's size in tokens. The rest is a reserve, because the tokens per character
+vary."""
+
+HEADING_OR_FENCE = re.compile(
+    r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})|(?P<marks>#{1,6})[ \t]+(?P<words>\S.*))", re.MULTILINE
+)
+"""A line that is a heading, or opens or closes a code block (fence)."""
+
+CLOSING_HASHES = re.compile(r"[ \t]+#+[ \t]*$")
+
+JOINT = " > "
+
+LONGEST_PATH = 500
+"""The most characters of a path of headings. A longer path is cut at its beginning."""
 
 CountTokens = Callable[[Sequence[str]], Sequence[int]]
 """Returns the number of tokens of each text."""
 
 Span = tuple[int, str]
-"""A chunk: where it begins in its page, and its text."""
+"""The index of a chunk in its page, and its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
-    """How documents are split. Raises InvalidValue for what cannot be done."""
+    """How documents are split. Raises InvalidValue for sizes that are impossible."""
 
     size: int
     """The most characters or tokens of a chunk."""
     overlap: int = 0
-    """The most characters that a chunk repeats of the one before. In tokens it is an estimate."""
+    """The most characters, or approximately tokens, that a chunk repeats from the chunk before."""
     unit: SizeUnit = SizeUnit.CHARACTERS
 
     def __post_init__(self) -> None:
@@ -76,33 +88,34 @@ class DocumentChunk:
 
     text: str
     title: str
-    """The headings above it, joined by ` > `; otherwise its page's title, or its document's."""
+    """The headings above the chunk, joined by ` > `. Without headings: the page's title, or the
+    document's."""
     page: int | None
     start: int
-    """Where it begins in its page's text, in characters."""
+    """Index of its first character in the text of its page."""
     file_name: str
 
 
 def split(
     document: ExtractedDocument, options: SplitOptions, count: CountTokens | None = None
 ) -> Iterator[DocumentChunk]:
-    """Lists the chunks of a document, in order and lazily. They contain every character of it but spaces.
+    """Yields the chunks of a document in order. Together they contain every character except spaces.
 
-    `count`: required where the unit is tokens. The same document, options and counts give the same chunks.
+    `count`: required if the unit is tokens. The same document, options and counts give the same chunks.
     """
     splitter = _PageSplitter(document.markdown, options, count)
     for page in document.pages:
         headings = find_headings(page.text) if document.markdown else []
         end = 0
         for start, text in splitter.split_page(page.text):
-            path = find_path(headings, page.text, max(start, end))  # of what is not repeated
+            path = find_path(headings, page.text, max(start, end))  # of the text after the overlap
             end = start + len(text)
             title = path or page.title or document.title
             yield DocumentChunk(text, title, page.number, start, document.file_name)
 
 
 class _PageSplitter:
-    """Splits the pages of one document, and learns how many characters its tokens have."""
+    """Splits the pages of one document, and measures how many characters a token has."""
 
     def __init__(self, markdown: bool, options: SplitOptions, count: CountTokens | None) -> None:
         if options.unit is SizeUnit.TOKENS and count is None:
@@ -111,58 +124,58 @@ class _PageSplitter:
         self._size, self._overlap = options.size, options.overlap
         self._count = count if options.unit is SizeUnit.TOKENS else None
         self._characters_per_token = 1.0 if self._count is None else 0.0
-        """0 until something is counted."""
+        """0 until tokens are counted."""
 
     def split_page(self, text: str) -> Iterator[Span]:
-        """Lists the chunks of a page. The last chunk of a window, which the window's end cut short, is left
-        to the next window."""
+        """Yields the chunks of a page. The end of a window cuts its last chunk, so the next window begins
+        with this chunk."""
         start = 0
         while word := WORD.search(text, start):
             start = word.start()
-            size, overlap = self._plan(text[start : start + SAMPLE])
+            size, overlap = self._estimate_size(text[start : start + SAMPLE])
             window = text[start : start + max(WINDOW * size, SMALLEST_WINDOW)]
             spans = self._split_text(window, start, size, overlap)
-            following = start + len(window)
-            if following < len(text) and len(spans) > 1 and spans[-1][0] > start:
-                following = spans.pop()[0]
+            next_start = start + len(window)
+            if next_start < len(text) and len(spans) > 1 and spans[-1][0] > start:
+                next_start = spans.pop()[0]
             texts = [text for _, text in spans]
             counts = self._count_tokens(texts)
-            self._learn(texts, counts)
-            yield from self._fit(spans, counts)
-            start = following
+            self._measure_tokens(texts, counts)
+            yield from self._split_large(spans, counts)
+            start = next_start
 
-    def _plan(self, sample: str) -> tuple[int, int]:
+    def _estimate_size(self, sample: str) -> tuple[int, int]:
         """Returns the size and the overlap of the next chunks in characters."""
         if self._count is None:
             return self._size, self._overlap
         if not self._characters_per_token:
-            self._learn([sample], self._count_tokens([sample]))
+            self._measure_tokens([sample], self._count_tokens([sample]))
         size = max(1, min(LARGEST_SIZE, int(self._size * FILL * self._characters_per_token)))
         return size, min(size - 1, int(self._overlap * self._characters_per_token))
 
     def _count_tokens(self, texts: Sequence[str]) -> Sequence[int]:
-        """Returns the tokens of each text; nothing where the unit is characters."""
+        """Returns the tokens of each text; empty if the unit is characters."""
         return self._count(texts) if self._count is not None and texts else ()
 
-    def _learn(self, texts: Sequence[str], counts: Sequence[int]) -> None:
-        """Remembers how many characters a token has in these texts."""
+    def _measure_tokens(self, texts: Sequence[str], counts: Sequence[int]) -> None:
+        """Updates the number of characters of a token, by these texts."""
         if counts:
             self._characters_per_token = sum(map(len, texts)) / max(1, sum(counts))
 
     def _split_text(self, text: str, start: int, size: int, overlap: int) -> list[Span]:
-        """Splits a text that begins at `start` by characters."""
+        """Splits a text by characters. `start`: its index in the page."""
         spans: list[Span] = []
         end = start
         for offset, chunk in _make_splitter(self._markdown, size, overlap).chunk_indices(text):
-            excess = max(
-                0, end - overlap - (start + offset)
-            )  # the library does not count a line's indentation
+            # The library does not count a line's indentation, so its overlap can be too long.
+            excess = max(0, end - overlap - (start + offset))
             spans.append((start + offset + excess, chunk[excess:]))
             end = start + offset + len(chunk)
         return spans
 
-    def _fit(self, spans: list[Span], counts: Sequence[int]) -> Iterator[Span]:
-        """Lists the chunks. Those with too many tokens are split again until they fit."""
+    def _split_large(self, spans: list[Span], counts: Sequence[int]) -> Iterator[Span]:
+        """Yields the chunks, and splits chunks with too many tokens again until they fit. `counts`: tokens of
+        each chunk; empty if the unit is characters."""
         if not counts:
             yield from spans
             return
@@ -171,10 +184,10 @@ class _PageSplitter:
                 yield start, text
             else:
                 smaller = self._divide(start, text, ceil(tokens / (self._size * FILL)))
-                yield from self._fit(smaller, self._count_tokens([text for _, text in smaller]))
+                yield from self._split_large(smaller, self._count_tokens([text for _, text in smaller]))
 
     def _divide(self, start: int, text: str, parts: int) -> list[Span]:
-        """Splits a chunk into about `parts` chunks, and at least two. Raises InvalidValue for one
+        """Splits a chunk into about `parts` chunks, but at least two. Raises InvalidValue for a chunk of one
         character."""
         if len(text) == 1:
             problem = f"chunk_size is too small: '{text}' alone has more than {self._size} tokens"
@@ -187,3 +200,46 @@ def _make_splitter(markdown: bool, size: int, overlap: int) -> "MarkdownSplitter
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
     return MarkdownSplitter(size, overlap) if markdown else TextSplitter(size, overlap)
+
+
+# --- headings -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of a Markdown text."""
+
+    start: int
+    """Index of its first character."""
+    path: tuple[str, ...]
+    """The texts of the headings above it and its own, the highest first."""
+
+
+def find_headings(text: str) -> list[Heading]:
+    """Returns the headings of a Markdown text that begin with `#`, in order. Lines in code blocks are no
+    headings."""
+    found: list[Heading] = []
+    open_levels: list[tuple[int, str]] = []
+    fence = ""
+    for line in HEADING_OR_FENCE.finditer(text):
+        if marks := line["fence"]:
+            if not fence:
+                fence = marks
+            elif marks.startswith(fence):
+                fence = ""
+        elif not fence:
+            level = len(line["marks"])
+            while open_levels and open_levels[-1][0] >= level:
+                open_levels.pop()
+            open_levels.append((level, CLOSING_HASHES.sub("", line["words"]).strip()))
+            found.append(Heading(line.start(), tuple(words for _, words in open_levels)))
+    return found
+
+
+def find_path(headings: Sequence[Heading], text: str, start: int) -> str:
+    """Returns the headings, joined by ` > `, under which the text at `start` is. Spaces after `start` are
+    skipped. Returns an empty text if no heading comes before."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    position = bisect_right(headings, start, key=lambda heading: heading.start)
+    return JOINT.join(headings[position - 1].path)[-LONGEST_PATH:] if position else ""

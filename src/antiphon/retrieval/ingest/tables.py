@@ -1,24 +1,26 @@
-"""Writes tables as text: as Markdown, or as records whose lines name their columns."""
+"""Writes tables as text: as Markdown tables, or as records with lines `name: value`."""
 
 from collections.abc import Iterable, Sequence
 
 
 def format_row(cells: Sequence[str]) -> str:
-    """Returns one line of a Markdown table. A bar inside a cell is escaped, and a cell is one line."""
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+    """Returns one line of a Markdown table. Escapes bars, and joins the lines of a cell."""
+    texts = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return "| " + " | ".join(texts) + " |"
 
 
 def format_table(rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table; its first row is the head. Rows without text are left out."""
+    """Returns a Markdown table. The first row becomes the header. Rows without text are left out."""
     lines = [format_row(row) for row in rows if any(cell.strip() for cell in row)]
     if lines:
-        lines.insert(1, format_row(["---"] * (lines[0].replace("\\|", "").count("|") - 1)))
+        columns = lines[0].replace("\\|", "").count("|") - 1
+        lines.insert(1, format_row(["---"] * columns))
     return "\n".join(lines)
 
 
 def format_records(rows: Iterable[Sequence[str]]) -> str:
-    """Returns one paragraph for each row after the first, which has the names of the columns. Rows without
-    text are left out."""
+    """Returns one paragraph for each row after the first row, which contains the names of the columns. Rows
+    without text are left out."""
     filled = [row for row in rows if any(cell.strip() for cell in row)]
     if len(filled) < 2:
         return "\n".join(", ".join(filter(None, map(str.strip, row))) for row in filled)
@@ -26,8 +28,8 @@ def format_records(rows: Iterable[Sequence[str]]) -> str:
 
 
 def format_record(names: Sequence[str], cells: Sequence[str]) -> str:
-    """Returns a row as lines `name: value`. A column without a name has its number, and an empty cell no
-    line."""
+    """Returns a row as lines `name: value`. A column without a name is named by its number. An empty cell
+    gets no line."""
     lines = []
     for position, cell in enumerate(cells):
         name = names[position].strip() if position < len(names) else ""

@@ -1,7 +1,7 @@
 """Reads the text of DOCX files as Markdown: headings, paragraphs, lists, tables, text boxes and notes.
 
-It reads inserted text and leaves out deleted text, headers, footers and comments. Marks of lists are dashes,
-since their numbers are not in the file. A DOCX file has no pages until a program lays it out.
+It includes inserted text. It leaves out deleted text, headers, footers and comments. Every list item gets a
+dash, because the file does not contain the numbers. A DOCX file has no pages until a program lays it out.
 """
 
 import io
@@ -21,7 +21,7 @@ from antiphon.retrieval.ingest.tables import format_table
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-"""A second form of the text box before it, for older programs."""
+"""A copy of the text box before it, for older programs."""
 
 UNREAD = frozenset(
     {FALLBACK, f"{W}del", f"{W}moveFrom", f"{W}instrText", f"{W}delText", f"{W}pPr", f"{W}sdtPr"}
@@ -40,8 +40,8 @@ def read_word(data: bytes, file_name: str) -> ExtractedDocument:
         document = docx.Document(io.BytesIO(data))
         reader = WordReader(document)
         blocks = list(reader.list_blocks(document.element.body))
-        for part in _list_note_parts(document):
-            blocks.extend(reader.list_blocks(part))
+        for notes in _list_notes(document):
+            blocks.extend(reader.list_blocks(notes))
         title = str(document.core_properties.title or "").strip()
     except (PackageNotFoundError, *DAMAGED):
         raise refuse(file_name, "is damaged; open it and save it again") from None
@@ -50,13 +50,13 @@ def read_word(data: bytes, file_name: str) -> ExtractedDocument:
 
 
 class WordReader:
-    """Reads the elements of one document."""
+    """Reads the text of one document, with its styles."""
 
     def __init__(self, document: Document) -> None:
         self._styles = {style.style_id: style for style in document.styles}
 
     def list_blocks(self, element: etree.ElementBase) -> Iterator[str]:
-        """Lists the paragraphs and tables inside an element."""
+        """Yields the paragraphs and tables inside an element."""
         for child in element:
             if child.tag in UNREAD:
                 continue
@@ -68,16 +68,16 @@ class WordReader:
                 yield from self.list_blocks(child)  # a content control, an insertion, a note
 
     def _read_paragraph(self, paragraph: etree.ElementBase) -> Iterator[str]:
-        """Lists the paragraph's own text and, after it, that of the text boxes in it."""
+        """Yields the text of a paragraph, and then the blocks of the text boxes in it."""
         boxes: list[etree.ElementBase] = []
-        text = "".join(_list_words(paragraph, boxes)).strip()
+        text = "".join(_list_texts(paragraph, boxes)).strip()
         if text:
             yield self._find_prefix(paragraph) + text
         for box in boxes:
             yield from self.list_blocks(box)
 
     def _find_prefix(self, paragraph: etree.ElementBase) -> str:
-        """Returns the marks of a heading or of a list item; empty for other paragraphs."""
+        """Returns the Markdown mark of a heading or list item; empty for other paragraphs."""
         name = paragraph.find(f"{W}pPr/{W}pStyle")
         style = self._styles.get(name.get(f"{W}val")) if name is not None else None
         is_list = paragraph.find(f"{W}pPr/{W}numPr") is not None
@@ -94,8 +94,8 @@ class WordReader:
         return "  " * min(int(level.get(f"{W}val", 0)) if level is not None else 0, 8) + "- "
 
 
-def _list_words(element: etree.ElementBase, boxes: list[etree.ElementBase]) -> Iterator[str]:
-    """Lists the text inside a paragraph, and puts the text boxes in it aside."""
+def _list_texts(element: etree.ElementBase, boxes: list[etree.ElementBase]) -> Iterator[str]:
+    """Yields the texts inside a paragraph. Appends the text boxes in it to `boxes`."""
     for child in element:
         if child.tag in UNREAD:
             continue
@@ -106,11 +106,11 @@ def _list_words(element: etree.ElementBase, boxes: list[etree.ElementBase]) -> I
         elif child.tag == f"{W}txbxContent":
             boxes.append(child)
         else:
-            yield from _list_words(child, boxes)
+            yield from _list_texts(child, boxes)
 
 
 def _list_rows(table: etree.ElementBase) -> Iterator[list[str]]:
-    """Lists the cells of each row."""
+    """Yields the cells of each row, without the rows of tables inside cells."""
     for row in table.iter(f"{W}tr"):
         if next(row.iterancestors(f"{W}tbl")) is table:
             cells = row.iter(f"{W}tc")
@@ -118,13 +118,17 @@ def _list_rows(table: etree.ElementBase) -> Iterator[list[str]]:
 
 
 def _read_cell(cell: etree.ElementBase) -> str:
-    """Returns the paragraphs of a cell, and of the tables inside it, as one line."""
-    read = (each for each in cell.iter(f"{W}p") if UNREAD.isdisjoint(up.tag for up in each.iterancestors()))
-    return " ".join("".join(_list_words(paragraph, [])) for paragraph in read)
+    """Returns the text of a cell, with the tables inside it, as one line."""
+    texts = [
+        "".join(_list_texts(paragraph, []))
+        for paragraph in cell.iter(f"{W}p")
+        if UNREAD.isdisjoint(ancestor.tag for ancestor in paragraph.iterancestors())
+    ]
+    return " ".join(texts)
 
 
-def _list_note_parts(document: Document) -> Iterator[etree.ElementBase]:
-    """Lists the parts that contain footnotes and endnotes."""
+def _list_notes(document: Document) -> Iterator[etree.ElementBase]:
+    """Yields the roots of the footnotes and of the endnotes."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
     for relation in document.part.rels.values():
         if relation.reltype in NOTES and not relation.is_external:
@@ -132,11 +136,11 @@ def _list_note_parts(document: Document) -> Iterator[etree.ElementBase]:
 
 
 def _join_blocks(blocks: list[str]) -> str:
-    """Joins blocks by empty lines, and the items of a list by line ends."""
-    before = ""
+    """Joins blocks by empty lines, but items of a list by newlines."""
+    previous = ""
     parts: list[str] = []
     for block in filter(None, blocks):
-        items = block.lstrip().startswith("- ") and before.lstrip().startswith("- ")
-        parts.append(("\n" if items else "\n\n") + block)
-        before = block
+        is_same_list = block.lstrip().startswith("- ") and previous.lstrip().startswith("- ")
+        parts.append(("\n" if is_same_list else "\n\n") + block)
+        previous = block
     return "".join(parts).lstrip("\n")

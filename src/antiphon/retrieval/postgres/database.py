@@ -1,4 +1,4 @@
-"""Transactions over knowledge tables, and what their failures mean to a caller."""
+"""Runs transactions in the database of knowledge tables, and translates their errors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,13 +12,13 @@ from antiphon.errors import KnowledgeUnavailable, NotFound, StoreUnavailable
 T = TypeVar("T")
 
 ATTEMPTS = 5
-"""Attempts of a write that met another one."""
+"""Attempts of a write that collides with other transactions."""
 
 COLLISIONS = ("40P01", "40001")
-"""PostgreSQL's codes for a transaction that was undone because of another: it can be tried again."""
+"""PostgreSQL's codes for a transaction that collided with another one. It can be tried again."""
 
 MISSING_RELATIONS = ("42P01", "42703")
-"""PostgreSQL's codes where a relation was dropped during the call."""
+"""PostgreSQL's codes if a relation was dropped during the call."""
 
 FULL = ("53100", "53400")
 """PostgreSQL's codes for a full disk."""
@@ -28,10 +28,10 @@ class Transactions(Protocol):
     """A database of the store. `store.database.Database` implements it."""
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Opens a connection whose statements all see one moment."""
+        """Opens a connection. All its statements see the same state of the database."""
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Opens one transaction, which is committed at the end or undone."""
+        """Opens one transaction. It is committed at the end, or undone after an error."""
 
     def close(self) -> None:
         """Closes every connection."""
@@ -44,13 +44,13 @@ class KnowledgeDatabase:
         self._database = database
 
     def read(self, call: Callable[[Connection], T]) -> T:
-        """Runs a call whose statements all see one moment. Raises KnowledgeUnavailable."""
-        with translate_store_errors(), self._database.reading() as connection, name_failures():
+        """Runs a call. All its statements see the same state of the database. Raises KnowledgeUnavailable."""
+        with translate_store_errors(), self._database.reading() as connection, translate_statement_errors():
             return call(connection)
 
     def write(self, call: Callable[[Connection], T]) -> T:
-        """Runs a call in a transaction; again where another transaction was in its way. Raises
-        KnowledgeUnavailable."""
+        """Runs a call in a transaction. If the transaction collides with another one, runs the call again.
+        Raises KnowledgeUnavailable."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return self._write_once(call)
@@ -59,7 +59,7 @@ class KnowledgeDatabase:
         return self._write_once(call)
 
     def _write_once(self, call: Callable[[Connection], T]) -> T:
-        with translate_store_errors(), self._database.writing() as connection, name_failures():
+        with translate_store_errors(), self._database.writing() as connection, translate_statement_errors():
             return call(connection)
 
     def close(self) -> None:
@@ -68,12 +68,12 @@ class KnowledgeDatabase:
 
 
 class TransactionCollided(KnowledgeUnavailable):
-    """Another transaction was in the way, and nothing was changed."""
+    """The transaction collided with another one, and changed nothing."""
 
 
 @contextmanager
 def translate_store_errors() -> Iterator[None]:
-    """Turns the store's errors into those of knowledge tables."""
+    """Translates errors of the store to errors of knowledge tables."""
     try:
         yield
     except StoreUnavailable as error:
@@ -81,8 +81,8 @@ def translate_store_errors() -> Iterator[None]:
 
 
 @contextmanager
-def name_failures() -> Iterator[None]:
-    """Names the failures of statements that a caller can understand; the others stay the database's."""
+def translate_statement_errors() -> Iterator[None]:
+    """Translates errors of statements that a caller can understand. Other errors are raised unchanged."""
     try:
         yield
     except sa.exc.DBAPIError as problem:

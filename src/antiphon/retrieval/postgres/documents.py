@@ -1,4 +1,4 @@
-"""Documents of one table, from their first batch to their removal."""
+"""Adds, finishes, reads and removes the documents of one table."""
 
 import json
 from collections.abc import Sequence
@@ -26,15 +26,15 @@ FROM {documents} AS documents WHERE owner = :owner
 """
 
 LONGEST_ERROR = 1000
-"""Characters of an error, and of a warning, that are kept."""
+"""The most characters of a stored error or warning."""
 
 MOST_WARNINGS = 100
-"""Warnings of a document that are kept."""
+"""The most stored warnings of a document."""
 
 
 def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> DocumentInfo:
-    """Adds a document, or begins a failed one again. Returns the existing one of the same digest. `id_`: for
-    a new one."""
+    """Adds a document, or begins a failed document again. If a document with the same digest exists, returns
+    that document. `id_`: for a new document."""
     rows = change.rows
     owner = {"owner": rows.number}
     found = rows.execute(
@@ -43,7 +43,7 @@ def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> Doc
     ).first()
     if found is not None and found.state != DocumentState.FAILED:
         return get_document(rows, found.id)
-    if found is not None:  # its new number is later than that of any document in between
+    if found is not None:  # it gets a new number, so that it is the latest document again
         id_ = found.id
         rows.execute("DELETE FROM {documents} WHERE owner = :owner AND id = :id", owner | {"id": id_})
     else:
@@ -68,7 +68,7 @@ def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> Doc
 
 
 def require_free_id(rows: TableRows, id_: str) -> None:
-    """Raises Conflict for an id of a document that is there."""
+    """Raises Conflict if a document has this id."""
     statement = "SELECT 1 FROM {documents} WHERE owner = :owner AND id = :id"
     if rows.execute(statement, {"owner": rows.number, "id": id_}).first() is not None:
         raise Conflict(
@@ -80,7 +80,8 @@ def require_free_id(rows: TableRows, id_: str) -> None:
 def put_chunks(
     change: TableWrite, document: str, batch: int, chunks: Sequence[ChunkInput], progress: int | None
 ) -> DocumentInfo:
-    """Adds a batch to an INDEXING document, unless it is kept already. Raises Conflict for a FAILED one."""
+    """Adds a batch to an INDEXING document, unless the batch is stored already. Raises Conflict for a FAILED
+    document."""
     rows = change.rows
     number, state = find_document(rows, document)
     if state is DocumentState.FAILED:
@@ -103,7 +104,7 @@ def put_chunks(
 
 
 def finish_document(change: TableWrite, document: str, warnings: Sequence[str]) -> DocumentInfo:
-    """Lets search find a document, and removes earlier ones of its name."""
+    """Makes a document READY, so that search finds it. Removes earlier documents with the same name."""
     rows = change.rows
     number, state = find_document(rows, document)
     if state is DocumentState.FAILED:
@@ -115,11 +116,16 @@ def finish_document(change: TableWrite, document: str, warnings: Sequence[str]) 
             {"number": number},
         ).all():
             _remove(change, older.number)
-        kept = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
+        stored_warnings = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
         rows.execute(
             "UPDATE {documents} SET state = :state, progress = 100, warnings = :warnings, updated_at = :now "
             "WHERE number = :number",
-            {"state": DocumentState.READY.value, "warnings": kept, "now": change.now, "number": number},
+            {
+                "state": DocumentState.READY.value,
+                "warnings": stored_warnings,
+                "now": change.now,
+                "number": number,
+            },
         )
         _drop_batches(rows, number)
         rows.execute("UPDATE {words} SET ready = true WHERE document = :number", {"number": number})
@@ -134,7 +140,7 @@ def _drop_batches(rows: TableRows, number: int) -> None:
 
 
 def fail_document(change: TableWrite, document: str, error: str) -> DocumentInfo:
-    """Keeps why an INDEXING document failed, and removes its chunks."""
+    """Makes an INDEXING document FAILED: stores the error, and removes the chunks."""
     rows = change.rows
     number, state = find_document(rows, document)
     if state is DocumentState.INDEXING:
@@ -189,7 +195,7 @@ def find_document(rows: TableRows, document: str) -> tuple[int, DocumentState]:
 
 
 def find_numbers(rows: TableRows, documents: Sequence[str]) -> list[int]:
-    """Returns the numbers of the ready documents among these."""
+    """Returns the numbers of the documents with these ids, if they are ready."""
     found = rows.execute(
         "SELECT number FROM {documents} WHERE owner = :owner AND id = ANY(:ids) AND state = :state",
         {
@@ -209,7 +215,7 @@ def _remove(change: TableWrite, number: int) -> None:
 
 
 def build_document(row: DatabaseRow) -> DocumentInfo:
-    """Makes a document of a row of DOCUMENT."""
+    """Builds a document from a row of DOCUMENT."""
     return DocumentInfo(
         id=row.id,
         name=row.name,

@@ -1,4 +1,4 @@
-"""The extension pgvector: whether a database has it, and the names of what it brings."""
+"""The extension pgvector: finds or adds it, and names its types and operators in SQL."""
 
 from dataclasses import dataclass
 
@@ -14,22 +14,22 @@ HALVES_FROM = (0, 7)
 """The first version with vectors in half precision (`halfvec`)."""
 
 INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}
-"""Most dimensions of a vector of each type that an HNSW index takes."""
+"""The most dimensions of a vector in an HNSW index, by type."""
 
 MOST_DIMENSIONS = 16_000
-"""Most dimensions of any vector."""
+"""The most dimensions of any vector."""
 
-IN_FILES = 'or set knowledge.storage = "files"'
-"""The remedy that always works."""
+USE_FILES = 'or set knowledge.storage = "files"'
+"""The end of every error message: this remedy always works."""
 
 MISSING = (
     "the PostgreSQL server has no pgvector, which knowledge tables need: install it (the package "
     "postgresql-{major}-pgvector of apt.postgresql.org, or the image pgvector/pgvector:pg{major}) and run "
-    "CREATE EXTENSION vector, " + IN_FILES
+    "CREATE EXTENSION vector, " + USE_FILES
 )
 FORBIDDEN = (
     "pgvector is not in the database, and its user is not allowed to add it: have a superuser run CREATE "
-    f"EXTENSION vector in this database, {IN_FILES}"
+    f"EXTENSION vector in this database, {USE_FILES}"
 )
 
 
@@ -38,7 +38,7 @@ class Pgvector:
     """The extension of one database."""
 
     schema: str
-    """The schema in which it is."""
+    """The database schema that contains the extension."""
     version: tuple[int, ...]
 
     @property
@@ -47,7 +47,7 @@ class Pgvector:
         return "halfvec" if self.version >= HALVES_FROM else "vector"
 
     def name_column(self, kind: str, dimensions: int) -> str:
-        """Returns the type of a column. Raises InvalidValue for too many dimensions."""
+        """Returns the type of a column for vectors, in SQL. Raises InvalidValue for too many dimensions."""
         if dimensions > MOST_DIMENSIONS:
             raise InvalidValue(
                 f"dimensions must be at most {MOST_DIMENSIONS} where knowledge tables are in PostgreSQL",
@@ -61,17 +61,18 @@ class Pgvector:
 
     @property
     def product(self) -> str:
-        """The operator of the negative inner product. Vectors have length 1, so it orders by the cosine."""
+        """The operator of the negative inner product. Because vectors have length 1, it sorts by the
+        cosine."""
         return f"OPERATOR({quote(self.schema)}.<#>)"
 
 
 def quote(name: str) -> str:
-    """Returns the name of a schema as SQL writes it."""
+    """Returns the name of a schema, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def find_pgvector(connection: Connection) -> Pgvector | None:
-    """Returns the extension of the database; None where it was not added yet."""
+    """Returns the extension of the database; None if it is not added yet."""
     row = connection.execute(
         sa.text(
             "SELECT nspname, extversion FROM pg_extension "
@@ -86,7 +87,7 @@ def parse_version(version: str) -> tuple[int, ...]:
 
 
 def add_pgvector(connection: Connection) -> Pgvector:
-    """Returns the extension of the database, and adds it where it is missing. Raises KnowledgeUnavailable."""
+    """Returns the extension of the database, and adds it if it is missing. Raises KnowledgeUnavailable."""
     found = find_pgvector(connection)
     if found is None:
         require_installable(connection)
@@ -98,13 +99,13 @@ def add_pgvector(connection: Connection) -> Pgvector:
     if found is None or found.version < OLDEST:
         raise KnowledgeUnavailable(
             f"knowledge tables need pgvector {'.'.join(map(str, OLDEST))} or newer: update it and run ALTER "
-            f"EXTENSION vector UPDATE, {IN_FILES}"
+            f"EXTENSION vector UPDATE, {USE_FILES}"
         )
     return found
 
 
 def require_installable(connection: Connection) -> None:
-    """Raises KnowledgeUnavailable where the server does not have the extension's files."""
+    """Raises KnowledgeUnavailable if the server does not have the extension's files."""
     available = sa.text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
     if connection.execute(available).first() is None:
         number = connection.execute(sa.text("SHOW server_version_num")).scalar_one()

@@ -1,4 +1,4 @@
-"""The rows of one knowledge table in a transaction."""
+"""Reads and changes the rows of one knowledge table in a transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult
 
 from antiphon.retrieval.base import IndexLimits, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.checks import add_usage, make_missing, require_room
+from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_room
 from antiphon.retrieval.postgres.pgvector import Pgvector
 from antiphon.retrieval.postgres.schema import LOCK, SCHEMA, name_relations
 from antiphon.retrieval.table_settings import decode_table
@@ -24,7 +24,7 @@ FROM {SCHEMA}.tables WHERE project = :project
 
 @dataclass(slots=True)
 class TableRows:
-    """One table, found by its project and name together. All its statements go through `execute`."""
+    """One table of a project, in a transaction. All statements about the table go through `execute`."""
 
     connection: Connection
     pgvector: Pgvector
@@ -46,12 +46,12 @@ class TableRows:
     def execute(
         self, statement: str, values: Mapping[str, object] | None = None, /, **names: str
     ) -> CursorResult[*tuple[object, ...]]:
-        """Runs a statement, in which names in braces are those of the table's relations, or the given
-        ones."""
+        """Runs a statement. Names in braces become the names of the table's relations, or the values of
+        `names`."""
         return self.connection.execute(sa.text(statement.format_map(self.names | names)), values or {})
 
     def count(self, statement: str, values: Mapping[str, object]) -> int:
-        """Runs a statement whose only row has a `total`."""
+        """Returns the `total` of a statement with one row."""
         return int(self.execute(statement, values).one().total)
 
     def execute_many(self, statement: str, rows: Sequence[Mapping[str, object]]) -> None:
@@ -62,7 +62,7 @@ class TableRows:
 
 @dataclass(slots=True)
 class TableWrite:
-    """One write of a table. No other one of the table runs until the transaction ends."""
+    """One write in a table. No other write in the table runs until the transaction ends."""
 
     rows: TableRows
     project: str
@@ -71,18 +71,18 @@ class TableWrite:
     """Unix milliseconds."""
 
     def take_room(self, more: IndexUsage) -> None:
-        """Requires room in the project for what this write adds. Raises KnowledgeLimitReached."""
+        """Requires room in the project for the additions of this write. Raises KnowledgeLimitReached."""
         require_project_room(self.rows.connection, self.project, self.limits, more)
 
     def touch(self) -> None:
-        """Keeps when the table changed last."""
+        """Sets the time of the table's last change to now."""
         self.rows.execute(
             "UPDATE {tables} SET updated_at = :now WHERE number = :number",
             {"now": self.now, "number": self.rows.number},
         )
 
     def count(self, documents: int = 0, chunks: int = 0, stored: int = 0) -> None:
-        """Adds to the table's numbers."""
+        """Adds to the table's counts of documents, chunks and stored bytes."""
         self.rows.execute(
             "UPDATE {tables} SET documents = documents + :documents, chunks = chunks + :chunks, "
             "stored = stored + :stored WHERE number = :number",
@@ -90,7 +90,7 @@ class TableWrite:
         )
 
     def take_ids(self, count: int) -> range:
-        """Returns ids of chunks that were never used."""
+        """Returns new ids for `count` chunks. No id is used twice."""
         first = self.rows.next_chunk
         self.rows.next_chunk += count
         self.rows.execute(
@@ -101,15 +101,18 @@ class TableWrite:
 
 
 def require_project_room(connection: Connection, project: str, limits: IndexLimits, more: IndexUsage) -> None:
-    """Requires room in the project. Until the transaction ends, no other one adds to the project, so its
-    limits hold. A transaction that also locks a table does that first. Raises KnowledgeLimitReached."""
+    """Requires room in the project. Raises KnowledgeLimitReached.
+
+    It locks the project: until the transaction ends, no other transaction adds to the project. A transaction
+    that also locks a table must lock the table first.
+    """
     statement = sa.text("SELECT pg_advisory_xact_lock(:lock, hashtext(:project))")
     connection.execute(statement, {"lock": LOCK, "project": project})
     require_room(limits, add_usage(read_usage(connection, project), more))
 
 
 def read_usage(connection: Connection, project: str) -> IndexUsage:
-    """Returns what a project keeps."""
+    """Returns how much a project stores."""
     statement = sa.text(
         f"SELECT count(*), coalesce(sum(documents), 0), coalesce(sum(chunks), 0), coalesce(sum(stored), 0) "  # noqa: S608
         f"FROM {SCHEMA}.tables WHERE project = :project"
@@ -120,8 +123,8 @@ def read_usage(connection: Connection, project: str) -> IndexUsage:
 def find_table(
     connection: Connection, pgvector: Pgvector, project: str, table: str, *, lock: bool = False
 ) -> TableRows:
-    """Finds a table of a project. `lock`: no other transaction changes it until this one ends. Raises
-    NotFound."""
+    """Finds a table of a project. `lock`: whether to forbid changes by other transactions until this one
+    ends. Raises NotFound."""
     row = _read_row(connection, project, table, lock=lock)
     return TableRows(
         connection,
@@ -141,16 +144,16 @@ def get_info(connection: Connection, project: str, table: str) -> TableInfo:
 
 
 def _read_row(connection: Connection, project: str, table: str, *, lock: bool = False) -> DatabaseRow:
-    if "\0" in project or "\0" in table:  # PostgreSQL has no text with it
-        raise make_missing(table)
+    if "\0" in project or "\0" in table:  # no text in PostgreSQL contains this character
+        raise build_missing_table_error(table)
     statement = f"{TABLE} AND name = :name" + (" FOR UPDATE" if lock else "")
     row = connection.execute(sa.text(statement), {"project": project, "name": table}).first()
     if row is None:
-        raise make_missing(table)
+        raise build_missing_table_error(table)
     return row
 
 
 def build_info(row: DatabaseRow) -> TableInfo:
-    """Makes a table of a row of TABLE."""
+    """Builds a table from a row of TABLE."""
     settings = decode_table(row.settings)
     return TableInfo(settings, row.created_at, row.updated_at, row.documents, row.chunks, row.stored)

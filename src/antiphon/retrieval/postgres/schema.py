@@ -1,14 +1,15 @@
-"""The relations of knowledge tables, in a schema of their own beside the store's tables.
+"""The database schema of knowledge tables. It is separate from the store's tables.
 
-Tables, documents and batches of all projects share three relations. The chunks of each table are in relations
-of its own, so an index never has another table's rows: filters would cost pgvector's HNSW recall.
+Three relations contain the tables, documents and batches of all projects. Each table has its own relations
+for its chunks. So an index never contains rows of another table: with a filter, pgvector's HNSW would find
+less.
 """
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from antiphon.errors import KnowledgeUnavailable
-from antiphon.retrieval.postgres.pgvector import IN_FILES, INDEXED_DIMENSIONS, Pgvector, add_pgvector
+from antiphon.retrieval.postgres.pgvector import INDEXED_DIMENSIONS, USE_FILES, Pgvector, add_pgvector
 
 SCHEMA = "antiphon_knowledge"
 
@@ -16,9 +17,10 @@ VERSION = 1
 """The version of the relations."""
 
 LOCK = 0x616E746B
-"""The first number of the advisory locks. The second is 0 while the schema is made, or a project's."""
+"""The first number of every advisory lock. The second number is 0 for the schema, otherwise a project's
+hash."""
 
-SHARED = f"""
+SHARED_RELATIONS = f"""
 CREATE SCHEMA {SCHEMA};
 CREATE TABLE {SCHEMA}.mark (name text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE {SCHEMA}.tables (
@@ -63,9 +65,10 @@ CREATE TABLE {SCHEMA}.batches (
 );
 INSERT INTO {SCHEMA}.mark VALUES ('version', '{VERSION}');
 """  # noqa: S608 - constants
-"""`stored` are bytes of texts and vectors. `tables.vector_type` is pgvector's type of the table's vectors."""
+"""`stored` is the size of texts and vectors in bytes. `tables.vector_type` is the pgvector type of the
+table's vectors."""
 
-OF_TABLE = """
+TABLE_RELATIONS = """
 CREATE TABLE {chunks} (
     id bigint PRIMARY KEY,
     document bigint,
@@ -87,17 +90,18 @@ CREATE TABLE {words} (
 ) WITH (toast_tuple_target = 8160);
 CREATE TABLE {counts} (word text COLLATE "C" PRIMARY KEY, chunks bigint NOT NULL);
 """
-"""A chunk without a document has none. `words.length` is the number of words. `counts` tells how many chunks
-that search finds have a word. Rows of words stay in one piece, since each hit reads one whole."""
+"""`document` is null for a chunk that belongs to no document. `words.length` is the number of words. `counts`
+has the number of ready chunks that contain a word. Rows of words are stored inline, because each hit reads
+one."""
 
-INDEXES_OF_TABLE = """
+TABLE_INDEXES = """
 CREATE INDEX ON {chunks} (document, id);
 CREATE INDEX ON {words} (document);
 CREATE INDEX ON {words} USING gin (words) WITH (fastupdate = off) WHERE ready;
 """
-"""Search finds what is `ready`. Both indexes that it uses have nothing else, so the rest costs no recall."""
+"""Search finds only rows that are `ready`. Its indexes contain only these rows, so that it finds enough."""
 
-VECTORS_OF_TABLE = """
+TABLE_VECTORS = """
 CREATE TABLE {vectors} (
     id bigint PRIMARY KEY,
     document bigint,
@@ -105,9 +109,9 @@ CREATE TABLE {vectors} (
     value {column} NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 """
-"""HNSW walks over removed rows until they are vacuumed."""
+"""HNSW visits removed rows until they are vacuumed, so vacuum runs early."""
 
-VECTOR_INDEXES_OF_TABLE = """
+TABLE_VECTOR_INDEXES = """
 CREATE INDEX ON {vectors} (document);
 """
 NEAREST_INDEX = "CREATE INDEX ON {vectors} USING hnsw (value {operators}) WHERE ready"
@@ -116,11 +120,11 @@ RELATIONS = ("chunks", "words", "counts", "vectors")
 
 
 def prepare_schema(connection: Connection) -> Pgvector:
-    """Adds the extension and the schema where they are missing. Returns the extension. Raises
+    """Adds the extension and the schema if they are missing. Returns the extension. Raises
     KnowledgeUnavailable."""
     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock, 0)"), {"lock": LOCK})
     if connection.execute(sa.text("SHOW server_encoding")).scalar_one() != "UTF8":
-        raise KnowledgeUnavailable(f"knowledge tables need a database in UTF8: use one, {IN_FILES}")
+        raise KnowledgeUnavailable(f"knowledge tables need a database in UTF8: use one, {USE_FILES}")
     pgvector = add_pgvector(connection)
     version = read_version(connection)
     if version is None:
@@ -133,33 +137,33 @@ def prepare_schema(connection: Connection) -> Pgvector:
 
 
 def read_version(connection: Connection) -> int | None:
-    """Returns the version of the relations; None where there are none."""
-    known = connection.execute(sa.text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.mark"}).scalar()
-    if known is None:
+    """Returns the version of the relations; None if there are none."""
+    relation = connection.execute(sa.text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.mark"}).scalar()
+    if relation is None:
         return None
     statement = f"SELECT value FROM {SCHEMA}.mark WHERE name = 'version'"  # noqa: S608 - a constant
     return int(connection.execute(sa.text(statement)).scalar_one())
 
 
 def make_schema(connection: Connection) -> None:
-    """Makes the schema and the relations that all tables share. Raises KnowledgeUnavailable without the
-    right."""
+    """Makes the schema and the relations that all tables share. Raises KnowledgeUnavailable if the user has
+    no right to do so."""
     try:
-        run_all(connection, SHARED)
+        run_statements(connection, SHARED_RELATIONS)
     except sa.exc.ProgrammingError as problem:
         if getattr(problem.orig, "sqlstate", None) != FORBIDDEN_STATE:
             raise
         raise KnowledgeUnavailable(
             "the database's user is not allowed to make the schema of knowledge tables: run GRANT CREATE ON "
-            f"DATABASE for it, {IN_FILES}"
+            f"DATABASE for it, {USE_FILES}"
         ) from None
 
 
 FORBIDDEN_STATE = "42501"
-"""PostgreSQL's code for a missing right."""
+"""PostgreSQL's code for a missing privilege."""
 
 
-def run_all(connection: Connection, statements: str) -> None:
+def run_statements(connection: Connection, statements: str) -> None:
     """Runs statements that return nothing."""
     for statement in statements.strip().removesuffix(";").split(";\n"):
         connection.execute(sa.text(statement))
@@ -167,33 +171,33 @@ def run_all(connection: Connection, statements: str) -> None:
 
 def name_relations(number: int) -> dict[str, str]:
     """Returns the names of all relations that a table's statements use."""
-    own = {name: f"{SCHEMA}.{name}_{number}" for name in RELATIONS}
-    return own | {name: f"{SCHEMA}.{name}" for name in ("tables", "documents", "batches")}
+    own_relations = {name: f"{SCHEMA}.{name}_{number}" for name in RELATIONS}
+    return own_relations | {name: f"{SCHEMA}.{name}" for name in ("tables", "documents", "batches")}
 
 
 def make_relations(
     connection: Connection, number: int, pgvector: Pgvector, kind: str, dimensions: int
 ) -> None:
-    """Makes the relations of a table, without indexes but for the ids."""
+    """Makes the relations of a table. Their only indexes are those of the primary keys."""
     names = name_relations(number)
-    run_all(connection, OF_TABLE.format_map(names))
+    run_statements(connection, TABLE_RELATIONS.format_map(names))
     if dimensions:
         column = pgvector.name_column(kind, dimensions)
-        run_all(connection, VECTORS_OF_TABLE.format_map(names | {"column": column}))
+        run_statements(connection, TABLE_VECTORS.format_map(names | {"column": column}))
 
 
 def make_indexes(connection: Connection, number: int, pgvector: Pgvector, kind: str, dimensions: int) -> None:
-    """Makes the indexes of a table. Vectors of more dimensions than HNSW takes have none: each search reads
-    all."""
+    """Makes the indexes of a table. Vectors with too many dimensions for HNSW get no index: each search reads
+    all vectors."""
     names = name_relations(number)
-    run_all(connection, INDEXES_OF_TABLE.format_map(names))
+    run_statements(connection, TABLE_INDEXES.format_map(names))
     if dimensions:
-        run_all(connection, VECTOR_INDEXES_OF_TABLE.format_map(names))
+        run_statements(connection, TABLE_VECTOR_INDEXES.format_map(names))
         if dimensions <= INDEXED_DIMENSIONS[kind]:
             operators = pgvector.qualify(f"{kind}_ip_ops")
-            run_all(connection, NEAREST_INDEX.format_map(names | {"operators": operators}))
+            run_statements(connection, NEAREST_INDEX.format_map(names | {"operators": operators}))
 
 
 def drop_relations(connection: Connection, number: int) -> None:
     names = name_relations(number)
-    run_all(connection, "DROP TABLE IF EXISTS " + ", ".join(names[each] for each in RELATIONS))
+    run_statements(connection, "DROP TABLE IF EXISTS " + ", ".join(names[each] for each in RELATIONS))

@@ -1,16 +1,15 @@
-"""Search in one table: by words, by vector, or by both, fused."""
+"""Searches one table: by words, by vector, or by both, with fused rankings."""
 
 from collections.abc import Mapping
 
 from antiphon.retrieval.base import SearchHit, SearchQuery, TextChunk
-from antiphon.retrieval.fusion import FusedRank, fuse
 from antiphon.retrieval.halves import prepare_vector
 from antiphon.retrieval.postgres.chunks import find_chunks
 from antiphon.retrieval.postgres.documents import find_numbers
 from antiphon.retrieval.postgres.rows import TableRows
 from antiphon.retrieval.postgres.vectors import find_nearest
 from antiphon.retrieval.postgres.words import count_words, score_by_words
-from antiphon.retrieval.word_choice import choose_words, find_least_score
+from antiphon.retrieval.ranking import FusedRank, choose_words, find_least_score, fuse
 from antiphon.retrieval.words import QueryWord, list_words
 
 
@@ -31,8 +30,8 @@ def search(rows: TableRows, query: SearchQuery) -> tuple[SearchHit, ...]:
     chosen = choose_words(words, rows.chunks, count)
     scores = score_by_words(rows, counts, chosen, depth, documents)
     if vector:
-        least = find_least_score(chosen, rows.chunks, count)
-        scores = {id_: score for id_, score in scores.items() if score >= least}
+        least_score = find_least_score(chosen, rows.chunks, count)
+        scores = {id_: score for id_, score in scores.items() if score >= least_score}
     ranks = fuse(list(scores), list(similarities), query.k)
     chunks = find_chunks(rows, [rank.id for rank in ranks]) if ranks else {}
     return tuple(_build_hit(rank, chunks, similarities.get(rank.id)) for rank in ranks if rank.id in chunks)

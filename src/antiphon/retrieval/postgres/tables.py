@@ -1,4 +1,4 @@
-"""The knowledge tables of a project: made, listed, renamed, copied and removed."""
+"""Creates, lists, renames, copies and removes the knowledge tables of a project."""
 
 from dataclasses import replace
 
@@ -87,21 +87,21 @@ def _insert_table(connection: Connection, project: str, settings: TableSettings,
     values = {"project": project, "name": settings.name, "settings": encode_table(settings), "kind": kind}
     number = connection.execute(statement, values | {"segmentation": SEGMENTATION, "now": now}).scalar()
     if number is None:
-        raise make_conflict(settings.name)
+        raise build_conflict(settings.name)
     return int(number)
 
 
-def make_conflict(name: str) -> Conflict:
-    """Makes the error for a name that another table has."""
+def build_conflict(name: str) -> Conflict:
+    """Returns the error for a name that another table has."""
     return Conflict(f"there is a knowledge table {name[:80]!r} already: choose another name", param="name")
 
 
 def rename_table(rows: TableRows, project: str, new_name: str, now: int) -> TableInfo:
-    """Raises Conflict. `rows`: of a table that is locked."""
+    """Raises Conflict. `rows`: of a locked table."""
     taken = "SELECT 1 FROM {tables} WHERE project = :project AND name = :name AND number != :number"
     values = {"project": project, "name": new_name, "number": rows.number}
     if rows.execute(taken, values).first():
-        raise make_conflict(new_name)
+        raise build_conflict(new_name)
     rows.execute(
         "UPDATE {tables} SET name = :name, settings = :settings, updated_at = :now WHERE number = :number",
         {
@@ -115,12 +115,12 @@ def rename_table(rows: TableRows, project: str, new_name: str, now: int) -> Tabl
 
 
 def duplicate_table(rows: TableRows, project: str, new_name: str, limits: IndexLimits, now: int) -> TableInfo:
-    """Copies a table with its ready documents. Raises Conflict and KnowledgeLimitReached. `rows`: of a table
-    that is locked."""
+    """Copies a table with its ready documents. Raises Conflict and KnowledgeLimitReached. `rows`: of a
+    locked table."""
     connection, kind, settings = rows.connection, rows.vector_type, replace(rows.settings, name=new_name)
-    whole = get_info(connection, project, rows.settings.name)
+    original = get_info(connection, project, rows.settings.name)
     number = _insert_table(connection, project, settings, kind, now)
-    more = IndexUsage(0, whole.documents, whole.chunks, whole.bytes)
+    more = IndexUsage(0, original.documents, original.chunks, original.bytes)
     require_project_room(connection, project, limits, more)
     make_relations(connection, number, rows.pgvector, kind, settings.dimensions)
     names = {f"new_{name}": relation for name, relation in name_relations(number).items()}

@@ -1,4 +1,4 @@
-"""The vectors of a table: in the notation of pgvector, and the search for the nearest ones."""
+"""Writes and reads vectors in the notation of pgvector, and searches for the nearest vectors."""
 
 import json
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from antiphon.retrieval.postgres.words import write_filter
 
 LEAST_EXPLORED = 100
 MOST_EXPLORED = 1000
-"""Bounds of the vectors that HNSW explores (`hnsw.ef_search`). pgvector takes no more."""
+"""The least and the most vectors that HNSW explores (`hnsw.ef_search`). pgvector allows no more."""
 
 EXPLORED = 2
-"""Vectors that HNSW explores for each hit."""
+"""How many vectors HNSW explores for each hit."""
 
 FIND_NEAREST = """
 SELECT id, -(value {product} CAST(:vector AS {vector_type})) AS similarity FROM {vectors} WHERE ready {within}
@@ -22,7 +22,7 @@ ORDER BY {order} LIMIT {depth}
 """
 BY_INDEX = "value {product} CAST(:vector AS {vector_type})"
 EXACTLY = "(value {product} CAST(:vector AS {vector_type})) + 0, id"
-"""An expression that no index has, so all vectors are compared."""
+"""No index has this expression, so PostgreSQL compares all vectors."""
 
 
 def encode_vector(halves: bytes) -> str:
@@ -31,14 +31,16 @@ def encode_vector(halves: bytes) -> str:
 
 
 def decode_vector(text: str | None) -> bytes:
-    """Returns a vector in single precision; empty for none."""
+    """Returns a vector in single precision. `text`: in the notation of pgvector; None becomes an empty
+    vector."""
     return np.array(json.loads(text), "<f4").tobytes() if text else b""
 
 
 def find_nearest(rows: TableRows, halves: bytes, depth: int, documents: Sequence[int]) -> dict[int, float]:
-    """Returns the similarities of the nearest chunks, by their ids, the nearest first.
+    """Returns the similarities of the nearest chunks by id, the nearest first.
 
-    HNSW also explores removed rows that are not vacuumed yet, so it can find too few. Then all are compared.
+    HNSW also explores removed rows that are not vacuumed yet, so it can find too few chunks. Then all vectors
+    are compared.
     """
     vector = encode_vector(halves)
     if not documents and depth <= MOST_EXPLORED:

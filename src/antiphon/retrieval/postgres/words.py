@@ -1,26 +1,28 @@
-"""The words of chunks: as a tsvector, counted for the whole table, and searched by BM25."""
+"""The words of chunks: writes them as a tsvector, counts them for the whole table, and searches by BM25."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from antiphon.retrieval.postgres.rows import TableRows
-from antiphon.retrieval.word_choice import weigh_word
+from antiphon.retrieval.ranking import weigh_word
 from antiphon.retrieval.words import QueryWord, split_text
 
 LONGEST_WORD = 500
-"""Characters of a word that count. PostgreSQL takes 2,046 bytes."""
+"""The most characters of a word. PostgreSQL allows 2,046 bytes."""
 
 MOST_REPEATS = 16
-"""Times that a word counts in one chunk."""
+"""How often a word counts in one chunk, at most."""
 
 LEAST_WEIGHT = 1e-6
-"""The weight of a word that is in more than half of the chunks."""
+"""The least weight of a word. A word in more than half of the chunks has it."""
 
 CANDIDATES = 4
-"""Chunks for each hit whose words are counted; the others are ranked by which words they have."""
+"""For this many chunks per hit, the search reads how often they contain each word. Other chunks are ranked
+only by which words they contain."""
 
 LENGTH_FIT = "2.2 / (1 + 1.2 * (0.25 + 0.75 * share))"
-"""BM25's factor for a chunk of this length in mean lengths, where it has a word once (k1 = 1.2, b = 0.75)."""
+"""BM25's factor for a chunk that contains a word once (k1 = 1.2, b = 0.75). `share`: the chunk's length
+divided by the mean length."""
 
 COUNT_WORDS = """
 INSERT INTO {counts} SELECT word, ndoc FROM ts_stat(:chosen) AS seen
@@ -43,40 +45,40 @@ SELECT id, fit * 1.6449340668 * (
     SELECT sum(sought.weight * ts_rank('{{1, 1, 1, 1}}', words, CAST(sought.term AS tsquery))) FROM sought
 ) AS score FROM fitting JOIN {words} USING (id) ORDER BY score DESC, id LIMIT {depth}
 """
-"""Which words a chunk has comes from the index. How often it has them is read for the best ones only.
-`ts_rank` of one word is the sum of 1 / n² over its n occurrences, by π² / 6; it grows
-about as BM25's factor."""
+"""The index knows which words a chunk contains. Only for the best chunks, the statement reads how often they
+contain the words. `ts_rank` of one word is the sum of 1 / i² over its occurrences i, divided by π² / 6. It
+grows approximately as BM25's factor does."""
 
 
 def encode_words(title: str, text: str) -> tuple[str, int]:
-    """Returns the words of a chunk in the notation of tsvector, and their number. A word's positions only
-    tell how often it is there."""
-    words = Counter(word[:LONGEST_WORD] for part in (title, text) for word in split_text(part))
-    terms = (
-        f"'{word}':{','.join(map(str, range(1, min(n, MOST_REPEATS) + 1)))}" for word, n in words.items()
-    )
+    """Returns the words of a chunk in the notation of tsvector, and the number of words. The positions of a
+    word only say how often the chunk contains it."""
+    words = Counter(word[:LONGEST_WORD] for word in (*split_text(title), *split_text(text)))
+    terms = (f"'{word}':{write_positions(repeats)}" for word, repeats in words.items())
     return " ".join(terms), words.total()
 
 
 def write_positions(repeats: int) -> str:
-    """Returns as many positions as a word is repeated."""
-    return ",".join(str(place) for place in range(1, min(repeats, MOST_REPEATS) + 1))
+    """Returns the positions of a word that a chunk contains `repeats` times."""
+    return ",".join(map(str, range(1, min(repeats, MOST_REPEATS) + 1)))
 
 
 def write_term(word: QueryWord) -> str:
-    """Returns a word in the notation of tsquery. A word has letters, digits and marks only."""
+    """Returns a word in the notation of tsquery. A word has only letters, digits and combining marks, so it
+    needs no escape."""
     return f"'{word.text[:LONGEST_WORD]}'{':*' if word.is_prefix else ''}"
 
 
 def add_counts(rows: TableRows, where: str) -> None:
-    """Counts the words of chunks that search finds from now on."""
+    """Adds the words of chunks that become ready to the counts. `where`: the condition for the chunks."""
     own_counts = rows.names["counts"].partition(".")[2]
-    rows.execute(COUNT_WORDS, {"chosen": _choose(rows, where)}, own_counts=own_counts)
+    rows.execute(COUNT_WORDS, {"chosen": _select_words(rows, where)}, own_counts=own_counts)
 
 
 def subtract_counts(rows: TableRows, where: str) -> None:
-    """Forgets the words of chunks before they are removed."""
-    chosen = {"chosen": _choose(rows, where)}
+    """Subtracts the words of chunks from the counts, before the chunks are removed. `where`: the condition
+    for the chunks."""
+    chosen = {"chosen": _select_words(rows, where)}
     rows.execute(
         "DELETE FROM {counts} AS counted USING ts_stat(:chosen) AS gone "
         "WHERE counted.word = gone.word AND counted.chunks <= gone.ndoc",
@@ -89,21 +91,21 @@ def subtract_counts(rows: TableRows, where: str) -> None:
     )
 
 
-def _choose(rows: TableRows, where: str) -> str:
+def _select_words(rows: TableRows, where: str) -> str:
     """Returns the statement that `ts_stat` runs. `where`: a condition without values of callers."""
     return "SELECT words FROM {words} WHERE ready AND ".format_map(rows.names) + where
 
 
 def count_words(rows: TableRows, words: Sequence[QueryWord]) -> Mapping[QueryWord, int]:
-    """Returns how many chunks that search finds have each word."""
+    """Returns for each word how many ready chunks contain it."""
     texts = {word: word.text[:LONGEST_WORD] for word in words}
     found = rows.execute(
         "SELECT word, chunks FROM {counts} WHERE word = ANY(:words)",
         {"words": [text for word, text in texts.items() if not word.is_prefix]},
     )
-    known = {row.word: row.chunks for row in found}
+    counts = {row.word: row.chunks for row in found}
     return {
-        word: _count_prefix(rows, text) if word.is_prefix else known.get(text, 0)
+        word: _count_prefix(rows, text) if word.is_prefix else counts.get(text, 0)
         for word, text in texts.items()
     }
 
@@ -122,7 +124,7 @@ def score_by_words(
     depth: int,
     documents: Sequence[int],
 ) -> dict[int, float]:
-    """Returns about the BM25 scores of the chunks that match best, by their ids, the best first."""
+    """Returns approximate BM25 scores of the best chunks, by id, the best first."""
     if not words:
         return {}
     found = rows.execute(
@@ -140,11 +142,11 @@ def score_by_words(
 
 
 def write_filter(documents: Sequence[int]) -> str:
-    """Returns the condition for chunks of these documents; nothing for all."""
+    """Returns the condition for chunks of these documents; empty for all documents."""
     return f"AND {write_choice('document', documents)}" if documents else ""
 
 
 def write_choice(column: str, numbers: Sequence[int]) -> str:
-    """Returns the condition that a column has one of these numbers. They are written into the statement, so
-    it is planned for them."""
+    """Returns the condition that a column has one of these numbers. The numbers are part of the statement, so
+    that PostgreSQL plans for them."""
     return f"{column} = ANY (ARRAY[{', '.join(map(str, numbers))}]::bigint[])"

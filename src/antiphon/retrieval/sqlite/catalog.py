@@ -1,12 +1,12 @@
-"""The files of all knowledge tables: which there are, which are open, and what each project keeps.
+"""The files of all knowledge tables: lists them, opens them, and counts what each project stores.
 
     <directory>/lock                        held by the one process that uses the directory
     <directory>/<project>/<random>.db       one table; its name is inside
-    <directory>/<project>/<random>.json     its settings again, to name the table where its file is damaged
+    <directory>/<project>/<random>.json     its settings, to name the table if its file is damaged
 
-A name of a table or project never is a part of a path: a table's file is named at random, and a project's
-folder by its digest. So a table is renamed by one write inside its file. A file with another ending is
-incomplete, left by a crash, and is removed when its project is opened.
+No path contains the name of a table. A table's file has a random name, and a project's folder has the
+project's digest in its name. So a table is renamed by one write inside its file. A file with another ending
+is incomplete: a crash left it. It is removed when its project is opened.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from antiphon.errors import (
     NotFound,
 )
 from antiphon.retrieval.base import LONGEST_NAME, IndexLimits, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.checks import add_usage, make_missing, require_room
+from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_room
 from antiphon.retrieval.sqlite.documents import delete_unready
 from antiphon.retrieval.sqlite.schema import (
     create_file,
@@ -46,26 +46,26 @@ from antiphon.retrieval.sqlite.table import ForeignFile, TableChange, TableFile
 from antiphon.retrieval.table_settings import decode_table, encode_table
 from antiphon.telemetry.logs import record
 
-ENDING = ".db"
+TABLE_ENDING = ".db"
 COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite appends to a file's name for its own files beside it."""
+"""Endings that SQLite appends to the name of a database file, for its own files."""
 
-NOTE = ".json"
+SETTINGS_ENDING = ".json"
 """The ending of the file with a table's settings."""
 
-PART = ".part"
+INCOMPLETE_ENDING = ".part"
 """The ending of an incomplete file."""
 
 LOCK = "lock"
 
 MOST_OPEN = 24
-"""Tables that stay open while nobody uses them. Each takes up to 15 descriptors."""
+"""The most tables that stay open without a user. Each uses up to 15 file descriptors."""
 
 SWEEP_PAUSE_S = 0.005
-"""Seconds between two steps of a sweep, in which writes go on."""
+"""Seconds between two steps of a sweep. Other writes run in this time."""
 
-EXACT_PART = 2
-"""One table's exact vectors take at most one in so many parts of the memory of all."""
+EXACT_DIVISOR = 2
+"""The exact vectors of one table use at most half of the memory for all tables' vectors."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,29 +74,29 @@ class TableEntry:
 
     path: Path
     info: TableInfo
-    """Its latest state; newer where the file is open."""
+    """The state when the file was read last. Call `refresh` while the file is open."""
     file: TableFile | None = None
     users: int = 0
-    is_gone: bool = False
-    is_swept_now: bool = False
+    is_deleted: bool = False
+    is_being_swept: bool = False
 
     @property
-    def note(self) -> Path:
-        """Where the settings are kept beside the file."""
-        return self.path.with_suffix(NOTE)
+    def settings_file(self) -> Path:
+        """The path of the copy of the settings."""
+        return self.path.with_suffix(SETTINGS_ENDING)
 
     def refresh(self) -> TableInfo:
-        """Returns the table as it is now."""
+        """Returns the current state of the table."""
         if (file := self.file) is not None:
             self.info = file.info
         return self.info
 
 
 class OpenTables:
-    """The open files. It closes those that were not used for longest."""
+    """The open tables of all projects. It closes the least recently used tables first."""
 
     def __init__(self, memory: int, most_open: int = MOST_OPEN) -> None:
-        """`memory`: bytes of vectors of all tables together."""
+        """`memory`: bytes for the vectors of all tables together."""
         self._memory = memory
         self._most_open = most_open
         self._lock = threading.Lock()
@@ -106,10 +106,10 @@ class OpenTables:
 
     @contextmanager
     def use(self, entry: TableEntry, project: str) -> Iterator[TableFile]:
-        """Keeps a table open for a call. Raises NotFound for one that was deleted meanwhile, and
+        """Keeps a table open for a call. Raises NotFound if the table was deleted meanwhile, and
         KnowledgeTableDamaged, which names the table."""
         try:
-            file = self._take(entry, project)
+            file = self._open_table(entry, project)
             try:
                 yield file
             finally:
@@ -117,16 +117,18 @@ class OpenTables:
         except KnowledgeTableDamaged:
             damage = describe_damage(entry)
             with self._lock:
-                self._close_unused(entry)  # the next call opens the file anew: it may be restored
+                self._close_unused(
+                    entry
+                )  # the next call opens the file again: an operator can have restored it
                 entry.info = replace(entry.refresh(), documents=0, chunks=0, bytes=0, damage=damage)
             raise KnowledgeTableDamaged(damage) from None
 
-    def _take(self, entry: TableEntry, project: str) -> TableFile:
+    def _open_table(self, entry: TableEntry, project: str) -> TableFile:
         with self._lock:
-            if entry.is_gone:
-                raise make_missing(entry.info.settings.name)
+            if entry.is_deleted:
+                raise build_missing_table_error(entry.info.settings.name)
             if entry.file is None:
-                entry.file = TableFile(entry.path, project, self._memory // EXACT_PART)
+                entry.file = TableFile(entry.path, project, self._memory // EXACT_DIVISOR)
                 entry.refresh()
             entry.users += 1
             self._open[entry] = project
@@ -140,25 +142,25 @@ class OpenTables:
             memory = sum(each.file.memory.bytes for each in self._open if each.file is not None)
             for each in unused:
                 is_over = len(self._open) > self._most_open or memory > self._memory
-                if each.is_gone or (is_over and each is not entry):
+                if each.is_deleted or (is_over and each is not entry):
                     memory -= self._close(each)
             file = entry.file
-            if file is not None and file.is_unswept and not (entry.is_swept_now or self._is_closing):
-                entry.is_swept_now = True
+            if file is not None and file.is_unswept and not (entry.is_being_swept or self._is_closing):
+                entry.is_being_swept = True
                 self._sweeper.submit(self._sweep, entry, self._open[entry])
 
     def _sweep(self, entry: TableEntry, project: str) -> None:
-        """Overwrites removed words of a table, in steps between which others write. What is left at the end
-        of the process is done at the next use of the table."""
+        """Overwrites removed words of a table, in steps. Other writes run between two steps. If the process
+        ends before, the next use of the table continues."""
         try:
             with suppress(AntiphonError), self.use(entry, project) as file:
                 while not self._is_closing and file.sweep():
                     time.sleep(SWEEP_PAUSE_S)
         finally:
-            entry.is_swept_now = False
+            entry.is_being_swept = False
 
     def _close(self, entry: TableEntry) -> int:
-        """Closes a table without users. Returns the bytes of vectors that it had."""
+        """Closes a table without users. Returns the bytes of its vectors in memory."""
         del self._open[entry]
         file = entry.file
         if file is None:
@@ -169,9 +171,9 @@ class OpenTables:
         return file.memory.bytes
 
     def retire(self, entry: TableEntry) -> None:
-        """Refuses any later use of a deleted table, and waits for its running write."""
+        """Prepares a table for deletion: waits for its running write, and refuses later calls."""
         with self._lock:
-            entry.is_gone = True
+            entry.is_deleted = True
             file = entry.file
         if file is not None:
             file.forbid_writes()
@@ -199,59 +201,59 @@ class ProjectTables:
         self._project = project
         self._limits = limits
         self._open = tables
-        self._names = threading.Lock()
+        self._names_lock = threading.Lock()
         """Held while a table is made, renamed or removed."""
-        self._counting = threading.Lock()
+        self._counting_lock = threading.Lock()
         self._pending: list[IndexUsage] = []
-        """What running writes will add."""
+        """What the running writes will add."""
         self._entries = dict(self._scan()) if folder.is_dir() else {}
 
     # --- files ----------------------------------------------------------------------------------------------
 
     def _scan(self) -> Iterator[tuple[str, TableEntry]]:
-        """Reads what each file of the folder says of itself, and removes incomplete ones. A file that cannot
-        be used becomes a table that can be listed and deleted."""
+        """Yields the names and tables of all files in the folder, and removes incomplete files. A file that
+        cannot be used becomes a damaged table, which can be listed and deleted."""
         for path in sorted(self._folder.iterdir()):
-            if path.suffix != ENDING and not _has_owner(path):
+            if path.suffix != TABLE_ENDING and not _has_owner(path):
                 path.unlink(missing_ok=True)
-        names, broken = set[str](), list[TableEntry]()
-        for path in sorted(self._folder.glob(f"*{ENDING}")):
+        names, damaged = set[str](), list[TableEntry]()
+        for path in sorted(self._folder.glob(f"*{TABLE_ENDING}")):
             if (entry := self._read_entry(path)) is None:
                 continue
             if entry.info.damage is not None:
-                broken.append(entry)
+                damaged.append(entry)
                 continue
             names.add(entry.info.settings.name)
             yield entry.info.settings.name, entry
-        for entry in broken:
+        for entry in damaged:
             settings = entry.info.settings
-            if settings.name in names:  # the file of an older time has the name of a newer table
+            if settings.name in names:  # the table was renamed, and a newer table has its old name
                 settings = replace(settings, name=f"{settings.name} ({entry.path.stem})"[-LONGEST_NAME:])
                 entry.info = replace(entry.info, settings=settings)
             names.add(settings.name)
             yield settings.name, entry
 
     def _read_entry(self, path: Path) -> TableEntry | None:
-        """Returns the table of a file, also of one that cannot be used; None for a file that is not of this
-        project."""
+        """Returns the table of a file, also if the file cannot be used. Returns None if the file belongs to
+        another project."""
         try:
             file = TableFile(path, self._project, 0)
         except AntiphonError as error:
             record("knowledge_file_unusable", logging.ERROR, file=path.name, problem=error.message)
-            return None if isinstance(error, ForeignFile) else _build_broken(path, error)
+            return None if isinstance(error, ForeignFile) else _build_damaged_entry(path, error)
         try:
             entry = TableEntry(path, file.info)
         finally:
             file.close()
-        _write_note(entry)
+        _write_settings_file(entry)
         return entry
 
-    def _new_part(self) -> Path:
-        """Returns the path of an incomplete file, which no file has. Makes the folder where it is missing."""
+    def _choose_incomplete_path(self) -> Path:
+        """Returns an unused path for an incomplete file. Makes the folder if it is missing."""
         if not self._folder.is_dir():
             self._folder.mkdir(mode=0o700)
             sync_directory(self._folder.parent)
-        return self._folder / f"{secrets.token_hex(8)}{PART}"
+        return self._folder / f"{secrets.token_hex(8)}{INCOMPLETE_ENDING}"
 
     # --- tables ---------------------------------------------------------------------------------------------
 
@@ -263,19 +265,19 @@ class ProjectTables:
 
     @contextmanager
     def write(self, table: str, now: int) -> Iterator[TableChange]:
-        """Runs one write of a table. Raises NotFound and KnowledgeLimitReached."""
+        """Runs one write in a table. Raises NotFound and KnowledgeLimitReached."""
         with self.use(table) as file, file.write(now, self.reserve) as change:
             yield change
 
     def _find(self, table: str) -> TableEntry:
         entry = self._entries.get(table)
         if entry is None:
-            raise make_missing(table)
+            raise build_missing_table_error(table)
         return entry
 
     def list_tables(self) -> tuple[TableInfo, ...]:
         """Returns all tables by name."""
-        entries = self._entries.copy()  # others may add and remove some meanwhile
+        entries = self._entries.copy()  # other threads can add and remove tables meanwhile
         return tuple(entries[name].refresh() for name in sorted(entries))
 
     def get(self, table: str) -> TableInfo:
@@ -289,19 +291,19 @@ class ProjectTables:
             with translate_errors(part):
                 create_file(part, self._project, settings, now)
 
-        with self._names:
+        with self._names_lock:
             self._require_free(settings.name)
             with self.reserve(IndexUsage(tables=1)):
                 return self._add_entry(self._make_file(make), settings, now)
 
     def _make_file(self, make: Callable[[Path], None]) -> Path:
-        """Makes a file, which gets its ending when it is complete and on the disk. Returns its path."""
+        """Makes a table's file and returns its path. The file gets its final name when it is complete."""
         with translate_errors(self._folder):
-            part = self._new_part()
+            part = self._choose_incomplete_path()
         try:
             make(part)
             with translate_errors(part):
-                path = part.with_suffix(ENDING)
+                path = part.with_suffix(TABLE_ENDING)
                 part.rename(path)
                 sync_directory(self._folder)
         except BaseException:
@@ -313,7 +315,7 @@ class ProjectTables:
         entry = TableEntry(path, TableInfo(settings, now, now, 0, 0, 0))
         with self._open.use(entry, self._project):
             info = entry.refresh()
-        _write_note(entry)
+        _write_settings_file(entry)
         self._entries[settings.name] = entry
         return info
 
@@ -325,14 +327,14 @@ class ProjectTables:
 
     def rename(self, table: str, new_name: str, now: int) -> TableInfo:
         """Raises NotFound and Conflict."""
-        with self._names:
+        with self._names_lock:
             entry = self._find(table)
             if new_name != table:
                 self._require_free(new_name)
             with self._open.use(entry, self._project) as file:
                 file.rename(replace(file.settings, name=new_name), now)
                 entry.refresh()
-            _write_note(entry)
+            _write_settings_file(entry)
             self._entries[new_name] = self._entries.pop(table)
             return entry.info
 
@@ -340,14 +342,14 @@ class ProjectTables:
         """Copies a table with its ready documents. Raises NotFound, Conflict and KnowledgeLimitReached."""
         if not with_documents:
             return self.create(replace(self.get(table).settings, name=new_name), now)
-        with self._names, self.use(table) as file:
+        with self._names_lock, self.use(table) as file:
             self._require_free(new_name)
             counts, settings = file.counts, replace(file.settings, name=new_name)
             with self.reserve(IndexUsage(1, counts.documents, counts.chunks, counts.bytes)):
                 return self._add_entry(self._copy(file, settings, now), settings, now)
 
     def _copy(self, file: TableFile, settings: TableSettings, now: int) -> Path:
-        """Copies a file without what is not ready, and returns the copy's path."""
+        """Copies the ready documents of a table into a new file, and returns its path."""
 
         def prepare(connection: sqlite3.Connection) -> None:
             delete_unready(connection)
@@ -357,7 +359,7 @@ class ProjectTables:
 
     def delete(self, table: str) -> None:
         """Raises NotFound."""
-        with self._names:
+        with self._names_lock:
             entry = self._find(table)
             self._open.retire(entry)
             with translate_errors(entry.path):
@@ -371,17 +373,17 @@ class ProjectTables:
         for name in names:
             with suppress(NotFound):  # another call removed it
                 self.delete(name)
-        with self._names, translate_errors(self._folder):
+        with self._names_lock, translate_errors(self._folder):
             if self._folder.is_dir() and not self._entries:
                 for path in self._folder.iterdir():
                     path.unlink(missing_ok=True)
                 self._folder.rmdir()
         return len(names)
 
-    # --- what the project keeps -----------------------------------------------------------------------------
+    # --- usage -------------------------------------------------------------------------------------------
 
     def count_usage(self) -> IndexUsage:
-        """Returns what the project keeps."""
+        """Returns how much the project stores."""
         infos = self.list_tables()
         return IndexUsage(
             len(infos),
@@ -392,14 +394,14 @@ class ProjectTables:
 
     @contextmanager
     def reserve(self, more: IndexUsage) -> Iterator[None]:
-        """Keeps room for a write until it is done. Raises KnowledgeLimitReached."""
-        with self._counting:
+        """Reserves room for a write until the write has ended. Raises KnowledgeLimitReached."""
+        with self._counting_lock:
             require_room(self._limits, add_usage(self.count_usage(), *self._pending, more))
             self._pending.append(more)
         try:
             yield
         finally:
-            with self._counting:
+            with self._counting_lock:
                 self._pending.remove(more)
 
 
@@ -407,8 +409,8 @@ class TableCatalog:
     """All projects of one directory. One process at a time uses it."""
 
     def __init__(self, directory: Path, limits: IndexLimits, memory: int) -> None:
-        """Takes the directory. Raises KnowledgeUnavailable where another process has it, or where it cannot
-        be used."""
+        """Locks the directory. Raises KnowledgeUnavailable if another process uses it, or if it cannot be
+        used."""
         require_full_text_index()
         self._directory = directory
         self._limits = limits
@@ -417,15 +419,15 @@ class TableCatalog:
         self._lock = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._held = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock_descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as problem:
             raise KnowledgeUnavailable(
                 f"the directory {directory} of the knowledge tables cannot be used: {problem.strerror}"
             ) from None
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._held)
+            os.close(self._lock_descriptor)
             raise KnowledgeUnavailable(
                 f"another server uses the knowledge tables in {directory}: stop it, or set another directory"
             ) from None
@@ -439,56 +441,58 @@ class TableCatalog:
             return self._projects[project]
 
     def close(self) -> None:
-        """Closes all files, and leaves the directory to other processes."""
+        """Closes all files, and unlocks the directory."""
         self._open.close()
-        os.close(self._held)
+        os.close(self._lock_descriptor)
 
 
 def name_folder(project: str) -> str:
-    """Returns the name of a project's folder: readable, and different for each project on any file system."""
+    """Returns the name of a project's folder. It is readable, and unique also if the file system ignores
+    case."""
     readable = re.sub("[^a-z0-9]+", "-", project.lower())[:40].strip("-")
     return f"{readable}-{sha256(project.encode()).hexdigest()[:16]}".lstrip("-")
 
 
 def remove_file(path: Path) -> None:
-    """Removes a table's file, and then what is beside it."""
+    """Removes a table's file, and then the files that belong to it."""
     path.unlink(missing_ok=True)
-    path.with_suffix(NOTE).unlink(missing_ok=True)
+    path.with_suffix(SETTINGS_ENDING).unlink(missing_ok=True)
     for ending in COMPANIONS:
-        _companion(path, ending).unlink(missing_ok=True)
+        _name_companion(path, ending).unlink(missing_ok=True)
 
 
-def _companion(path: Path, ending: str) -> Path:
+def _name_companion(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
 def _has_owner(path: Path) -> bool:
-    """Whether a file belongs to a table's file that is there."""
-    if path.suffix == NOTE:
-        return path.with_suffix(ENDING).exists()
-    return any(
-        path.name.endswith(ENDING + ending) and path.with_name(path.name.removesuffix(ending)).exists()
-        for ending in COMPANIONS
-    )
+    """Whether a file belongs to a table whose file exists."""
+    if path.suffix == SETTINGS_ENDING:
+        return path.with_suffix(TABLE_ENDING).exists()
+    for ending in COMPANIONS:
+        if path.name.endswith(TABLE_ENDING + ending):
+            return path.with_name(path.name.removesuffix(ending)).exists()
+    return False
 
 
-def _write_note(entry: TableEntry) -> None:
-    """Keeps a table's settings beside its file, unless they are there. Only a damaged table needs them, so a
-    failure is no error."""
+def _write_settings_file(entry: TableEntry) -> None:
+    """Writes a copy of a table's settings beside its file, unless it is there already. Only a damaged table
+    needs the copy, so a failure is ignored."""
     text = encode_table(entry.info.settings)
-    part = entry.path.with_suffix(f".{secrets.token_hex(4)}{PART}")
+    part = entry.path.with_suffix(f".{secrets.token_hex(4)}{INCOMPLETE_ENDING}")
     with suppress(OSError):
-        if entry.note.exists() and entry.note.read_text("utf-8") == text:
+        if entry.settings_file.exists() and entry.settings_file.read_text("utf-8") == text:
             return
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
-        part.rename(entry.note)
+        part.rename(entry.settings_file)
 
 
-def _build_broken(path: Path, error: AntiphonError) -> TableEntry:
-    """Returns the table of a file that cannot be used, by the settings beside it or by the file's name."""
+def _build_damaged_entry(path: Path, error: AntiphonError) -> TableEntry:
+    """Returns the table of a file that cannot be used. The settings come from their copy, or else from the
+    file's name."""
     try:
-        settings = decode_table(path.with_suffix(NOTE).read_text("utf-8"))
+        settings = decode_table(path.with_suffix(SETTINGS_ENDING).read_text("utf-8"))
     except (OSError, KeyError, TypeError, ValueError):
         settings = TableSettings(path.stem)
     changed_at = int(path.stat().st_mtime * 1000)
@@ -499,6 +503,6 @@ def _build_broken(path: Path, error: AntiphonError) -> TableEntry:
 
 
 def describe_damage(entry: TableEntry) -> str:
-    """Returns what is wrong with a damaged table, and the remedy."""
+    """Returns the message for a damaged table, with the remedy."""
     name, file = entry.info.settings.name[:80], entry.path.name
     return f"the knowledge table {name!r} is damaged: delete it, or restore its file {file} from a copy"

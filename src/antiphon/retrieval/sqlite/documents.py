@@ -1,4 +1,4 @@
-"""Documents of one table, from their first batch to their removal."""
+"""Adds, finishes, reads and removes the documents of one table."""
 
 import json
 import sqlite3
@@ -24,21 +24,21 @@ updated_at FROM document
 """
 
 LONGEST_ERROR = 1000
-"""Characters of an error, and of a warning, that are kept."""
+"""The most characters of a stored error or warning."""
 
 MOST_WARNINGS = 100
-"""Warnings of a document that are kept."""
+"""The most stored warnings of a document."""
 
 
 def begin_document(change: TableChange, document: DocumentInput, id_: str) -> DocumentInfo:
-    """Adds a document, or begins a failed one again. Returns the existing one of the same digest. `id_`: for
-    a new one."""
+    """Adds a document, or begins a failed document again. If a document with the same digest exists, returns
+    that document. `id_`: for a new document."""
     found = change.connection.execute(
         "SELECT id, state FROM document WHERE digest = ? AND number != ?", (document.digest, LOOSE)
     ).fetchone()
     if found is not None and found[1] != DocumentState.FAILED:
         return get_document(change.connection, found[0])
-    if found is not None:  # its new number is later than that of any document in between
+    if found is not None:  # it gets a new number, so that it is the latest document again
         id_ = found[0]
         change.connection.execute("DELETE FROM document WHERE id = ?", (id_,))
     else:
@@ -62,17 +62,18 @@ def begin_document(change: TableChange, document: DocumentInput, id_: str) -> Do
 def put_chunks(
     change: TableChange, document: str, batch: int, chunks: Sequence[ChunkInput], progress: int | None
 ) -> DocumentInfo:
-    """Adds a batch to an INDEXING document, unless it is kept already. Raises Conflict for a FAILED one."""
+    """Adds a batch to an INDEXING document, unless the batch is stored already. Raises Conflict for a FAILED
+    document."""
     number, state = find_document(change.connection, document)
     if state is DocumentState.FAILED:
         raise Conflict(
             "this document has failed, and takes no chunks: begin it again, with the same digest",
             param="document",
         )
-    kept = change.connection.execute(
+    stored_batch = change.connection.execute(
         "SELECT 1 FROM batch WHERE document = ? AND number = ?", (number, batch)
     ).fetchone()
-    if state is DocumentState.INDEXING and kept is None:
+    if state is DocumentState.INDEXING and stored_batch is None:
         change.connection.execute("INSERT INTO batch VALUES (?, ?)", (number, batch))
         insert_chunks(change, number, prepare_chunks(change.settings, chunks))
         change.connection.execute(
@@ -82,7 +83,7 @@ def put_chunks(
 
 
 def finish_document(change: TableChange, document: str, warnings: Sequence[str]) -> DocumentInfo:
-    """Lets search find a document, and removes earlier ones of its name."""
+    """Makes a document READY, so that search finds it. Removes earlier documents with the same name."""
     number, state = find_document(change.connection, document)
     if state is DocumentState.FAILED:
         raise Conflict("this document has failed: begin it again, with the same digest", param="document")
@@ -93,10 +94,10 @@ def finish_document(change: TableChange, document: str, warnings: Sequence[str])
             (number, LOOSE),
         ).fetchall():
             _remove(change, older)
-        kept = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
+        stored_warnings = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
         change.connection.execute(
             "UPDATE document SET state = ?, progress = 100, warnings = ?, updated_at = ? WHERE number = ?",
-            (DocumentState.READY, kept, change.now, number),
+            (DocumentState.READY, stored_warnings, change.now, number),
         )
         change.connection.execute("DELETE FROM batch WHERE document = ?", (number,))
         change.index_words("document = ?", number)
@@ -105,7 +106,7 @@ def finish_document(change: TableChange, document: str, warnings: Sequence[str])
 
 
 def fail_document(change: TableChange, document: str, error: str) -> DocumentInfo:
-    """Keeps why an INDEXING document failed, and removes its chunks."""
+    """Makes an INDEXING document FAILED: stores the error, and removes the chunks."""
     number, state = find_document(change.connection, document)
     if state is DocumentState.INDEXING:
         delete_all_chunks(change, number)
@@ -140,7 +141,7 @@ def delete_document(change: TableChange, document: str) -> None:
 
 
 def delete_unready(connection: sqlite3.Connection) -> None:
-    """Removes what search does not find, from the copy of a table."""
+    """Removes all documents that are not ready, from the copy of a table."""
     for table in ("vector", "chunk", "batch", "document"):
         key = "number" if table == "document" else "document"
         connection.execute(
@@ -160,7 +161,7 @@ def find_document(connection: sqlite3.Connection, document: str) -> tuple[int, D
 
 
 def find_numbers(connection: sqlite3.Connection, documents: Sequence[str]) -> list[int]:
-    """Returns the numbers of the ready documents among these."""
+    """Returns the numbers of the documents with these ids, if they are ready."""
     rows = connection.execute(
         "SELECT number FROM document WHERE id IN (SELECT value FROM json_each(?)) AND state = ? "
         "AND number != ?",
@@ -177,7 +178,7 @@ def _remove(change: TableChange, number: int) -> None:
 
 
 def _build_document(connection: sqlite3.Connection, row: sqlite3.Row) -> DocumentInfo:
-    """Makes a document of a row of DOCUMENT."""
+    """Builds a document from a row of DOCUMENT."""
     batches = connection.execute(
         "SELECT number FROM batch WHERE document = ? ORDER BY number", (row["number"],)
     )

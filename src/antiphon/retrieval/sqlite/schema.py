@@ -1,4 +1,4 @@
-"""The file of one knowledge table: how it is opened, its tables, and what its failures mean to a caller."""
+"""The SQLite file of one knowledge table: its schema, its connections and transactions, and its errors."""
 
 import errno
 import logging
@@ -18,22 +18,23 @@ VERSION = 1
 """The version of the tables in a file (`user_version`)."""
 
 APPLICATION = 0x416E744B
-"""The number by which a file says that it is a knowledge table (`application_id`)."""
+"""The number that marks a file as a knowledge table (`application_id`)."""
 
 BUSY_S = 10.0
-"""Seconds that a connection waits for another one's lock."""
+"""Seconds that a connection waits for the lock of another connection."""
 
 CACHE_KIB = 8 * 1024
-"""KiB of pages that a connection keeps."""
+"""KiB of pages that a connection caches."""
 
 LARGEST_LOG = 16 * 1024 * 1024
 """Bytes to which the write-ahead log shrinks after a large transaction."""
 
 UNSWEPT = "unswept"
-"""The mark that is 1 while the file may have words of removed chunks."""
+"""The row of `mark` whose value is 1 while the file can contain words of removed chunks."""
 
 LOOSE = 0
-"""The number of the document of chunks that belong to none. It has no id, and no list shows it."""
+"""The number of the hidden document for chunks that belong to no document. It has no id, and no list shows
+it."""
 
 TABLES = """
 CREATE TABLE mark (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -77,13 +78,14 @@ CREATE VIRTUAL TABLE words USING fts5 (title, body, doc, tokenize = "unicode61 r
 CREATE VIRTUAL TABLE word_count USING fts5vocab (words, 'row');
 INSERT INTO words (words, rank) VALUES ('rank', 'bm25(1.0, 1.0, 0.0)');
 """
-"""`document.stored` and `chunk.stored` are bytes of texts and vectors. A chunk's `position` is its id for
-callers: a changed chunk gets a new `id`, since a vector is never changed in place. `words.rowid` and
-`vector.id` are `chunk.id`; `words.doc` names the document. Only chunks of ready documents are in `words`."""
+"""`document.stored` and `chunk.stored` are the bytes of texts and vectors. For callers, the id of a chunk is
+its `position`. A changed chunk gets a new `id`, because vectors in memory are never changed in place.
+`words.rowid` and `vector.id` are `chunk.id`; `words.doc` names the document. Only chunks of ready documents
+are in `words`."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Opens a file, which must exist. Transactions are begun by hand."""
+    """Opens an existing file. The connection begins no transaction by itself."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
@@ -97,7 +99,9 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA secure_delete = ON")  # removed rows are overwritten; for words see `sweep`
+        connection.execute(
+            "PRAGMA secure_delete = ON"
+        )  # overwrites removed rows; `TableFile.sweep` overwrites removed words
     except BaseException:
         connection.close()
         raise
@@ -105,7 +109,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def require_full_text_index() -> None:
-    """Raises KnowledgeUnavailable where this Python's SQLite cannot search."""
+    """Raises KnowledgeUnavailable if this Python's SQLite cannot search."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.execute("CREATE VIRTUAL TABLE words USING fts5 (body)")
@@ -141,6 +145,11 @@ def create_file(path: Path, project: str, settings: TableSettings, now: int) -> 
         connection.close()
 
 
+def name_document(number: int) -> str:
+    """Returns the word in `words.doc` for the chunks of a document."""
+    return f"d{number}"
+
+
 def read_version(connection: sqlite3.Connection) -> int:
     """Returns the version of a file's tables; 0 for a file without tables."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -148,12 +157,12 @@ def read_version(connection: sqlite3.Connection) -> int:
 
 
 def read_marks(connection: sqlite3.Connection) -> dict[str, str]:
-    """Returns the values that a file keeps once."""
+    """Returns all rows of `mark`: values that a file has once, by name."""
     return dict(connection.execute("SELECT name, value FROM mark"))
 
 
 def read_revision(connection: sqlite3.Connection) -> int:
-    """Returns the number of the last change of what search finds."""
+    """Returns the number of the last change that affects search by vector."""
     return int(connection.execute("SELECT value FROM mark WHERE name = 'revision'").fetchone()[0])
 
 
@@ -163,20 +172,21 @@ def write_marks(connection: sqlite3.Connection, **marks: str) -> None:
 
 @contextmanager
 def begin_write(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Runs a transaction that writes. It is committed and on the disk at the end, or undone."""
+    """Runs a transaction that writes. At the end, it is committed and on the disk. After an error, it is
+    undone."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # SQLite has undone it already where the disk was full
+        with suppress(sqlite3.Error):  # if the disk is full, SQLite has undone it already
             connection.execute("ROLLBACK")
         raise
 
 
 @contextmanager
 def begin_read(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Runs statements that all see one moment."""
+    """Runs statements that all see the same state of the table."""
     connection.execute("BEGIN")
     try:
         yield connection
@@ -186,11 +196,11 @@ def begin_read(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Turns failures of the file into errors for callers. The log names the file; the errors do not."""
+    """Translates errors of SQLite and of the file system for callers. Only the log names the file."""
     try:
         yield
     except (sqlite3.Error, OSError) as problem:
-        error = _name_failure(problem)
+        error = _build_error(problem)
         record("knowledge_failure", logging.ERROR, file=path.name, problem=describe_failure(problem))
         raise error from None
 
@@ -200,11 +210,11 @@ def describe_failure(problem: sqlite3.Error | OSError) -> str:
     return getattr(problem, "sqlite_errorname", None) or type(problem).__name__
 
 
-def _name_failure(problem: sqlite3.Error | OSError) -> AntiphonError:
+def _build_error(problem: sqlite3.Error | OSError) -> AntiphonError:
     """Returns the error for callers."""
     code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
-    full = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if full or code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+    is_full = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if is_full or code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return KnowledgeUnavailable(
             "the disk of the knowledge tables is full or fails, and nothing was changed: make room on it, "
             "then try again"
@@ -217,7 +227,7 @@ def _name_failure(problem: sqlite3.Error | OSError) -> AntiphonError:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes sure that the names in a directory survive a power failure."""
+    """Syncs a directory, so that its entries survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Search in one table: by words, by vector, or by both, fused."""
+"""Searches one table: by words, by vector, or by both, with fused rankings."""
 
 import json
 import sqlite3
@@ -9,26 +9,24 @@ from functools import partial
 import numpy as np
 
 from antiphon.retrieval.base import SearchHit, SearchQuery, TextChunk
-from antiphon.retrieval.fusion import FusedRank, fuse
 from antiphon.retrieval.halves import Floats, decode_halves, prepare_vector, read_halves
+from antiphon.retrieval.ranking import FusedRank, choose_words, find_least_score, fuse
 from antiphon.retrieval.sqlite.chunks import find_chunks
 from antiphon.retrieval.sqlite.documents import find_numbers
-from antiphon.retrieval.sqlite.match import build_match, write_word
-from antiphon.retrieval.sqlite.schema import read_revision
+from antiphon.retrieval.sqlite.schema import name_document, read_revision
 from antiphon.retrieval.sqlite.table import TableFile
 from antiphon.retrieval.sqlite.vectors import Nearest, score_candidates
-from antiphon.retrieval.word_choice import choose_words, find_least_score
 from antiphon.retrieval.words import QueryWord, list_words
 
 STALE_SHARE = 10
-"""The chunks with a word are counted again when the table has grown or shrunk by one in so many."""
+"""The chunks with a word are counted again after the table has grown or shrunk by a tenth."""
 
 MOST_COUNTED_WORDS = 50_000
-"""Words whose counts a table remembers."""
+"""The most words whose counts are cached for a table."""
 
 ATTEMPTS = 20
 ATTEMPT_PAUSE_S = 0.005
-"""Attempts, and seconds between them, for a search during which a write is applied."""
+"""Attempts of a search, and seconds between them, if writes change the vectors during the search."""
 
 
 def search(table: TableFile, query: SearchQuery) -> tuple[SearchHit, ...]:
@@ -46,8 +44,8 @@ def search(table: TableFile, query: SearchQuery) -> tuple[SearchHit, ...]:
 def _search_once(
     table: TableFile, query: SearchQuery, vector: Floats | None, *, is_last: bool
 ) -> tuple[SearchHit, ...] | None:
-    """Searches one moment of the table. Returns None where the vectors in memory were of another moment; the
-    last attempt takes them as they are."""
+    """Searches one state of the table. Returns None if the vectors in memory belong to another state. The
+    last attempt uses them nevertheless."""
     depth = max(query.k, query.depth)
     with table.read() as connection:
         revision = read_revision(connection)
@@ -61,15 +59,16 @@ def _search_once(
         words = choose_words(list_words(query.words or ""), chunks, count)
         scores = score_by_words(connection, words, depth, numbers)
         if nearest is not None:
-            least = find_least_score(words, chunks, count)
-            scores = {id_: score for id_, score in scores.items() if score >= least}
+            least_score = find_least_score(words, chunks, count)
+            scores = {id_: score for id_, score in scores.items() if score >= least_score}
         return _fuse_hits(connection, list(scores), nearest, query.k)
 
 
 def _find_nearest(
     table: TableFile, connection: sqlite3.Connection, vector: Floats, depth: int, numbers: Sequence[int]
 ) -> Nearest | None:
-    """Returns the nearest chunks; None where the memory has those of another moment."""
+    """Returns the nearest chunks. Returns None if the vectors in memory belong to another state of the
+    table."""
     rows = table.memory.get(connection, read_revision(connection))
     if rows is None:
         return None
@@ -96,11 +95,27 @@ def score_by_words(
     return dict(rows.fetchall())
 
 
+def build_match(words: Sequence[QueryWord], documents: Sequence[int]) -> str:
+    """Returns the MATCH expression for chunks with any of the words. `documents`: numbers of the documents to
+    search; empty for all."""
+    match = f"{{title body}} : ({' OR '.join(write_word(word) for word in words)})"
+    if not documents:
+        return match
+    within = " OR ".join(f'"{name_document(number)}"' for number in documents)
+    return f"{match} AND doc : ({within})"
+
+
+def write_word(word: QueryWord) -> str:
+    """Returns a word in the syntax of MATCH."""
+    return f'"{word.text}"*' if word.is_prefix else f'"{word.text}"'
+
+
 def count_word(table: TableFile, connection: sqlite3.Connection, word: QueryWord) -> int:
-    """Returns about how many chunks have a word."""
-    chunks, known = table.counts.chunks, table.word_counts.get(write_word(word))
-    if known is not None and abs(known[1] - chunks) * STALE_SHARE <= chunks:
-        return known[0]
+    """Returns approximately how many chunks contain a word."""
+    chunks = table.counts.chunks
+    cached_count, cached_chunks = table.word_counts.get(write_word(word), (None, 0))
+    if cached_count is not None and abs(cached_chunks - chunks) * STALE_SHARE <= chunks:
+        return cached_count
     if len(table.word_counts) > MOST_COUNTED_WORDS:
         table.word_counts.clear()
     count = _read_count(connection, word)
@@ -120,7 +135,7 @@ def _read_count(connection: sqlite3.Connection, word: QueryWord) -> int:
 def _fuse_hits(
     connection: sqlite3.Connection, words: Sequence[int], nearest: Nearest | None, most: int
 ) -> tuple[SearchHit, ...]:
-    """Fuses the rankings, and reads the chunks."""
+    """Fuses the rankings, and reads the best chunks."""
     if nearest is None or nearest.similarities is None:
         similarities: dict[int, float] = {}
     else:

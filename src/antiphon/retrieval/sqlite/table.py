@@ -1,4 +1,4 @@
-"""One open knowledge table: its connections, its writes one after the other, and its vectors in memory."""
+"""One open knowledge table: its connections, its writes, and its vectors in memory."""
 
 import math
 import sqlite3
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from antiphon.errors import KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.sqlite.match import name_document
 from antiphon.retrieval.sqlite.schema import (
     APPLICATION,
     BUSY_S,
@@ -19,6 +18,7 @@ from antiphon.retrieval.sqlite.schema import (
     begin_read,
     begin_write,
     connect,
+    name_document,
     read_marks,
     read_revision,
     read_version,
@@ -30,14 +30,14 @@ from antiphon.retrieval.table_settings import decode_table, encode_table
 from antiphon.retrieval.words import SEGMENTATION, segment
 
 Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
-"""Keeps room in the project while the context lasts. Raises KnowledgeLimitReached."""
+"""Reserves room in the project until the context ends. Raises KnowledgeLimitReached."""
 
 EXACT_ROWS = 20_000
-"""Most vectors of a table whose search is exact. Of 384 dimensions these are 31 MB, 1 to 2 ms. Each search of
-100,000 would read 154 MB: 13 ms, and 40 where several share the memory's bandwidth."""
+"""The most vectors of a table with exact search. With 384 dimensions they take 31 MB, and a search takes 1 to
+2 ms. With 100,000 vectors, each search would read 154 MB in 13 ms, or in 40 ms beside other searches."""
 
 HALVES_ROWS = 200_000
-"""Most vectors of a table whose candidates are scored in memory."""
+"""The most vectors of a table that keeps them in memory in half precision, to score candidates."""
 
 LOAD_BLOCK = 4096
 """Vectors that are read at a time."""
@@ -51,7 +51,7 @@ SELECT vector.id, vector.document, value FROM chunk JOIN vector USING (id) WHERE
 
 
 SWEEP_PAGES = 500
-"""Pages of the full-text index that one step of a sweep writes. A step takes some milliseconds."""
+"""How many pages of the full-text index one step of a sweep writes. A step takes a few milliseconds."""
 
 SWEEP_WAIT_MS = 200
 """Milliseconds that the end of a sweep waits for readers before it tries again."""
@@ -62,12 +62,12 @@ class TableGone(NotFound):
 
 
 class ForeignFile(KnowledgeUnavailable):
-    """A file that is in the folder of a project and is not this project's."""
+    """A file in the folder of a project that belongs to another project."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """What a table contains, in the units of TableInfo."""
+    """The amount of a table's content, in the units of TableInfo."""
 
     documents: int = 0
     chunks: int = 0
@@ -76,27 +76,28 @@ class TableCounts:
 
 @dataclass(slots=True)
 class TableChange:
-    """One write, and what it means for the vectors in memory."""
+    """One write, with its changes for the vectors in memory."""
 
     connection: sqlite3.Connection
     settings: TableSettings
     now: int
     """Unix milliseconds."""
     take_room: Callable[[IndexUsage], None]
-    """Keeps room in the project for what this write adds. Raises KnowledgeLimitReached."""
+    """Reserves room in the project for the additions of this write. Raises KnowledgeLimitReached."""
     new_documents: list[int] = field(default_factory=list)
-    """Numbers of documents all of whose chunks search finds from now on."""
+    """Numbers of the documents that become ready."""
     new_vectors: list[VectorRow] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
-    """Ids of chunks that are gone."""
+    """Ids of the removed chunks."""
 
     @property
     def affects_vectors(self) -> bool:
-        """Whether search by vector finds something else than before."""
+        """Whether the write changes the results of search by vector."""
         return bool(self.new_documents or self.new_vectors or self.removed)
 
     def index_words(self, where: str, value: int) -> None:
-        """Adds the chunks that a condition chooses to the full-text index."""
+        """Adds chunks to the full-text index. `where`: the condition for the chunks, with `value` for its
+        `?`."""
         self.connection.execute(
             "INSERT INTO words (rowid, title, body, doc) "  # noqa: S608 - conditions are this package's own
             f"SELECT id, segment(title), segment(text), name_document(document) FROM chunk WHERE {where}",
@@ -105,14 +106,14 @@ class TableChange:
 
 
 class VectorMemory:
-    """The vectors of a table in memory, from the first search by vector on.
+    """The vectors of a table in memory. The first search by vector loads them.
 
-    They belong to one revision of the file. A write is committed first, and then waits in `publish` until it
-    is applied here. So the memory is never behind by more than one write, also while it is loaded.
+    They belong to one revision of the file. A write first commits, and then waits in `publish` until it is
+    applied here. So the memory is at most one write behind the file.
     """
 
     def __init__(self, dimensions: int, most_bytes: int) -> None:
-        """`most_bytes`: memory for vectors that are more than codes."""
+        """`most_bytes`: memory for vectors in single or half precision."""
         self._dimensions = dimensions
         self._exact_rows = min(EXACT_ROWS, most_bytes // (4 * max(1, dimensions)))
         self._halves_rows = min(HALVES_ROWS, most_bytes // (2 * max(1, dimensions)))
@@ -126,13 +127,13 @@ class VectorMemory:
         return 0 if (rows := self._rows) is None else rows.bytes
 
     def is_current(self, revision: int) -> bool:
-        """Whether the rows are still those of a revision."""
+        """Whether the memory has this revision."""
         with self._lock:
             return self._revision == revision
 
     def get(self, connection: sqlite3.Connection, revision: int) -> VectorRows | None:
-        """Returns the vectors of the revision that the connection reads; loads them if no write was applied
-        since. None: the memory has another revision, so the caller begins anew."""
+        """Returns the vectors of a revision, which must be the revision that the connection reads. Loads them
+        if necessary. Returns None if the memory has another revision; then the caller must begin again."""
         with self._lock:
             if self._rows is None and self._revision <= revision:
                 self._rows, self._revision = self._read(connection), revision
@@ -147,28 +148,28 @@ class VectorMemory:
         return rows
 
     def _make_rows(self, count: int) -> VectorRows:
-        """Returns the kind of vectors for so many rows."""
+        """Returns empty vectors of the kind that is suitable for `count` rows."""
         if count <= self._exact_rows:
             return ExactVectors(self._dimensions)
         return CodedVectors(self._dimensions, keeps_halves=count <= self._halves_rows)
 
     def _find_capacity(self, rows: VectorRows) -> float:
-        """Returns how many rows this kind of vectors may have."""
+        """Returns the most rows for this kind of vectors."""
         if isinstance(rows, ExactVectors):
             return self._exact_rows
         return self._halves_rows if rows.keeps_halves else math.inf
 
     def publish(self, change: TableChange, revision: int) -> None:
-        """Applies a write that is committed. The thread that wrote calls it before it writes again."""
+        """Applies a committed write. The thread that wrote calls it before the next write."""
         with self._lock:
             if self._revision >= revision:
-                return  # a search has loaded it
+                return  # a search has loaded this revision or a later one
             rows, self._rows, self._revision = self._rows, None, revision
             if rows is not None:
                 self._rows = self._apply(rows, change)
 
     def _apply(self, rows: VectorRows, change: TableChange) -> VectorRows | None:
-        """Returns the rows after a write; None where a search must read all again."""
+        """Returns the rows after a write. Returns None if the next search must load all rows again."""
         rows.remove(change.removed)
         for number in change.new_documents:
             for block in read_blocks(change.connection, DOCUMENT_VECTORS, number):
@@ -181,14 +182,14 @@ class VectorMemory:
 def read_blocks(
     connection: sqlite3.Connection, statement: str, value: int | str
 ) -> Iterator[Sequence[VectorRow]]:
-    """Yields vectors, some at a time."""
+    """Yields the vectors that a statement selects, in blocks. `value`: for its `?`."""
     cursor = connection.execute(statement, (value,))
     while block := cursor.fetchmany(LOAD_BLOCK):
         yield [VectorRow(*row) for row in block]
 
 
 class TableFile:
-    """One open table. Any thread may call it. Writes follow one another, reads run beside them."""
+    """One open table. Any thread may call it. One write runs at a time, and reads run beside it."""
 
     def __init__(self, path: Path, project: str, memory: int) -> None:
         """`memory`: bytes for exact vectors. Raises KnowledgeTableDamaged, KnowledgeUnavailable for a file of
@@ -197,7 +198,7 @@ class TableFile:
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._writing = threading.Lock()
-        self._is_gone = False
+        self._is_deleted = False
         self._is_sweeping = False
         with translate_errors(path):
             self._writer = self._open_writer()
@@ -213,10 +214,10 @@ class TableFile:
                 self._writer.close()
                 raise
         self.is_unswept = marks.get(UNSWEPT) != "0"
-        """Whether the file may have words of removed chunks."""
+        """Whether the file can contain words of removed chunks."""
         self.memory = VectorMemory(self.settings.dimensions, memory)
         self.word_counts: dict[str, tuple[int, int]] = {}
-        """How many chunks have a word, by term, with the table's chunks when that was counted."""
+        """By term: how many chunks have the word, and how many chunks the table had then."""
         if marks.get("segmentation") != str(SEGMENTATION):
             self._rebuild_words()
 
@@ -235,7 +236,8 @@ class TableFile:
         return writer
 
     def _require_marks(self, project: str) -> dict[str, str]:
-        """Returns the file's marks. Raises KnowledgeUnavailable for a file that is not this project's."""
+        """Returns the file's marks. Raises KnowledgeTableDamaged, KnowledgeUnavailable for a later version,
+        and ForeignFile."""
         version = read_version(self._writer)
         if version > VERSION:
             raise KnowledgeUnavailable(
@@ -251,7 +253,7 @@ class TableFile:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Runs statements that all see one moment."""
+        """Runs statements that all see the same state of the table."""
         with translate_errors(self.path):
             connection = self._take_reader()
             try:
@@ -277,10 +279,10 @@ class TableFile:
 
     @contextmanager
     def write(self, now: int, reserve: Reserve) -> Iterator[TableChange]:
-        """Runs one write, which is on the disk at the end, or undone. `now`: Unix milliseconds. Raises
-        TableGone where the table was deleted."""
+        """Runs one write. At the end, it is on the disk. After an error, it is undone. `now`: Unix
+        milliseconds. Raises TableGone if the table was deleted."""
         with self._writing, translate_errors(self.path), ExitStack() as rooms:
-            if self._is_gone:
+            if self._is_deleted:
                 raise TableGone("this knowledge table was deleted", param="table")
             change = TableChange(
                 self._writer, self.settings, now, lambda more: rooms.enter_context(reserve(more))
@@ -298,25 +300,31 @@ class TableFile:
             self.memory.publish(change, revision)
 
     def sweep(self) -> bool:
-        """Overwrites a part of the removed words in the file. The full-text index only marks them as removed
-        until it merges its parts; the write-ahead log keeps whole pages. Returns whether there is more to do.
+        """Overwrites some of the removed words in the file. Returns whether more are left.
+
+        The full-text index only marks words as removed until it merges its parts. The write-ahead log keeps
+        old pages.
         """
         with self._writing, translate_errors(self.path):
-            if self._is_gone or not self.is_unswept:
+            if self._is_deleted or not self.is_unswept:
                 return False
-            pages = SWEEP_PAGES if self._is_sweeping else -SWEEP_PAGES  # below 0 begins a merge of all parts
+            pages = (
+                SWEEP_PAGES if self._is_sweeping else -SWEEP_PAGES
+            )  # a negative number begins a merge of all parts
             self._is_sweeping = True
             before = self._writer.total_changes
             with begin_write(self._writer):
                 self._writer.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
-                if is_merged := self._writer.total_changes - before < 2:  # as FTS5 documents it
+                if (
+                    is_merged := self._writer.total_changes - before < 2
+                ):  # FTS5 documents this as the end of the merge
                     write_marks(self._writer, **{UNSWEPT: "0"})
             if is_merged:
                 self.is_unswept = self._is_log_busy()
             return self.is_unswept
 
     def _is_log_busy(self) -> bool:
-        """Empties the write-ahead log. Returns whether readers need it still."""
+        """Empties the write-ahead log. Returns whether readers still need it, so that it is not empty."""
         self._writer.execute(f"PRAGMA busy_timeout = {SWEEP_WAIT_MS}")
         try:
             return bool(self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
@@ -324,14 +332,13 @@ class TableFile:
             self._writer.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
 
     def rename(self, settings: TableSettings, now: int) -> None:
-        """Keeps the settings with another name."""
-        with self.write(now, keep_no_room) as change:
+        """Stores the settings, which have the new name."""
+        with self.write(now, reserve_nothing) as change:
             write_marks(change.connection, settings=encode_table(settings))
         self.settings = settings
 
     def copy_into(self, target: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
-        """Writes a copy of one moment, without what is not ready, and lets `prepare` change it before it is
-        complete."""
+        """Copies the table into a new file. `prepare` changes the copy before it is complete."""
         with translate_errors(self.path):
             target.touch(mode=0o600, exist_ok=False)
             source = connect(self.path)
@@ -350,7 +357,7 @@ class TableFile:
     def forbid_writes(self) -> None:
         """Waits for the running write, and refuses later ones."""
         with self._writing:
-            self._is_gone = True
+            self._is_deleted = True
 
     def close(self) -> None:
         """Closes all connections. No call may be running."""
@@ -359,8 +366,8 @@ class TableFile:
         self._readers.clear()
 
     def _rebuild_words(self) -> None:
-        """Makes the full-text index again, in the words of this version."""
-        with self.write(self.updated_at, keep_no_room) as change:
+        """Makes the full-text index again, because this version splits words in another way."""
+        with self.write(self.updated_at, reserve_nothing) as change:
             change.connection.execute("DELETE FROM words")
             for (number,) in change.connection.execute(
                 "SELECT number FROM document WHERE state = ?", (DocumentState.READY,)
@@ -369,8 +376,8 @@ class TableFile:
             write_marks(change.connection, segmentation=str(SEGMENTATION))
 
 
-def keep_no_room(_: IndexUsage) -> AbstractContextManager[None]:
-    """For writes that add nothing."""
+def reserve_nothing(_: IndexUsage) -> AbstractContextManager[None]:
+    """Reserves nothing: for writes that add nothing."""
     return nullcontext()
 
 

@@ -1,11 +1,12 @@
 """The vectors of one table in memory, and the search for the nearest ones.
 
-A small table has all vectors in single precision, and its search is exact (`ExactVectors`). A larger one has
-one bit for each dimension, its sign (`CodedVectors`). The bits choose candidates. These are scored by their
-vectors, which are in memory too, in half precision, or in the file, where the caller reads them.
+For a small table, all vectors are in single precision, and the search is exact (`ExactVectors`). For a larger
+table, the memory has one bit for each dimension: the sign (`CodedVectors`). The signs choose candidates. The
+candidates are scored by their vectors in half precision. These are in memory too, or the caller reads them
+from the file.
 
-One thread adds and removes at a time. Any number may search meanwhile: they see a state before or after.
-Vectors are kept in half precision with length 1. Bytes of vectors are little-endian.
+One thread at a time adds and removes vectors. Any number of threads can search at the same time. Stored
+vectors have length 1, half precision and little-endian bytes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,20 +19,21 @@ import numpy.typing as npt
 from antiphon.retrieval.halves import Floats, Halves, decode_halves, read_halves
 
 Ids = npt.NDArray[np.int64]
-Places = npt.NDArray[np.intp]
+RowNumbers = npt.NDArray[np.intp]
 
 FEWEST_CANDIDATES = 2000
-"""Candidates of a small table: of 41,620 real chunks these had 0.9995 of the ten nearest."""
+"""The least number of candidates. With 41,620 real chunks, 2,000 candidates contained 0.9995 of the ten
+nearest."""
 
 CANDIDATE_SHARE = 40
-"""One in so many chunks of a large table is a candidate."""
+"""In a large table, one of this many chunks is a candidate."""
 
 READ_SHARE = 5
-"""One in so many candidates of a large table is read from the file: the best by the query's own numbers
-against the candidates' signs. That tells them apart better than the signs of both."""
+"""In a large table, one of this many candidates is read from the file. They are chosen by the product of the
+query's numbers with the candidates' signs, which is more exact than a comparison of signs."""
 
 BLOCK = 65_536
-"""Rows that are computed at a time, so that the intermediate values stay in the cache."""
+"""How many rows are computed at a time, so that the intermediate values stay in the cache."""
 
 HALF_BYTES = 2
 SIGN = 0x8000
@@ -50,36 +52,37 @@ class VectorRow:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Chunks that a search by vectors found."""
+    """The result of a search by vector."""
 
     ids: Ids
-    """The nearest first where there are similarities; otherwise candidates in no order."""
+    """The nearest first. Without similarities, these are candidates in no order."""
     similarities: Floats | None
-    """None for candidates, which must be scored."""
+    """None for candidates that still must be scored."""
 
 
 class VectorRows(Protocol):
     """The vectors of one table."""
 
     keeps_halves: bool
-    """Whether the vectors in half precision are kept beside codes."""
+    """Whether the vectors in half precision are in memory too."""
 
     @property
     def size(self) -> int:
-        """Rows in use, removed ones included."""
+        """Number of rows, including removed rows."""
 
     @property
     def bytes(self) -> int:
-        """Memory of all arrays."""
+        """Bytes of all arrays."""
 
     def add(self, rows: Sequence[VectorRow]) -> None:
         """Adds vectors."""
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Removes vectors; unknown ids change nothing."""
+        """Removes vectors. Unknown ids are ignored."""
 
     def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
-        """Finds the nearest vectors in these documents; no documents means all. `query` has length 1."""
+        """Finds the nearest vectors. `query`: has length 1. `documents`: numbers of the documents to search;
+        empty for all."""
 
 
 S = TypeVar("S", bound=np.generic)
@@ -87,16 +90,17 @@ S = TypeVar("S", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class _RowState(Generic[S]):
-    """The arrays at one moment. Rows after `size` may change; of earlier rows only `is_alive` does."""
+    """The arrays of one state. The rows before `size` never change, except in `is_alive`. Later rows can
+    change."""
 
     size: int
     ids: Ids
     documents: Ids
     is_alive: npt.NDArray[np.bool_]
     values: npt.NDArray[S]
-    """One vector in each column for codes, in each row for exact values."""
+    """ExactVectors: one vector in each row. CodedVectors: the signs of one vector in each column."""
     halves: Halves
-    """One vector in each row, in half precision; without columns where they are not kept."""
+    """One vector in each row, in half precision. The array has no columns if these vectors are not kept."""
 
 
 class ExactVectors:
@@ -123,27 +127,27 @@ class ExactVectors:
         self._state = _append_ids(state, rows)
 
     def remove(self, ids: Sequence[int]) -> None:
-        self._state = _drop_ids(self._state, ids, axis=0)
+        self._state = _remove_ids(self._state, ids, axis=0)
 
     def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
         state = self._state
-        places = _find_places(state, documents)
-        if places is None:
+        numbers = _find_rows(state, documents)
+        if numbers is None:
             scores = state.values[: state.size] @ query
             scores[~state.is_alive[: state.size]] = -np.inf
             best = _choose_best(scores, min(most, int(state.is_alive[: state.size].sum())))
             return Nearest(state.ids[best], scores[best])
-        scores = state.values[places] @ query
-        best = _choose_best(scores, min(most, len(places)))
-        return Nearest(state.ids[places[best]], scores[best])
+        scores = state.values[numbers] @ query
+        best = _choose_best(scores, min(most, len(numbers)))
+        return Nearest(state.ids[numbers[best]], scores[best])
 
 
 class CodedVectors:
-    """The signs of all vectors: one bit for each dimension, in words of 64. A word of all rows is contiguous,
-    so a search reads one word of all rows after the other."""
+    """The signs of all vectors: one bit for each dimension, in words of 64 bits. The first words of all rows
+    are contiguous, then the second words, and so on, because a search reads them in this order."""
 
     def __init__(self, dimensions: int, *, keeps_halves: bool) -> None:
-        """`keeps_halves`: whether the vectors in half precision are kept too."""
+        """`keeps_halves`: whether to keep the vectors in half precision too."""
         self._words = -(-dimensions // WORD_BITS)
         self._dimensions = dimensions
         self.keeps_halves = keeps_halves
@@ -161,13 +165,13 @@ class CodedVectors:
     def add(self, rows: Sequence[VectorRow]) -> None:
         halves = read_halves(b"".join(row.value for row in rows)).reshape(-1, self._dimensions)
         state = _grow(self._state, len(rows), axis=1)
-        state.values[:, state.size : state.size + len(rows)] = self._encode(halves < SIGN).T
+        state.values[:, state.size : state.size + len(rows)] = self._pack_signs(halves < SIGN).T
         if self.keeps_halves:
             state.halves[state.size : state.size + len(rows)] = halves
         self._state = _append_ids(state, rows)
 
     def remove(self, ids: Sequence[int]) -> None:
-        self._state = _drop_ids(self._state, ids, axis=1)
+        self._state = _remove_ids(self._state, ids, axis=1)
 
     def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
         state = self._state
@@ -178,35 +182,40 @@ class CodedVectors:
 
     def _choose_candidates(
         self, state: _RowState[np.uint64], query: Floats, most: int, documents: Sequence[int]
-    ) -> Places:
-        """Returns the places of the rows that are worth a score."""
+    ) -> RowNumbers:
+        """Returns the row numbers of the candidates."""
         candidates = max(FEWEST_CANDIDATES, 2 * most, state.size // CANDIDATE_SHARE)
-        places = _find_places(state, documents)
-        if places is not None and len(places) <= candidates:
-            return places
-        distances = self._measure(state, self._encode(query[np.newaxis] >= 0)[0])
+        numbers = _find_rows(state, documents)
+        if numbers is not None and len(numbers) <= candidates:
+            return numbers
+        distances = self._count_differences(state, self._pack_signs(query[np.newaxis] >= 0)[0])
         distances[~state.is_alive[: state.size]] = self._dimensions + 1
-        if places is None:
+        if numbers is None:
             return _choose_lowest(distances, candidates, self._dimensions)
-        return places[_choose_lowest(distances[places], candidates, self._dimensions)]
+        return numbers[_choose_lowest(distances[numbers], candidates, self._dimensions)]
 
-    def _refine(self, state: _RowState[np.uint64], places: Places, query: Floats, most: int) -> Places:
-        """Returns the candidates that are worth reading."""
-        wanted = max(FEWEST_CANDIDATES, 2 * most, len(places) // READ_SHARE)
-        if len(places) <= wanted:
-            return places
-        codes = np.ascontiguousarray(state.values[:, places].T).view(np.uint8)
+    def _refine(
+        self, state: _RowState[np.uint64], numbers: RowNumbers, query: Floats, most: int
+    ) -> RowNumbers:
+        """Returns the row numbers of the candidates to read from the file."""
+        wanted = max(FEWEST_CANDIDATES, 2 * most, len(numbers) // READ_SHARE)
+        if len(numbers) <= wanted:
+            return numbers
+        codes = np.ascontiguousarray(state.values[:, numbers].T).view(np.uint8)
         signs = np.unpackbits(codes, axis=1, count=self._dimensions)
-        return places[_choose_best(signs.astype(np.float32) @ query, wanted)]
+        return numbers[_choose_best(signs.astype(np.float32) @ query, wanted)]
 
-    def _encode(self, signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
-        """Returns the words of each row. Missing dimensions are 0 in all rows, so they change no distance."""
+    def _pack_signs(self, signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+        """Packs the signs of each row into words. Bits after the last dimension are 0 in all rows, so they
+        change no distance."""
         padded = np.zeros((len(signs), self._words * WORD_BITS), np.bool_)
         padded[:, : self._dimensions] = signs
         return np.packbits(padded, axis=1).view(np.uint64)
 
-    def _measure(self, state: _RowState[np.uint64], code: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
-        """Returns the number of different bits of each row."""
+    def _count_differences(
+        self, state: _RowState[np.uint64], code: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.uint16]:
+        """Returns for each row the number of bits that differ from the code."""
         distances = np.zeros(state.size, np.uint16)
         for start in range(0, state.size, BLOCK):
             block = distances[start : start + BLOCK]
@@ -217,7 +226,7 @@ class CodedVectors:
 
 
 def score_candidates(ids: Sequence[int], values: Iterable[bytes], query: Floats, most: int) -> Nearest:
-    """Returns the nearest of some candidates by their vectors. `values`: in the order of `ids`."""
+    """Scores candidates by their vectors, and returns the nearest. `values`: in the order of `ids`."""
     halves = read_halves(b"".join(values)).reshape(-1, len(query))
     return _score_halves(np.asarray(ids, np.int64), halves, query, most)
 
@@ -232,9 +241,9 @@ def _score_halves(ids: Ids, halves: Halves, query: Floats, most: int) -> Nearest
 
 
 def _make_state(values: npt.NDArray[S], columns: int = 0) -> _RowState[S]:
-    """Makes the state without rows. `columns`: of the vectors in half precision."""
-    none = np.empty(0, np.int64)
-    return _RowState(0, none, none, np.empty(0, np.bool_), values, np.empty((0, columns), np.uint16))
+    """Returns a state without rows. `columns`: dimensions of the vectors in half precision."""
+    no_ids = np.empty(0, np.int64)
+    return _RowState(0, no_ids, no_ids, np.empty(0, np.bool_), values, np.empty((0, columns), np.uint16))
 
 
 def _count_bytes(state: _RowState[S]) -> int:
@@ -243,7 +252,7 @@ def _count_bytes(state: _RowState[S]) -> int:
 
 
 def _grow(state: _RowState[S], more: int, axis: int) -> _RowState[S]:
-    """Returns the state with room for more rows: the same arrays if they have it, or larger copies."""
+    """Returns the state with room for `more` rows. Copies the arrays only if they are too small."""
     capacity = len(state.ids)
     if state.size + more <= capacity:
         return state
@@ -251,24 +260,24 @@ def _grow(state: _RowState[S], more: int, axis: int) -> _RowState[S]:
     return _copy_state(state, np.arange(state.size), wanted, axis)
 
 
-def _copy_state(state: _RowState[S], places: Places, capacity: int, axis: int) -> _RowState[S]:
-    """Copies the rows at these places into new arrays of a capacity."""
-    size = len(places)
+def _copy_state(state: _RowState[S], numbers: RowNumbers, capacity: int, axis: int) -> _RowState[S]:
+    """Copies these rows into new arrays with room for `capacity` rows."""
+    size = len(numbers)
     shape = list(state.values.shape)
     shape[axis] = capacity
     ids, documents = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
     is_alive, values = np.zeros(capacity, np.bool_), np.zeros(shape, state.values.dtype)
     halves = np.zeros((capacity, state.halves.shape[1]), np.uint16)
-    np.take(state.halves, places, axis=0, out=halves[:size])
-    ids[:size], documents[:size] = state.ids[places], state.documents[places]
-    is_alive[:size] = state.is_alive[places]
+    np.take(state.halves, numbers, axis=0, out=halves[:size])
+    ids[:size], documents[:size] = state.ids[numbers], state.documents[numbers]
+    is_alive[:size] = state.is_alive[numbers]
     target = values[:size] if axis == 0 else values[:, :size]
-    np.take(state.values, places, axis=axis, out=target)
+    np.take(state.values, numbers, axis=axis, out=target)
     return _RowState(size, ids, documents, is_alive, values, halves)
 
 
 def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
-    """Returns the state with the rows whose values are already there."""
+    """Adds the ids of rows whose vectors are already written, and returns the new state."""
     size = state.size + len(rows)
     state.ids[state.size : size] = [row.id for row in rows]
     state.documents[state.size : size] = [row.document for row in rows]
@@ -276,8 +285,9 @@ def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
     return replace(state, size=size)
 
 
-def _drop_ids(state: _RowState[S], ids: Sequence[int], axis: int) -> _RowState[S]:
-    """Returns the state without these rows. Where a quarter of all is gone, the rest is copied."""
+def _remove_ids(state: _RowState[S], ids: Sequence[int], axis: int) -> _RowState[S]:
+    """Returns the state without these rows. If a quarter of all rows is removed, copies the remaining
+    rows."""
     state.is_alive[: state.size] &= ~np.isin(state.ids[: state.size], np.asarray(ids, np.int64))
     alive = np.flatnonzero(state.is_alive[: state.size])
     if len(alive) > state.size - state.size // 4:
@@ -285,16 +295,18 @@ def _drop_ids(state: _RowState[S], ids: Sequence[int], axis: int) -> _RowState[S
     return _copy_state(state, alive, len(alive), axis)
 
 
-def _find_places(state: _RowState[S], documents: Sequence[int]) -> Places | None:
-    """Returns the places of the documents' rows; None where all documents are meant."""
+def _find_rows(state: _RowState[S], documents: Sequence[int]) -> RowNumbers | None:
+    """Returns the row numbers of the documents' vectors. Returns None if `documents` is empty, which means
+    all."""
     if not documents:
         return None
     wanted = np.isin(state.documents[: state.size], np.asarray(documents, np.int64))
     return np.flatnonzero(wanted & state.is_alive[: state.size])
 
 
-def _choose_best(scores: Floats, most: int) -> Places:
-    """Returns the places of the highest scores, the best first; among equals the first one."""
+def _choose_best(scores: Floats, most: int) -> RowNumbers:
+    """Returns the row numbers of the highest scores, the best first. Of equal scores, the first row comes
+    first."""
     if most < len(scores):
         chosen = np.sort(np.argpartition(-scores, most)[:most]) if most else np.empty(0, np.intp)
     else:
@@ -302,9 +314,9 @@ def _choose_best(scores: Floats, most: int) -> Places:
     return chosen[np.argsort(-scores[chosen], kind="stable")]
 
 
-def _choose_lowest(distances: npt.NDArray[np.uint16], most: int, highest: int) -> Places:
-    """Returns the places of the `most` lowest distances; among equals the first ones. Higher distances than
-    `highest` are left out."""
+def _choose_lowest(distances: npt.NDArray[np.uint16], most: int, highest: int) -> RowNumbers:
+    """Returns the row numbers of the `most` lowest distances. Of equal distances, the first rows are chosen.
+    Distances above `highest` are ignored."""
     counts = np.bincount(distances, minlength=highest + 2)[: highest + 1].cumsum()
     bound = min(int(np.searchsorted(counts, most)), highest)
     lower = np.flatnonzero(distances < bound)
