@@ -172,7 +172,7 @@ def parameters() -> str:
         "tool calls.",
         "",
         *SUPPORT,
-        *_needs(),
+        "[api.md](api.md) explains the column of needs.",
     ]
     for page in PAGES:
         lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_page(page)]
@@ -180,18 +180,31 @@ def parameters() -> str:
     for dialect in dict.fromkeys(page.dialect for page in PAGES):
         for place, table in import_module(f"antiphon.dialects.{dialect}.fields").FIELD_TABLE.tables.items():
             if place not in paged:
-                lines += ["", f"## `{place}`", "", "This endpoint has no page at the product.", ""]
-                lines += _fields(table.values())
+                lines += ["", f"## `{place}`", "", *_unpaged(table.values(), paged)]
     return "\n".join(lines) + "\n"
 
 
+def _unpaged(fields: Iterable[RequestField], paged: set[str]) -> list[str]:
+    """The fields of an object that is on no page. Fields that are the same on a page are only named."""
+    fields = list(fields)
+    shared = [field for field in fields if any(place in paged for place in field.scopes)]
+    lines = ["This is on no page of the product.", ""]
+    if shared:
+        names = ", ".join(f"`{field.name}`" for field in shared)
+        lines += [f"These fields are as in the product's table above: {names}.", ""]
+    return lines + _fields(field for field in fields if field not in shared)
+
+
 def _fields(fields: Iterable[RequestField]) -> list[str]:
-    """A row for each field of one place."""
+    """A row for each field of one place. Fields with the same meaning share a row."""
     rows = sorted(fields, key=_order_support)
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        names.setdefault((row.support, _need(row), _said(row)), []).append(f"`{row.name}`")
     return [
         "| field | support | needs | meaning |",
         "|---|---|---|---|",
-        *(f"| `{row.name}` | {row.support} | {_need(row)} | {_said(row)} |" for row in rows),
+        *(f"| {', '.join(names[row])} | {' | '.join(row)} |" for row in names),
     ]
 
 
@@ -265,7 +278,12 @@ def commands() -> str:
         "# Commands",
         "",
         NOTE,
-        "`-h` or `--help` of a command prints the same. Brackets show the default.",
+        "`-h` or `--help` of a command prints the same. Brackets show the default. Three options mean the",
+        "same for all commands that take them:",
+        "",
+        "| option | meaning |",
+        "|---|---|",
+        *COMMON_ROWS.values(),
         "",
         "Name a project, a user or a key by its name, e-mail address or id. You can also name a key by its",
         "prefix or note, a limit by its note, and a price by its models. The command prints which object it",
@@ -279,13 +297,34 @@ def commands() -> str:
         "```",
     ]
     root = typer.main.get_command(app)
-    for path, command in sorted(_walk(root, "antiphon"), key=lambda each: each[0]):
-        context = typer.Context(command)
-        usage = " ".join([path, *command.collect_usage_pieces(context)])
-        lines += ["", f"## `{path}`", "", " ".join((command.help or "").split()), ""]
-        lines += ["```text", usage, "```", "", "| argument or option | meaning |", "|---|---|"]
-        lines += [_describe_parameter(each, context) for each in command.params]
+    context = typer.Context(root)
+    found = dict(_walk(root, "antiphon"))
+    serving = [_describe_parameter(each, context) for each in found["antiphon serve"].params]
+    for path, command in sorted(found.items()):
+        usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
+        lines += ["", f"## `{path}`", "", " ".join((command.help or "").split()), "", "```text", usage, "```"]
+        rows = [_describe_parameter(each, context) for each in command.params]
+        taken = [name for name, row in COMMON_ROWS.items() if row in rows]
+        if path != "antiphon serve" and set(serving) <= set(rows):
+            taken = [
+                "those of [`antiphon serve`](#antiphon-serve)",
+                *(each for each in taken if each != "`--config`"),
+            ]
+            rows = [row for row in rows if row not in serving]
+        rows = [row for row in rows if row not in COMMON_ROWS.values()]
+        if rows:
+            lines += ["", "| argument or option | meaning |", "|---|---|", *rows]
+        if taken:
+            lines += ["", f"{'More options' if rows else 'Options'}: {', '.join(taken)}."]
     return "\n".join(lines) + "\n"
+
+
+COMMON_ROWS = {
+    "`--url`": "| `--url <str>` | Address of the server. [that of the settings: http://127.0.0.1:8000] |",
+    "`--json`": "| `--json` | Print one JSON object instead of text. |",
+    "`--config`": "| `--config <path>` | Settings file. [antiphon.toml, here or in ANTIPHON_HOME] |",
+}
+"""The rows of options that most commands have, by their names."""
 
 
 def _walk(command: object, path: str) -> Iterator[tuple[str, TyperCommand]]:
