@@ -16,6 +16,7 @@ LAYERS = {
     "antiphon.settings": 1,
     "antiphon.processes.sandbox": 1,
     "antiphon.engines.base": 2,
+    "antiphon.engines.control_tokens": 2,
     "antiphon.engines.defects": 2,
     "antiphon.engines.registry": 2,
     "antiphon.engines.route_state": 2,

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
+from antiphon.engines.control_tokens import ControlTokens
 from antiphon.engines.vllm.folder import TOKENIZER, ModelFolder, read_tokenizer_config
 from antiphon.errors import ModelFileError
 
@@ -40,15 +41,14 @@ class FolderTokenizer:
         except Exception as problem:  # noqa: BLE001 - the library raises plain exceptions
             raise ModelFileError(f"{path} cannot be used: {problem}") from None
         self._added: dict[int, AddedToken] = self._first.get_added_tokens_decoder()
-        self._ids = {token.content: index for index, token in self._added.items() if token.content}
-        longest_first = sorted(self._ids, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        ids = {token.content: index for index, token in self._added.items() if token.content}
+        self._controls = ControlTokens(ids)
 
     def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """The token ids of the pieces joined to one text."""
         tokens = [self.bos_id] if add_bos and self.bos_id is not None else []
         text, strip, is_first = "", False, True
-        for part in self._split_at_controls(pieces):
+        for part in self._controls.split(pieces):
             if isinstance(part, str):
                 text += part
                 continue
@@ -77,19 +77,6 @@ class FolderTokenizer:
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         ids: list[int] = tokenizer.encode(whole, add_special_tokens=False).ids
         return ids
-
-    def _split_at_controls(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
-        """Yields text and the ids of control tokens, in order."""
-        for piece in pieces:
-            if not piece.control or self._special is None:
-                yield piece.text
-                continue
-            at = 0
-            for match in self._special.finditer(piece.text):
-                yield piece.text[at : match.start()]
-                yield self._ids[match[0]]
-                at = match.end()
-            yield piece.text[at:]
 
     @cached_property
     def bos_id(self) -> int | None:

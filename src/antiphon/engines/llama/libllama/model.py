@@ -9,13 +9,14 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntFlag
 from pathlib import Path
 
 import numpy as np
 
 from antiphon.engines.base import InfillTokens, PairFrame, TextPiece, TokenKind, Vocabulary
+from antiphon.engines.control_tokens import ControlTokens
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.placement import ON_PROCESSOR, LayerPlacement
 from antiphon.errors import DeviceMemoryExceeded, LoadError
@@ -378,12 +379,9 @@ class NativeTokenizer:
         self._removes_accents = removes_accents(model)
         special = TokenAttribute.CONTROL | TokenAttribute.USER_DEFINED | TokenAttribute.UNKNOWN
         self._attributes = {token: model.get_attributes(token) for token in range(model.size)}
-        self._ids = {
-            model.get_text(token): token for token, bits in self._attributes.items() if bits & special
-        }
-        self._ids.pop("", None)
-        longest_first = sorted(self._ids, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        ids = {model.get_text(token): token for token, bits in self._attributes.items() if bits & special}
+        ids.pop("", None)
+        self._controls = ControlTokens(ids)
 
     def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Token ids of the pieces joined to one text."""
@@ -391,7 +389,7 @@ class NativeTokenizer:
         tokens = [bos] if add_bos and bos is not None else []
         text = ""
         strip = False
-        for part in self._split_at_controls(pieces):
+        for part in self._controls.split(pieces):
             if isinstance(part, str):
                 text += part
                 continue
@@ -408,16 +406,3 @@ class NativeTokenizer:
         text = text.rstrip() if right else text
         text = remove_accents(text) if self._removes_accents else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))
-
-    def _split_at_controls(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
-        """Text and the ids of control tokens, in order."""
-        for piece in pieces:
-            if not piece.control or self._special is None:
-                yield piece.text
-                continue
-            at = 0
-            for match in self._special.finditer(piece.text):
-                yield piece.text[at : match.start()]
-                yield self._ids[match[0]]
-                at = match.end()
-            yield piece.text[at:]
