@@ -4,9 +4,9 @@ lets a few items out of such a queue at once."""
 import asyncio
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.domain.context import Clock
@@ -153,14 +153,33 @@ class QueueLimits:
     at_once_per_actor: int = sys.maxsize
 
 
-class _Waiter:
-    __slots__ = ("actor", "come", "priority")
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """An item that waits for a place."""
 
-    def __init__(self, actor: str, priority: int) -> None:
-        self.actor = actor
-        self.priority = priority
-        self.come = asyncio.Event()
-        """Set when it has a place."""
+    actor: str
+    priority: int
+    has_place: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(
+        self, queue: "FairQueue[Waiter]", refusal: AntiphonError | None, release: Callable[[], None]
+    ) -> None:
+        """Waits in the queue for a place. Raises the refusal, if any. `release` gives the place back if the
+        task is cancelled when it has just got one."""
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            del refusal  # otherwise its own traceback refers to it, and keeps the request; callers hold none
+        queue.add(self)
+        try:
+            await self.has_place.wait()
+        except asyncio.CancelledError:
+            if self.has_place.is_set():
+                release()
+            else:
+                queue.remove(self)
+            raise
 
 
 class FairSemaphore:
@@ -168,7 +187,7 @@ class FairSemaphore:
 
     def __init__(self, bounds: QueueLimits) -> None:
         self._bounds = bounds
-        self._queue: FairQueue[_Waiter] = FairQueue(bounds, bounds.waiting, bounds.usual / bounds.at_once)
+        self._queue: FairQueue[Waiter] = FairQueue(bounds, bounds.waiting, bounds.usual / bounds.at_once)
         self._running: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -186,22 +205,12 @@ class FairSemaphore:
         if self.has_room(actor):
             self._running[actor] += 1
             return
-        waiter = _Waiter(actor, priority)
-        refusal = self._queue.find_refusal(waiter, clock.monotonic())
-        try:
-            if refusal is not None:
-                raise refusal
-        finally:
-            del refusal  # otherwise its own traceback refers to it, and keeps the request
-        self._queue.add(waiter)
-        try:
-            await waiter.come.wait()
-        except asyncio.CancelledError:
-            if waiter.come.is_set():
-                self.release(actor, clock)
-            else:
-                self._queue.remove(waiter)
-            raise
+        waiter = Waiter(actor, priority)
+        await waiter.wait(
+            self._queue,
+            self._queue.find_refusal(waiter, clock.monotonic()),
+            lambda: self.release(actor, clock),
+        )
 
     def release(self, actor: str, clock: Clock) -> None:
         """Returns a place, to the actor whose turn it is."""
@@ -216,7 +225,7 @@ class FairSemaphore:
         if waiter is not None:
             self._queue.take_turn(waiter)
             self._running[waiter.actor] += 1
-            waiter.come.set()
+            waiter.has_place.set()
 
     def has_room(self, actor: str) -> bool:
         """Whether the actor would get a place without waiting."""

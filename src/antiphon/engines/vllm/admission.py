@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from antiphon.domain.fair_queue import FairQueue
+from antiphon.domain.fair_queue import FairQueue, Waiter
 from antiphon.engines.base import TokenRequest
 
 
@@ -19,15 +19,6 @@ class AdmissionLimits:
     sequences: int
     queue: int
     queue_per_actor: int
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """One sequence that waits for a place."""
-
-    actor: str
-    priority: int
-    admitted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Prefill:
@@ -123,21 +114,11 @@ class Admission:
             self._running[request.actor] += 1
             return
         waiter = Waiter(request.actor, request.priority)
-        refusal = None if is_sibling else self._queue.find_refusal(waiter, time.monotonic())
-        try:
-            if refusal is not None:
-                raise refusal
-        finally:
-            del refusal  # otherwise its own traceback refers to it, and keeps the request
-        self._queue.add(waiter)
-        try:
-            await waiter.admitted.wait()
-        except asyncio.CancelledError:
-            if waiter.admitted.is_set():
-                self._release(request.actor)
-            else:
-                self._queue.remove(waiter)
-            raise
+        await waiter.wait(
+            self._queue,
+            None if is_sibling else self._queue.find_refusal(waiter, time.monotonic()),
+            lambda: self._release(request.actor),
+        )
 
     def _release(self, actor: str) -> None:
         """Gives a place to the caller with the fewest places; equal callers take turns."""
@@ -151,4 +132,4 @@ class Admission:
         waiter = min(self._queue.turns(), key=lambda first: self._running[first.actor])
         self._queue.take_turn(waiter)
         self._running[waiter.actor] += 1
-        waiter.admitted.set()
+        waiter.has_place.set()
