@@ -34,6 +34,8 @@ from antiphon.engines.host.frames import (
     CheckCall,
     DoneReply,
     EmbedCall,
+    EmbedReply,
+    EventReply,
     FinishedReply,
     GenerateCall,
     HostCall,
@@ -377,18 +379,12 @@ class HostTokenEngine:
         number, call = self._open(lambda number: GenerateCall(number, request), caller=request.actor)
         try:
             while True:
-                match await call.next():
-                    case StartedReply(value=begun):
-                        yield begun
-                    case ScoresReply(value=scores):
-                        yield scores
-                    case StepsReply(value=steps):
-                        yield steps
-                    case FinishedReply(value=finished):
-                        yield finished
-                        return
-                    case other:
-                        raise self._build_protocol_error(other)
+                reply = await call.next()
+                if not isinstance(reply, EventReply):
+                    raise self._build_protocol_error(reply)
+                yield reply.value
+                if isinstance(reply, FinishedReply):
+                    return
         finally:
             self._close(number)
 
@@ -396,15 +392,12 @@ class HostTokenEngine:
         number, call = self._open(lambda number: EmbedCall(number, request), caller=request.actor)
         try:
             while True:
-                match await call.next():
-                    case StartedReply(value=begun):
-                        yield begun
-                    case VectorsReply(value=vectors):
-                        yield vectors
-                    case DoneReply():
-                        return
-                    case other:
-                        raise self._build_protocol_error(other)
+                reply = await call.next()
+                if isinstance(reply, DoneReply):
+                    return
+                if not isinstance(reply, EmbedReply):
+                    raise self._build_protocol_error(reply)
+                yield reply.value
         finally:
             self._close(number)
 

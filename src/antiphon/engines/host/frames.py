@@ -174,6 +174,11 @@ HostCall = (
     | CheckCall
     | EmbedCall
 )
+EventReply = StartedReply | ScoresReply | StepsReply | FinishedReply
+"""Replies to a GenerateCall. Each has an event of the sequence; the last one is a FinishedReply."""
+EmbedReply = StartedReply | VectorsReply
+"""Replies to an EmbedCall, before its DoneReply."""
+
 ToHost = Hello | CancelCall | HostCall
 Reply = (
     StartedReply

@@ -30,7 +30,9 @@ from antiphon.engines.host.frames import (
     CheckCall,
     DoneReply,
     EmbedCall,
+    EmbedReply,
     ErrorReply,
+    EventReply,
     FinishedReply,
     GenerateCall,
     HostCall,
@@ -38,12 +40,8 @@ from antiphon.engines.host.frames import (
     InfoReply,
     RemoveAdapterCall,
     Reply,
-    ScoresReply,
-    StartedReply,
-    StepsReply,
     TokenizePiecesCall,
     TokensReply,
-    VectorsReply,
     VocabularyCall,
     VocabularyReply,
 )
@@ -169,8 +167,12 @@ class RayTokenEngine:
         if isinstance(reply, ErrorReply):
             raise reply.value.to_exception()
         if not isinstance(reply, answer):
-            raise EngineError(f"a replica of {self._name} answered with {type(reply).__name__}")
+            raise self._build_protocol_error(reply)
         return reply
+
+    def _build_protocol_error(self, reply: Reply) -> EngineError:
+        """Builds the error of a call that got a reply of the wrong type."""
+        return EngineError(f"a replica of {self._name} answered with {type(reply).__name__}")
 
     async def _stream(
         self, call: HostCall, key: RoutingKey, adapter: str = ""
@@ -276,17 +278,9 @@ class RayTokenEngine:
         stream = self._stream(GenerateCall(CALL, request), build_routing_key(request), path)
         try:
             async for reply in stream:
-                match reply:
-                    case StartedReply(value=begun):
-                        yield begun
-                    case ScoresReply(value=scores):
-                        yield scores
-                    case StepsReply(value=steps):
-                        yield steps
-                    case FinishedReply(value=finished):
-                        yield finished
-                    case other:
-                        raise EngineError(f"a replica of {self._name} answered with {type(other).__name__}")
+                if not isinstance(reply, EventReply):
+                    raise self._build_protocol_error(reply)
+                yield reply.value
         finally:
             await stream.aclose()
 
@@ -294,15 +288,11 @@ class RayTokenEngine:
         stream = self._stream(EmbedCall(CALL, request), RoutingKey())
         try:
             async for reply in stream:
-                match reply:
-                    case StartedReply(value=begun):
-                        yield begun
-                    case VectorsReply(value=vectors):
-                        yield vectors
-                    case DoneReply():
-                        return
-                    case other:
-                        raise EngineError(f"a replica of {self._name} answered with {type(other).__name__}")
+                if isinstance(reply, DoneReply):
+                    return
+                if not isinstance(reply, EmbedReply):
+                    raise self._build_protocol_error(reply)
+                yield reply.value
         finally:
             await stream.aclose()
 
