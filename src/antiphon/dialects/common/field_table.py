@@ -86,15 +86,8 @@ NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for na
 """The need of each field. Fields that are not listed need nothing."""
 
 
-END_USER = (
-    "The end user, for the records of usage. Without keys there are no records, and the "
-    "header x-antiphon-ignored names the field."
-)
-TAGS = (
-    "Up to 16 pairs of texts, of 64 and 512 characters, for the records of usage. "
-    "Without keys there are no records, and the header x-antiphon-ignored names the "
-    "field."
-)
+END_USER = "The end user, for the records of usage. Ignored without keys."
+TAGS = "Up to 16 pairs of texts, of 64 and 512 characters, for the records of usage. Ignored without keys."
 """The meaning of two fields that are the same in every dialect."""
 
 SERVICE_TIER = (
@@ -102,8 +95,7 @@ SERVICE_TIER = (
 )
 CACHE_KEY = (
     "A hint for a vendor's cache: requests with the same key have prompts with the same "
-    "beginning. A local model finds cached prefixes itself, and the header "
-    "x-antiphon-ignored names the field."
+    "beginning. Local models ignore it, since they find cached prefixes themselves."
 )
 
 MEMORY = (

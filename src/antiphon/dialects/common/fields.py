@@ -182,8 +182,8 @@ GENERATING: tuple[RequestField, ...] = (
     *declare_supported(
         BOTH,
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. A "
-        "local model does not see it, and x-antiphon-ignored names its name and description. "
-        "A vendor gets it unchanged.",
+        "local model does not see it, and ignores its name and description. A vendor gets it "
+        "unchanged.",
         guided_json="A JSON Schema, as an object or a text, for each choice.",
         guided_regex="A regular expression that matches the whole of each choice.",
         guided_choice="Texts, one of which each choice is.",
@@ -244,8 +244,8 @@ UNKNOWN_MEDIA = (
 )
 MARK = (
     "{type: ephemeral}, with an optional ttl of 5m or 1h. Vendors such as Anthropic keep "
-    "the prompt up to this mark for later requests. Other models ignore it, and the "
-    "header x-antiphon-ignored names it. The mark comes after"
+    "the prompt up to this mark for later requests. Other models ignore it. The mark "
+    "comes after"
 )
 ECHO = "a part of some server's answer, which clients send back"
 THOUGHT = "reasoning as some server's answer had it; reasoning and reasoning_content act"
@@ -256,10 +256,8 @@ MESSAGES: tuple[RequestField, ...] = (
         role="system, developer, user, assistant or tool.",
         content="A text, or a list of parts. An assistant's message can have none. A user's message "
         "can contain images and recordings, a tool's images.",
-        refusal="The assistant's text if content is missing or empty. Beside content it has no "
-        "effect, and the header x-antiphon-ignored names it.",
-        name="The name of the speaker, for the model's template. If the template does not read "
-        "it, the header x-antiphon-ignored names it.",
+        refusal="The assistant's text if content is missing or empty. Ignored beside content.",
+        name="The name of the speaker, for the model's template. Ignored if the template does not read it.",
         tool_calls="What the assistant called in this turn; an empty list is none.",
         tool_call_id="The call that a tool's content answers.",
     ),
@@ -290,14 +288,13 @@ MESSAGES: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         MESSAGE,
-        thinking_blocks="The vendor's blocks of reasoning, unchanged. Only in an assistant's message. A "
-        "model that does not use them ignores them, and the header x-antiphon-ignored names "
-        "them.",
+        thinking_blocks="The vendor's blocks of reasoning, unchanged. Only in an assistant's message. "
+        "Ignored by models that do not use them.",
     ),
     *declare_supported(
         CALL,
-        extra_content="The vendor's data about the call, unchanged: `google.thought_signature`. A model "
-        "that does not use it ignores it, and the header x-antiphon-ignored names it.",
+        extra_content="The vendor's data about the call, unchanged: `google.thought_signature`. Ignored by "
+        "models that do not use it.",
     ),
     *declare_supported(
         MESSAGE,
@@ -374,8 +371,7 @@ REASONING: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         MESSAGE,
-        reasoning_content="The assistant's reasoning, for templates that show it. If the model's does not "
-        "read it, the header x-antiphon-ignored names it.",
+        reasoning_content="The assistant's reasoning, for templates that show it. Otherwise ignored.",
         reasoning="The same by its newer name. You can send both if they are equal.",
     ),
     declare_refused("reasoning", CHAT, "it belongs to the Responses API; send reasoning_effort"),

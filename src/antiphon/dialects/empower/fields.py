@@ -49,8 +49,8 @@ FIELDS: tuple[RequestField, ...] = (
         "Refused if the model does not reason.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. A "
-        "local model does not see it, and x-antiphon-ignored names its name and description. "
-        "A vendor gets it unchanged.",
+        "local model does not see it, and ignores its name and description. A vendor gets it "
+        "unchanged.",
         stop="Texts that end a choice, at most four; cut from its text.",
         stop_token_ids="Token ids that end a choice, besides the model's own.",
         seed="The same seed gives the same draws.",

@@ -83,9 +83,8 @@ FIELDS: tuple[RequestField, ...] = (
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output: "
         "0 to 2. 1, the default, does nothing. 0 counts as a millionth.",
         response_format="text; json_object, any object or one of `schema`; json_schema; grammar, in "
-        "llama.cpp's notation (GBNF) or Lark's. A local model does not see it, and "
-        "x-antiphon-ignored names the schema's name and description. A vendor gets it "
-        "unchanged.",
+        "llama.cpp's notation (GBNF) or Lark's. A local model does not see it, and ignores "
+        "its name and description. A vendor gets it unchanged.",
         stop="Texts that end a choice, at most four. The one that ended it stays in the text.",
         stream="Whether the answer comes as server-sent events, with the usage in each choice's "
         "last; false by default.",

@@ -31,7 +31,7 @@ EMBEDDINGS = frozenset({JamaiScope.EMBEDDINGS})
 RERANK = frozenset({JamaiScope.RERANK})
 
 
-OPTIONAL = "A model that lacks it ignores it, and the header x-antiphon-ignored names it."
+OPTIONAL = "Ignored by models that lack it."
 
 CHOSEN = "If it is empty, the server takes the first model that can do the request."
 
@@ -48,16 +48,15 @@ FIELDS: tuple[RequestField, ...] = (
         top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
         stream="Whether the answer comes as server-sent events; false by default.",
         max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
-        max_completion_tokens="The same. It wins over max_tokens, which the header x-antiphon-ignored "
-        "names if it differs.",
+        max_completion_tokens="The same. It wins over max_tokens, which is then ignored.",
         stop=f"Texts that end a choice, 1 to 4; cut from its text. {OPTIONAL}",
         presence_penalty=f"Taken from the logit of each token that is in the output; -2 to 2. {OPTIONAL}",
         frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2. "
         f"{OPTIONAL}",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         f"100. {OPTIONAL}",
-        id="The tag `id` in the records of usage, at most 512 characters. Without keys, the "
-        "header x-antiphon-ignored names it. The request's own id is the header X-REQUEST-ID.",
+        id="The tag `id` in the records of usage, at most 512 characters. Ignored without keys. "
+        "The request's own id is the header X-REQUEST-ID.",
         n="Choices, 1 to 128; 1 by default.",
         rag_params=RETRIEVAL,
         user=END_USER,

@@ -42,8 +42,7 @@ IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
 
 CHAT_ALONE = "only chats have it; send messages to chat/completions"
 LEGACY = "tools took its place; send tools"
-LIMITS = "max_completion_tokens wins over max_tokens, and max_tokens over max_new_tokens; the header "
-LIMITS += "x-antiphon-ignored names the others."
+LIMITS = "max_completion_tokens wins over max_tokens, and max_tokens over max_new_tokens."
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -109,8 +108,8 @@ FIELDS: tuple[RequestField, ...] = (
         "otherwise 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
         response_format="text; json_object, any object or one of `schema`; json_schema; any other object is "
-        "itself the JSON Schema. A local model does not see it, and x-antiphon-ignored names "
-        "its name and description. A vendor gets it unchanged.",
+        "itself the JSON Schema. A local model does not see it, and ignores its name and "
+        "description. A vendor gets it unchanged.",
     ),
     *declare_supported(BOTH, user=END_USER),
     *declare_supported(
@@ -127,8 +126,7 @@ FIELDS: tuple[RequestField, ...] = (
         inference_extra_params="Fields to add to the request. Fields of this server act. Others go to the "
         "vendor if the operator allows them (`extra_params`), and are otherwise refused.",
         inference_extra_headers="Headers to add to the vendor's request, if the operator allows them "
-        "(`extra_headers`). A local model ignores them, and the header x-antiphon-ignored "
-        "names the field.",
+        "(`extra_headers`). Local models ignore them.",
     ),
     *declare_supported(BOTH, metadata=TAGS),
     *declare_supported(TEXT, suffix=SUFFIX),
@@ -154,8 +152,7 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         IMAGE_URL,
         media_type="image/png, image/jpeg, image/gif or image/webp. It names the type of plain base64, "
-        "and must agree with a data: URL. Beside an https: address it has no effect, and the "
-        "header x-antiphon-ignored names it.",
+        "and must agree with a data: URL. Ignored beside an https: address.",
     ),
 )
 

@@ -27,16 +27,15 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT | TEXT,
         model="Name of a model.",
-        account_id="The account whose usage it is: the records of usage hold it as the tag account_id. The "
-        "key decides which project pays. Where keys are off there are no records, and the header "
-        "x-antiphon-ignored names it.",
+        account_id="The tag account_id in the records of usage. The key decides which project pays. "
+        "Ignored without keys.",
         model_parameters="The options of the generation.",
         stream="Whether the answer comes as server-sent events.",
     ),
     *declare_supported(
         CHAT,
         messages="The conversation so far.",
-        chat_template="A Jinja template instead of the model's, where the server's settings take one.",
+        chat_template="A Jinja template instead of the model's, if the operator set `request_templates`.",
         instructions="A system message before the conversation.",
         memory_strategy=MEMORY,
     ),
