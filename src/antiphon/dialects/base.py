@@ -448,10 +448,24 @@ class Description:
     """The name of the schema of all errors of the dialect."""
 
 
+class CodecOptions:
+    """How a codec of generations decodes requests."""
+
+    def __init__(self, report: bool, strict: bool = False) -> None:
+        """`report`: the answer names unknown fields, which are not refused. `strict`: a schema with a keyword
+        that is not enforced is refused."""
+        self._report = report
+        self._strict = strict
+
+
 class DialectDefaults:
     """What most dialects do alike."""
 
     placeholder_project: str | None = None
+
+    def status(self, error: AntiphonError) -> int:
+        """Returns the error's own status."""
+        return error.status
 
     def error_headers(self, error: AntiphonError, now: float) -> Headers:
         """Returns no headers."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.dialects.base import (
+    CodecOptions,
     Description,
     DialectDefaults,
     Endpoint,
@@ -59,14 +60,10 @@ EXAMPLES: Mapping[str, object] = {
 ERROR = wire_types.FlatError
 
 
-class EmpowerChatCompletions:
+class EmpowerChatCompletions(CodecOptions):
     """Decodes and encodes POST /empower/api/v1/chat/completions."""
 
     shapes = (wire_types.ChatRequest, wire_types.ChatAnswer, wire_types.ChatChunk)
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
@@ -92,9 +89,6 @@ class Empower(DialectDefaults):
             declare_generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),
             *declare_loras(EmpowerScope.DEPLOY, f"{PREFIX}/base-model"),
         )
-
-    def status(self, error: AntiphonError) -> int:
-        return error.status
 
     def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_flat_error(error)

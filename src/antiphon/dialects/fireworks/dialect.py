@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import (
+    CodecOptions,
     Description,
     DialectDefaults,
     Endpoint,
@@ -133,7 +134,7 @@ def _build_model(model: ModelEntry) -> FireworksModelShape:
     )
 
 
-class FireworksCompletions:
+class FireworksCompletions(CodecOptions):
     """Decodes and encodes POST /fireworks/inference/v1/completions."""
 
     shapes = (
@@ -141,10 +142,6 @@ class FireworksCompletions:
         wire_types.FireworksCompletion,
         wire_types.FireworksCompletion,
     )
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
@@ -156,7 +153,7 @@ class FireworksCompletions:
         return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
 
 
-class FireworksChatCompletions:
+class FireworksChatCompletions(CodecOptions):
     """Decodes and encodes POST /fireworks/inference/v1/chat/completions."""
 
     shapes = (
@@ -164,10 +161,6 @@ class FireworksChatCompletions:
         wire_types.FireworksChatCompletion,
         wire_types.FireworksChatCompletionChunk,
     )
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)

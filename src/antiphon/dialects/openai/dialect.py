@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.dialects.base import (
+    CodecOptions,
     Description,
     DialectDefaults,
     Endpoint,
@@ -88,7 +89,7 @@ EXAMPLES: Mapping[str, object] = {
 ERROR = response_types.ErrorEnvelope
 
 
-class OpenAIChatCompletions:
+class OpenAIChatCompletions(CodecOptions):
     """Decodes and encodes POST /v1/chat/completions."""
 
     shapes = (
@@ -96,10 +97,6 @@ class OpenAIChatCompletions:
         response_types.ChatCompletion,
         response_types.ChatCompletionChunk,
     )
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
@@ -111,14 +108,10 @@ class OpenAIChatCompletions:
         return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
-class OpenAICompletions:
+class OpenAICompletions(CodecOptions):
     """Decodes and encodes POST /v1/completions."""
 
     shapes = (request_types.CompletionRequest, response_types.Completion, response_types.Completion)
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
@@ -150,9 +143,6 @@ class OpenAI(DialectDefaults):
             *declare_tokens(),
             *declare_adapters(),
         )
-
-    def status(self, error: AntiphonError) -> int:
-        return error.status
 
     def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from antiphon.dialects.base import (
+    CodecOptions,
     Description,
     DialectDefaults,
     Endpoint,
@@ -81,7 +82,7 @@ EXAMPLES: Mapping[str, object] = {
 ERROR = wire_types.SgpError
 
 
-class SgpChatCompletions:
+class SgpChatCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/chat/completions."""
 
     shapes = (
@@ -89,10 +90,6 @@ class SgpChatCompletions:
         response_types.ChatCompletion,
         response_types.ChatCompletionChunk,
     )
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
@@ -104,14 +101,10 @@ class SgpChatCompletions:
         return SgpStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
-class SgpCompletions:
+class SgpCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/completions."""
 
     shapes = (wire_types.SgpCompletionRequest, wire_types.SgpCompletion, wire_types.SgpCompletion)
-
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        self._report = report
-        self._strict = strict
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
