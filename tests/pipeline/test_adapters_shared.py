@@ -84,7 +84,7 @@ def process(shared: Shared, engine: Host, *declared: str) -> Process:
         noted.update(paths)  # type: ignore[call-overload]
 
     lost: dict[str, str] = {}
-    home = AdapterTarget(engine, keep, lambda _: ScriptedEngine(), note, lost.__setitem__)
+    home = AdapterTarget(engine, keep, lambda _: (ScriptedEngine(),), note, lost.__setitem__)
     adapters = AdapterRegistry(models, {"base": home}, FakeClock(), Metrics(), shared)
     for name in declared:
         adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))

@@ -77,7 +77,7 @@ def start(
 
     registry.mkdir(exist_ok=True)
     models = ModelRegistry((Model(base, (ModelRoute(ScriptedEngine()),), 1),))
-    target = AdapterTarget(Engine(), keep, lambda _: ScriptedEngine(), fingerprint=weights)
+    target = AdapterTarget(Engine(), keep, lambda _: (ScriptedEngine(),), fingerprint=weights)
     file = KeptNamesFile(registry, is_on)
     shared = OneProcess(file)
     adapters = AdapterRegistry(models, {base: target}, FakeClock(), Metrics(), shared, file)

@@ -607,3 +607,13 @@ async def test_labels_are_patterns_and_never_a_callers_name():
 def test_a_routes_header_is_printable_ascii():
     model = Model("m", (ModelRoute(ScriptedEngine(), name="first/ü\r\nx"), ModelRoute(ScriptedEngine())), 1)
     assert [route.header for route in model.routes] == [b"first/???x", b"m"]
+
+
+def test_a_local_model_is_described_by_a_host_that_is_ready():
+    """A model of the settings' routes is described by its first one, since its routes differ."""
+    first, second = ScriptedEngine(state=EngineState.RESTARTING), ScriptedEngine()
+    routes = ModelRoute(first, name="m/1"), ModelRoute(second, name="m/2")
+    assert Model("m", routes, 0).engine is second
+    assert Model("m", routes, 0, is_routed=True).engine is first
+    second.engine_state = EngineState.FAILED
+    assert Model("m", routes, 0).engine is first

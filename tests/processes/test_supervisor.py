@@ -488,12 +488,13 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "dtype": "float32",
         "memory_share": 0.5,
         "tensor_parallel": 2,
+        "hosts": 2,
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
     spec = build_load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)
     assert {name: getattr(spec, name) for name in said if name != "path"} == {
         name: value for name, value in said.items() if name != "path"
-    }
+    } | {"devices": ("CUDA1",)}, "the devices are those of the first host"
     assert (spec.model, spec.library) == ("m.gguf", "lib.so")
     assert (spec.adapter_memory, spec.weights_in_memory) == (9, True)
     automatic = build_load_spec(build_model({"name": "m", "path": "m.gguf"}), settings)

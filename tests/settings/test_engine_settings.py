@@ -17,7 +17,6 @@ OTHER = {
     "load": "request",
     "keep_alive": 9.0,
     "gpu_layers": 1,
-    "devices": ("CUDA0",),
     "tensor_split": (1.0, 2.0),
     "interpreter": "/python",
     "dtype": "float32",

@@ -90,6 +90,11 @@ async def unproved(_: object) -> None:
     """A template of our own needs no proof."""
 
 
+def _adapt(renderer: Renderer, digest: str) -> tuple[AdapterRenderer]:
+    """The engine of one adapter, for a model with one host."""
+    return (AdapterRenderer(renderer, digest),)
+
+
 @asynccontextmanager
 async def lending(
     tmp_path: Path,
@@ -115,7 +120,7 @@ async def lending(
     metrics, clock = Metrics(), FakeClock()
     keeper = AdapterStore(registry, [shelf], MOST)
     homes = {
-        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdapterRenderer, renderer))
+        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(_adapt, renderer))
         for name, renderer in renderers.items()
     }
     adapters = AdapterRegistry(served, homes, clock, metrics)

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -32,7 +32,7 @@ from antiphon.engines.base import LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import HttpConfig, Lifeline, ReloadOrder, StatusPipe
-from antiphon.engines.registry import Model, ModelRegistry
+from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
@@ -108,7 +108,11 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         edge = await working.enter_async_context(add_knowledge(settings, node.knowledge, edge, managed))
         with socket.socket(fileno=config.listen_fd) as listener:
             sources = ModelSources(settings, hosts.engines, vendors)
-            loaded = {name: host for name, host in hosts.engines.items() if name not in parked}
+            loaded = {
+                model.name: [hosts.engines[route.name] for route in model.routes]
+                for model in models.list_bases()
+                if model.name not in parked
+            }
             parts = ServedParts(edge, hosts, adapters, sources, os.environ)
             async with (
                 learn_models(hosts.engines, models),
@@ -157,9 +161,14 @@ async def _load_tenants(tenants: TenancyService) -> None:
 
 @asynccontextmanager
 async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
-    """Fetches every model's profile once the model's host is ready, while the context lasts."""
+    """Fetches every model's profile from each of its hosts once the host is ready, while the context
+    lasts."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_learn_model(host, models.get(name))) for name, host in hosts.items()]
+        tasks = [
+            group.create_task(_learn_model(hosts[route.name], route))
+            for model in models.list_bases()
+            for route in model.routes
+        ]
         try:
             yield
         finally:
@@ -182,9 +191,10 @@ async def follow_reloads(
 
 @asynccontextmanager
 async def report_readiness(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: AdapterRegistry
+    status: StatusPipe, hosts: Mapping[str, Sequence[HostTokenEngine]], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
-    """Reports to the supervisor that the event loop runs, and once that everything is ready.
+    """Reports to the supervisor that the event loop runs, and once that everything is ready. `hosts`: by
+    their models' names.
 
     Yields a function that the caller must call when connections are accepted.
     """
@@ -201,32 +211,38 @@ async def report_readiness(
 
 async def _report_ready(
     status: StatusPipe,
-    hosts: Mapping[str, HostTokenEngine],
+    hosts: Mapping[str, Sequence[HostTokenEngine]],
     adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
     """Reports readiness once every engine is connected and has its adapters. After that, any first request
     works."""
     await accepts.wait()
-    for name, host in hosts.items():
+    for name, own in hosts.items():
         with suppress(AntiphonError):
-            await host.load(LoadSpec(name))
-            await _restore_adapters(host, name, adapters, status)
+            await _wait_for_hosts(own, name)
+            await _restore_adapters(own, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as this process did
         await adapters.publish_settings()
     status.report_ready()
 
 
+async def _wait_for_hosts(hosts: Sequence[HostTokenEngine], name: str) -> None:
+    """Waits until all hosts of a model have loaded it. The supervisor told them what to load."""
+    for host in hosts:
+        await host.load(LoadSpec(name))
+
+
 async def _restore_adapters(
-    host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
+    hosts: Sequence[HostTokenEngine], name: str, adapters: AdapterRegistry, status: StatusPipe
 ) -> None:
-    """Loads the adapters of the settings into an engine. Ends the server if the engine refuses one of
+    """Loads the adapters of the settings into the hosts of a model. Ends the server if one refuses one of
     them."""
     while True:
         try:
             return await adapters.restore(name)
         except EngineUnavailable:
-            await host.load(LoadSpec(name))  # the engine starts again
+            await _wait_for_hosts(hosts, name)  # one of them starts again
         except RequestError as refused:
             _exit_with(
                 status, LoadError(f"{refused.message}; name another file with --lora, or leave it out")
@@ -239,11 +255,12 @@ def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
     os._exit(1)
 
 
-async def _learn_model(host: HostTokenEngine, model: Model) -> None:
-    """Fetches a model's profile and proves its template, before the first request needs them."""
+async def _learn_model(host: HostTokenEngine, route: ModelRoute) -> None:
+    """Fetches a model's profile from one host and proves its template, before the first request needs
+    them."""
     with suppress(AntiphonError):  # the first request gets the same error and reports it
-        await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
-        await model.engine.profile()
+        await host.load(LoadSpec(route.name))  # only waits: the supervisor told the host what to load
+        await route.engine.profile()
 
 
 def _exit_orphaned(directory: str) -> None:

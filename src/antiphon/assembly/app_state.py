@@ -1,7 +1,7 @@
 """Builds the adapters, and everything else that the HTTP edge uses."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from antiphon.domain.context import Clock
 from antiphon.domain.tracing import Tracer
 from antiphon.engines.base import Engine
 from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.registry import ModelRegistry
+from antiphon.engines.host.group import HostGroup
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ModelFileError
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.knowledge import KnowledgeResource
@@ -48,7 +49,7 @@ from antiphon.services.knowledge.uploads import UPLOADS, UploadFolder
 from antiphon.services.limits import LimitService
 from antiphon.settings.changes import ReloadReport
 from antiphon.settings.memory import MemorySettings
-from antiphon.settings.models import LoraSettings
+from antiphon.settings.models import LoraSettings, list_host_names
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters.hub_adapters import HubAdapters
@@ -59,24 +60,38 @@ from antiphon.weights.gguf import read_header
 
 
 def build_adapter_targets(
-    settings: Settings, engines: Mapping[str, Engine], hosts: Mapping[str, HostTokenEngine]
+    settings: Settings, models: Mapping[str, Model], hosts: Mapping[str, HostTokenEngine]
 ) -> dict[str, AdapterTarget]:
-    """Builds the local models that take adapters. `engines`: the engine of each local model."""
+    """Builds the local models that take adapters. `models`: the local models by their names. `hosts`: the
+    hosts of all of them by theirs."""
     lora, targets = settings.lora, {}
     places = [Path(place) for place in lora.directories]
     keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     for model in settings.models if allows_loading(lora) or settings.adapters else ():
-        base, host = engines[model.name], hosts[model.name]
-        if isinstance(base, Renderer) and _takes_adapters(model.path):
+        own = [hosts[name] for name in list_host_names(model)]
+        bases = [each.engine for each in models[model.name].routes if isinstance(each.engine, Renderer)]
+        if len(bases) == len(own) and _takes_adapters(model.path):
+            group = HostGroup(own)
             targets[model.name] = AdapterTarget(
-                host,
+                group,
                 partial(keeper.keep, base=model.path),
-                partial(AdapterRenderer, base, lacks=host.is_pending_reload),
-                host.note_adapters,
-                host.note_refused,
+                partial(_build_adapter_engines, bases, own),
+                group.note_adapters,
+                group.note_refused,
                 compute_fingerprint(Path(model.path)),
             )
     return targets
+
+
+def _build_adapter_engines(
+    bases: Sequence[Renderer], hosts: Sequence[HostTokenEngine], digest: str
+) -> tuple[Engine, ...]:
+    """Builds the engines that compute with an adapter, one for each host. `bases`: those that compute without
+    one."""
+    return tuple(
+        AdapterRenderer(base, digest, lacks=host.is_pending_reload)
+        for base, host in zip(bases, hosts, strict=True)
+    )
 
 
 def build_adapters(
@@ -89,8 +104,8 @@ def build_adapters(
 
     `names` shares later changes with the other processes of this server.
     """
-    engines = {name: edge.models.get(name).engine for name in hosts}
-    targets = build_adapter_targets(settings, engines, hosts)
+    models = {model.name: model for model in edge.models.list_bases()}
+    targets = build_adapter_targets(settings, models, hosts)
     lora = settings.lora
     kept = KeptNamesFile(Path(lora.registry or ""), lora.keep_names) if allows_loading(lora) else None
     adapters = AdapterRegistry(edge.models, targets, edge.clock, edge.metrics, names, kept)

@@ -17,7 +17,7 @@ from antiphon.engines.route_state import RouteState
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.rendering.template.request_template import TemplateHelper
-from antiphon.settings.models import ModelSettings
+from antiphon.settings.models import ModelSettings, group_hosts
 from antiphon.settings.providers import RoutedModelSettings, RouteSettings, is_pattern
 from antiphon.settings.schema import Settings
 from antiphon.task_group import task_group
@@ -34,9 +34,9 @@ class HostConnections:
         self._ask_load = ask_load
         self._open: dict[HostTokenEngine, asyncio.Task[None]] = {}
         self.engines: dict[str, HostTokenEngine] = {}
-        """The engine of each local model, by the model's name."""
+        """The engine of each host, by the host's name."""
         self.paths: dict[str, str] = {}
-        """The path of each local model's socket."""
+        """The path of each host's socket."""
 
     def connect(self, name: str, path: str, is_parked: bool = False) -> HostTokenEngine:
         """Returns an engine that connects to a host, and again after the host died. `is_parked`: whether the
@@ -86,7 +86,7 @@ class ModelSources:
 
     settings: Settings
     hosts: Mapping[str, HostTokenEngine]
-    """The engine of each local model."""
+    """The engine of each host of a local model, by the host's name."""
     vendors: Vendors = NO_VENDORS
 
 
@@ -122,11 +122,10 @@ def build_served_models(sources: ModelSources, clock: Clock, unchanged: Unchange
     settings, created = sources.settings, int(clock.wall())
     described = {model.name: model for model in settings.models}
     local = {
-        name: unchanged.models.get(name) or _build_local(name, host, settings, described.get(name), created)
-        for name, host in sources.hosts.items()
+        name: unchanged.models.get(name) or _build_local(name, hosts, settings, described.get(name), created)
+        for name, hosts in group_hosts(settings.models, sources.hosts).items()
     }
-    local_routes = {name: model.routes[0] for name, model in local.items()}
-    builder = RoutedModelBuilder(sources.vendors, local_routes, created, unchanged.states)
+    builder = RoutedModelBuilder(sources.vendors, local, created, unchanged.states)
     routed = [each for each in settings.routed_models if not is_pattern(each.name)]
     patterns = [each for each in settings.routed_models if is_pattern(each.name)]
     return ModelSet(
@@ -142,18 +141,23 @@ def build_served_models(sources: ModelSources, clock: Clock, unchanged: Unchange
 def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelRegistry) -> UnchangedModels:
     """Returns what a reload leaves as it is: models whose settings, providers and hosts are the same."""
     was = {model.name: model for model in before.settings.routed_models}
+    hosts_before = group_hosts(before.settings.models, before.hosts)
+    same_local = {
+        name
+        for name, hosts in group_hosts(after.settings.models, after.hosts).items()
+        if hosts == hosts_before.get(name)
+    }
 
     def is_same_source(route: RouteSettings) -> bool:
         if route.provider is None:
-            name = route.engine or ""
-            return before.hosts.get(name) is after.hosts.get(name)
+            return route.engine in same_local
         return before.vendors.clients.get(route.provider) is after.vendors.clients.get(route.provider)
 
     def is_same(model: RoutedModelSettings) -> bool:
         return model == was.get(model.name) and all(map(is_same_source, model.list_routes()))
 
     same = {model.name for model in after.settings.routed_models if is_same(model)}
-    same |= {name for name, host in after.hosts.items() if before.hosts.get(name) is host}
+    same |= same_local
     sources = {
         name for name, each in after.vendors.clients.items() if before.vendors.clients.get(name) is each
     }
@@ -161,7 +165,7 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
         (model.name, route.name): route.state
         for model in registry.list_routed()
         for route in model.routes
-        if route.kind in sources or route.name in same
+        if route.kind in sources or route.label in same
     }
     models = {model.name: model for model in registry if model.name in same and model.parent is None}
     patterns = {each.model.name: each for each in registry.list_patterns() if each.model.name in same}
@@ -169,9 +173,14 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
 
 
 def _build_local(
-    name: str, host: HostTokenEngine, settings: Settings, described: ModelSettings | None, created: int
+    name: str,
+    hosts: Mapping[str, HostTokenEngine],
+    settings: Settings,
+    described: ModelSettings | None,
+    created: int,
 ) -> Model:
-    """Builds the model of one host. `described`: its settings, if there are any."""
+    """Builds a local model, with a route to each of its hosts. `described`: its settings, if there are
+    any."""
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
         helper=TemplateHelper() if settings.server.request_templates else None,
@@ -180,7 +189,8 @@ def _build_local(
     kind = "llama"
     if described is not None:
         rules, kind = replace(rules, families=find_families(described)), described.engine
-    return Model(name, (ModelRoute(_build_renderer(host, rules), kind),), created)
+    routes = tuple(ModelRoute(_build_renderer(host, rules), kind, name=each) for each, host in hosts.items())
+    return Model(name, routes, created, prefers_prefix=True)
 
 
 def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:

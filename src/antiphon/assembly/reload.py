@@ -6,7 +6,7 @@ and hosts that did not change stay as they are.
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.assembly.app_state import build_adapter_targets
@@ -27,7 +27,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.processes.ipc import from_line
 from antiphon.settings.changes import ReloadReport
-from antiphon.settings.models import list_parked
+from antiphon.settings.models import group_hosts, list_parked
 from antiphon.settings.schema import Settings, decode_settings
 
 
@@ -103,15 +103,13 @@ class SettingsReloader:
         sources = ModelSources(settings, engines, vendors)
         unchanged = find_unchanged(before, sources, parts.edge.models)
         served = build_served_models(sources, parts.edge.clock, unchanged)
-        local = {model.name: model for model in served.models if model.name in engines}
-        targets = build_adapter_targets(
-            settings, {name: model.engine for name, model in local.items()}, engines
-        )
+        local = {model.name: model for model in served.models if not model.is_routed}
+        targets = build_adapter_targets(settings, local, engines)
         self._prepared = PreparedReload(sources, served, targets, sockets, opened)
-        for name, engine in opened.items():
+        for name, new in group_hosts(settings.models, opened).items():
             if name in parked:
                 continue
-            await _learn(engine, local[name])
+            await _learn(tuple(new.values()), local[name])
             if name in targets:
                 await parts.adapters.prepare_target(name, targets[name])
 
@@ -121,7 +119,8 @@ class SettingsReloader:
         edge, served = parts.edge, prepared.served
         labels = {model.label for model in edge.models if model.parent is None}
         edge.models.replace(served.models, served.aliases, served.patterns)
-        parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - prepared.opened.keys())
+        changed = group_hosts(prepared.sources.settings.models, prepared.opened)
+        parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed.keys())
         parts.hosts.serve(prepared.sources.hosts, prepared.sockets)
         parts.sources = prepared.sources
         for label in labels - {model.label for model in edge.models}:
@@ -151,10 +150,12 @@ class SettingsReloader:
                 await self._parts.hosts.close(engine)
 
 
-async def _learn(engine: HostTokenEngine, model: Model) -> None:
-    """Waits until a new local model can serve, and proves its template."""
-    await engine.load(LoadSpec(model.name))
-    await model.engine.profile()
+async def _learn(hosts: Sequence[HostTokenEngine], model: Model) -> None:
+    """Waits until all hosts of a new local model can serve, and proves its template."""
+    for host in hosts:
+        await host.load(LoadSpec(model.name))
+    for route in model.routes:
+        await route.engine.profile()
 
 
 class NewsInbox:

@@ -3,14 +3,13 @@
 The clients' code is imported only where there is a provider: it is a fifth of an HTTP process's start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon.assembly.providers import ResolvedProvider, resolve_provider
 from antiphon.domain.models import STAR
-from antiphon.engines.base import Engine
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
 from antiphon.engines.profiles.presets import ProviderPreset
 from antiphon.engines.profiles.table import find_profile
@@ -106,8 +105,8 @@ class RoutedModelBuilder:
     """Builds routed models."""
 
     vendors: Vendors
-    local_routes: Mapping[str, ModelRoute]
-    """The route of each local model, by the model's name."""
+    local: Mapping[str, Model]
+    """The local models by their names."""
     created: int
     """Unix time in seconds."""
     states: Mapping[tuple[str, str], RouteState] = field(default_factory=dict)
@@ -123,7 +122,15 @@ class RoutedModelBuilder:
 
     def _build(self, settings: RoutedModelSettings, name: str, rest: str) -> Model:
         """Builds the model of a name. `rest`: the vendor's model of routes that name none."""
-        routes = tuple(self._build_route(route, settings, (name, rest)) for route in settings.list_routes())
+        routes = tuple(
+            built
+            for route in settings.list_routes()
+            for built in (
+                self._build_local_routes(route, name)
+                if route.provider is None
+                else (self._build_vendor_route(route, settings, (name, rest)),)
+            )
+        )
         return Model(
             name,
             routes,
@@ -133,30 +140,41 @@ class RoutedModelBuilder:
             prefers_prefix=settings.prefer_prefix,
         )
 
-    def _build_route(
+    def _build_local_routes(self, route: RouteSettings, served: str) -> Iterator[ModelRoute]:
+        """Yields a route to each host of a local model. The hosts share the weight, and the label by which
+        requests in flight are counted. `served`: the routed model's name."""
+        model = self.local[route.engine or ""]
+        for host in model.routes:
+            yield ModelRoute(
+                host.engine,
+                host.kind,
+                price=model.name,
+                name=host.name,
+                label=model.name,
+                weight=route.weight / len(model.routes),
+                order=route.order,
+                in_flight_limit=route.in_flight,
+                state=self.states.get((served, host.name)) or RouteState(),
+            )
+
+    def _build_vendor_route(
         self, route: RouteSettings, settings: RoutedModelSettings, names: tuple[str, str]
     ) -> ModelRoute:
-        """Builds a route to a vendor's model or to a local one. `names`: the model's name, and the vendor's
-        if the route names none."""
-        engine: Engine
+        """Builds a route to a vendor's model. `names`: the model's name, and the vendor's if the route names
+        none."""
         served, rest = names
-        provider = ""
-        if route.provider is None:
-            name = label = route.engine or ""
-            engine, kind = self.local_routes[name].engine, self.local_routes[name].kind
-        else:
-            model, resolved = name_vendor_model(route, settings, rest), self.vendors.resolved[route.provider]
-            engine = self._build_engine(resolved, model, settings.profile)
-            provider = resolved.trace_name
-            kind, name = route.provider, f"{route.provider}/{model}"
-            label = name if not is_pattern(settings.name) else f"{route.provider}/{route.model or STAR}"
+        model, resolved = (
+            name_vendor_model(route, settings, rest),
+            self.vendors.resolved[route.provider or ""],
+        )
+        name = f"{resolved.name}/{model}"
         return ModelRoute(
-            engine,
-            kind,
+            self._build_engine(resolved, model, settings.profile),
+            resolved.name,
             price=name,
             name=name,
-            label=label,
-            provider=provider,
+            label=f"{resolved.name}/{route.model or STAR}" if is_pattern(settings.name) else name,
+            provider=resolved.trace_name,
             weight=route.weight,
             order=route.order,
             in_flight_limit=route.in_flight,

@@ -10,7 +10,7 @@ from antiphon.cli.output import KEY_VARIABLE, escape_unprintable
 from antiphon.domain.request import EmbeddingFacts
 from antiphon.engines.base import EngineInfo
 from antiphon.processes.supervisor import ServingInfo
-from antiphon.settings.models import ModelSettings
+from antiphon.settings.models import ModelSettings, list_host_names
 from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import Settings
 
@@ -18,9 +18,10 @@ GIGABYTE = 1e9
 
 
 def describe_room(model: ModelSettings) -> str:
-    """Describes the context and the sequences of a sized model, for people."""
+    """Describes the hosts, the context and the sequences of a sized model, for people."""
     size = f"{model.sequences} x {model.context_length} tokens"
-    return f"{size}, {model.cells} in all" if model.cells else size
+    size += f", {model.cells} in all" if model.cells else ""
+    return f"{model.hosts} hosts, each {size}" if model.hosts > 1 else size
 
 
 def describe_route(route: RouteSettings) -> str:
@@ -86,7 +87,7 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
     """Formats the start-up panel: address, models, library, and a first request to copy."""
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
     for model in settings.models:
-        info = serving.engines.get(model.name)
+        info, *others = [serving.engines.get(name) for name in list_host_names(model)]
         if info is None:
             lines.append(f"  model    {escape_unprintable(model.name)}: loaded by its first request")
             continue
@@ -95,7 +96,8 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
         if info.embedding is not None:
             mode += f", {describe_embedding(info.embedding)}"
         lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
-        lines += [f"  device   {description}" for description in describe_devices(info)]
+        for each in filter(None, (info, *others)):
+            lines += [f"  device   {description}" for description in describe_devices(each)]
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
     for routed in settings.routed_models:
@@ -104,7 +106,7 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
     if settings.server.workers > 1:
         lines.append(f"  workers  {settings.server.workers} HTTP processes")
     first = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)][0]
-    engine = serving.engines.get(first)
+    engine = serving.engines.get(first) or serving.engines.get(f"{first}/1")
     if engine is not None:
         lines.append(
             f"  library  {engine.library}, {engine.threads} threads, {' '.join(engine.cpu_features)}"

@@ -28,7 +28,8 @@ def size_vllm_model(model: ModelSettings) -> ModelSettings:
 
 
 def estimate_vllm_memory(model: ModelSettings) -> int:
-    """Returns the bytes of a sized model's weights, and of the KV cache that vLLM makes on a processor."""
+    """Returns the bytes of a sized model's weights in one host, and of the KV cache that vLLM makes on a
+    processor."""
     folder = read_folder(Path(model.path))
     cells = model.cells or (model.context_length or 0) * model.sequences
     return folder.size + cells * count_cell_bytes(folder, model.dtype)

@@ -265,9 +265,12 @@ class LoadSpec:
     """The number of layers on devices, the last ones; the output counts as one. None puts as many there as
     fit, and none with `exact`."""
     devices: tuple[str, ...] = ()
-    """The devices to use, by the library's names; empty means all."""
+    """The devices to use, by the library's names, or for vLLM by the driver's numbers; empty means all."""
     tensor_split: tuple[float, ...] = ()
     """The share of layers of each device; empty uses one device where one is enough."""
+    hosts: int = 1
+    """The engine hosts of this model on this machine. They share its processors, and, without `devices`, all
+    devices."""
 
     def get_prefill_chunk(self) -> int:
         """Returns the most prompt tokens of one step."""

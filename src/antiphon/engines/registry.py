@@ -12,7 +12,7 @@ from operator import attrgetter
 from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, RouteTry, encode_tries
 from antiphon.domain.models import STAR, Adapter, Aliases, DeployedAdapter
-from antiphon.engines.base import Engine
+from antiphon.engines.base import Engine, EngineState
 from antiphon.engines.route_state import RouteState
 from antiphon.errors import ModelNotFound
 
@@ -118,7 +118,12 @@ class Model:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the first route, which supplies the model's profile and tokenizer."""
+        """The engine that supplies the model's profile and tokenizer: that of the first route. Of a local
+        model's hosts, which are all alike, it is the first that is ready."""
+        if len(self.routes) > 1 and not self.is_routed:
+            for route in self.routes:
+                if route.engine.state() is EngineState.READY:
+                    return route.engine
         return self.routes[0].engine
 
 

@@ -6,7 +6,6 @@ the rest one request at a time tries the route, until one of them gets its first
 
 from math import exp2
 
-from antiphon.domain.route_counts import RouteCounts
 from antiphon.errors import AntiphonError, ErrorReport
 
 FIRST_REST_S = 1.0
@@ -32,7 +31,6 @@ class RouteState:
     __slots__ = (
         "_latency",
         "_measured_at",
-        "counts",
         "failures",
         "held_until",
         "in_flight",
@@ -43,8 +41,6 @@ class RouteState:
     )
 
     def __init__(self) -> None:
-        self.counts: RouteCounts | None = None
-        """The route's counts in the metrics, once a request uses the route."""
         self.in_flight = 0
         """Requests that run on the route, streams included."""
         self.failures = 0

@@ -13,8 +13,8 @@ from antiphon import __version__
 from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
 from antiphon.domain.identity import Right
 from antiphon.domain.models import Load
-from antiphon.engines.base import EngineState, ObservableEngine
-from antiphon.engines.registry import Model, ModelRegistry
+from antiphon.engines.base import Engine, EngineState, ObservableEngine
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError
 from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.http.state import AppState
@@ -119,18 +119,19 @@ def list_own_series(app_state: AppState) -> Iterator[Series]:
 
 
 async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, EngineReport]:
-    """Asks every engine at the same time for its load, and returns the reports by model. It does not ask
-    adapters, because an adapter has the engine of its base model."""
+    """Asks every engine at the same time for its load, and returns the reports by model, or by host where a
+    model has several. It does not ask adapters, because an adapter has the engines of its base model."""
     async with asyncio.TaskGroup() as group:
         readings = {
-            model.name: group.create_task(_observe_engine(model, patience)) for model in models.list_bases()
+            route.name: group.create_task(_observe_engine(route.engine, patience))
+            for model in models.list_bases()
+            for route in model.routes
         }
     return {name: task.result() for name, task in readings.items()}
 
 
-async def _observe_engine(model: Model, patience: float) -> EngineReport:
+async def _observe_engine(engine: Engine, patience: float) -> EngineReport:
     """Returns the report of one engine. A dead or slow engine is not up."""
-    engine = model.engine
     if (state := engine.state()) is not EngineState.READY:
         return EngineReport(False, parked=state is EngineState.PARKED)
     if not isinstance(engine, ObservableEngine):
@@ -150,23 +151,25 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         return _answer_json(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:
-        """Answers 200 if every engine is ready, limits are counted and the ledger has room. With keys on, the
-        coordinator must answer too. Otherwise answers 503 with the state of each part that is not ready."""
-        states = {model.name: model.engine.state() for model in app_state.models.list_bases()}
+        """Answers 200 if every model has an engine that is ready, limits are counted and the ledger has room.
+        With keys on, the coordinator must answer too. Otherwise answers 503. Both name the state of each part
+        that is not ready, so of each host of a model that has others."""
+        bases = app_state.models.list_bases()
+        states = {route.name: route.engine.state() for model in bases for route in model.routes}
         missing = {name: str(state) for name, state in states.items() if state not in ABLE}
+        unserved = any(all(route.name in missing for route in model.routes) for model in bases)
         silent = app_state.coordinator is not None and not await app_state.coordinator.ping()
         away = app_state.limiter is not None and not app_state.limiter.available
         ledger = LedgerState.WELL if app_state.ledger is None else app_state.ledger.state
-        problems: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+        problems: dict[str, object] = {"unavailable": missing} if missing else {}
+        problems |= {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
         problems |= {"limits": UNAVAILABLE} if away else {}
         problems |= {"coordinator": UNAVAILABLE} if silent else {}
         uncounted = away and not app_state.limits_open
         blocked = silent and app_state.keys_on  # without keys no request needs the coordinator
-        if not (missing or blocked or uncounted or ledger is LedgerState.FULL):
+        if not (unserved or blocked or uncounted or ledger is LedgerState.FULL):
             return _answer_json(200, {"status": "ok"} | problems)
-        content: dict[str, object] = {"status": "unavailable"}
-        content |= {"unavailable": missing} if missing else {}
-        content |= problems
+        content: dict[str, object] = {"status": "unavailable"} | problems
         return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY),))
 
     return (

@@ -58,8 +58,8 @@ class AdapterTarget:
 
     engine: AdapterEngine
     keep: KeepAdapter
-    create_engine: Callable[[str], Engine]
-    """Makes the engine that computes with the adapter of a digest."""
+    create_engines: Callable[[str], tuple[Engine, ...]]
+    """Makes the engines that compute with the adapter of a digest, one for each route of the base model."""
     note_adapters: Callable[[Mapping[str, str]], None] = lambda _: None
     """Called with all adapters of the engine, as paths by digest, including adapters that other processes
     added."""
@@ -384,8 +384,9 @@ class AdapterRegistry:
     def _remove_model(self, model: Model) -> None:
         """Removes an adapter's name in this process."""
         self._models.remove(model)
-        if isinstance(model.engine, Closable):
-            model.engine.close()
+        for route in model.routes:
+            if isinstance(route.engine, Closable):
+                route.engine.close()
 
     def _forget_series(self, model: Model) -> None:
         """Ends the series of an adapter. A project's adapter has none of its own."""
@@ -431,9 +432,16 @@ class AdapterRegistry:
         return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())), kept)
 
     def _add_model(self, entry: AdapterName) -> None:
-        """Adds a model for an adapter's name in this process."""
-        kind = self._models.get(entry.base).routes[0].kind
-        routes = (ModelRoute(self._targets[entry.base].create_engine(entry.adapter.digest), kind),)
+        """Adds a model for an adapter's name in this process. On several hosts its routes are those of its
+        base model, with their loads."""
+        base = self._models.get(entry.base)
+        engines = self._targets[entry.base].create_engines(entry.adapter.digest)
+        routes = tuple(
+            ModelRoute(engine, route.kind)
+            if len(engines) == 1
+            else ModelRoute(engine, route.kind, name=route.name, state=route.state)
+            for engine, route in zip(engines, base.routes, strict=True)
+        )
         self._models.put(
             Model(
                 entry.name,
@@ -444,13 +452,15 @@ class AdapterRegistry:
                 entry.deployed,
                 project=entry.project,
                 is_kept=entry.is_kept,
+                prefers_prefix=base.prefers_prefix,
             )
         )
 
     async def _release_adapter(self, gone: Model) -> None:
         """Removes an adapter from its engine if no name needs the adapter any more. Does nothing if the
         engine is not available."""
-        await gone.engine.aclose()
+        for route in gone.routes:
+            await route.engine.aclose()
         if gone.parent is None or gone.adapter is None:
             return
         digest = gone.adapter.digest

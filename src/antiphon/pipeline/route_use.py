@@ -69,9 +69,7 @@ class RouteUse:
     def __init__(self, route: ModelRoute, model: Model, context: Context, policy: RoutePolicy) -> None:
         """Counts the request as in flight."""
         state = route.state
-        counts = state.counts
-        if counts is None:
-            counts = state.counts = policy.metrics.find_route(model.label, route.label)
+        counts = policy.metrics.find_route(model.label, route.label)
         state.in_flight += 1
         counts.in_flight += 1
         self.route = route

@@ -1,4 +1,4 @@
-"""The engine hosts of one server, one for each local model: starts, watches and ends them.
+"""The engine hosts of one server, one or several for each local model: starts, watches and ends them.
 
 A host that is added while the server runs serves nothing until it is ready and `adopt` makes it the model's.
 """
@@ -20,7 +20,7 @@ from antiphon.errors import AntiphonError
 from antiphon.processes.cluster import DRIVER, ReplicaEngine, build_driver_config, filter_ray_environment
 from antiphon.processes.ipc import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
-from antiphon.settings.models import ModelSettings
+from antiphon.settings.models import ModelSettings, choose_devices, list_host_names
 from antiphon.settings.schema import Settings, choose_interpreter
 
 MALLOC = "GLIBC_TUNABLES"
@@ -53,6 +53,8 @@ VLLM_ENGINE = "antiphon.engines.vllm.engine:create_engine"
 class EngineHost:
     """One engine host, which is started again when it dies."""
 
+    name: str
+    """The model's name, or one of several that its hosts have."""
     model: ModelSettings
     socket: str
     watch: ChildWatch
@@ -106,13 +108,15 @@ class EngineHosts:
         self._on_change = on_change
         self._cluster = cluster
         self._numbers = itertools.count()
-        self._serving = {model.name: self.make(model) for model in settings.models}
+        self._serving = {
+            name: self.make(model, name) for model in settings.models for name in list_host_names(model)
+        }
         self._others: set[EngineHost] = set()
         """Hosts that are not a model's yet, or not any more."""
 
     @property
     def sockets(self) -> dict[str, str]:
-        """The path of each model's socket."""
+        """The path of each host's socket."""
         return {name: host.socket for name, host in self._serving.items()}
 
     @property
@@ -130,7 +134,7 @@ class EngineHosts:
         return tuple(self._serving.values())
 
     def find(self, name: str) -> EngineHost | None:
-        """Returns the host of a model; None if there is no such model."""
+        """Returns the host of a name; None if there is no such host."""
         return self._serving.get(name)
 
     def list_running(self) -> list[EngineHost]:
@@ -150,22 +154,22 @@ class EngineHosts:
             for news in known
         )
 
-    def make(self, model: ModelSettings) -> EngineHost:
-        """Makes the host of a model, without starting it."""
-        watch = self._make_watch(model, lambda: host)
-        host = EngineHost(model, build_socket_path(self._runtime, next(self._numbers)), watch)
+    def make(self, model: ModelSettings, name: str) -> EngineHost:
+        """Makes a host of a model, without starting it."""
+        watch = self._make_watch(model, name, lambda: host)
+        host = EngineHost(name, model, build_socket_path(self._runtime, next(self._numbers)), watch)
         return host
 
     def renew(self, host: EngineHost) -> None:
         """Makes the host of a parked model ready for its next start."""
-        host.watch = self._make_watch(host.model, lambda: host)
+        host.watch = self._make_watch(host.model, host.name, lambda: host)
         host.error, host.problem, host.is_ready, host.is_running = None, "", False, True
         host.end.clear()
 
-    def _make_watch(self, model: ModelSettings, find: Callable[[], EngineHost]) -> ChildWatch:
+    def _make_watch(self, model: ModelSettings, name: str, find: Callable[[], EngineHost]) -> ChildWatch:
         """Makes the watch of one host, which `find` returns."""
         return ChildWatch(
-            f"the engine of {model.name}",
+            f"the engine of {name}",
             lambda: self._start(find()),
             lambda state, info: self._update(find(), state, info),
             paced=self._is_driver(model),  # the cluster can always come back
@@ -197,14 +201,14 @@ class EngineHosts:
 
     def add(self, models: Iterable[ModelSettings]) -> list[EngineHost]:
         """Makes hosts that belong to no model yet. The caller runs `keep` of each."""
-        hosts = [self.make(model) for model in models]
+        hosts = [self.make(model, name) for model in models for name in list_host_names(model)]
         self._others.update(hosts)
         return hosts
 
     def adopt(self, added: Iterable[EngineHost], names: Iterable[str]) -> list[EngineHost]:
         """Makes added hosts the hosts of their models. Returns the hosts that no model has any more. `names`:
-        all local models, in order."""
-        before, new = self._serving, {host.model.name: host for host in added}
+        the hosts of all local models, in order."""
+        before, new = self._serving, {host.name: host for host in added}
         self._serving = {name: new.get(name) or before[name] for name in names}
         gone = [host for name, host in before.items() if self._serving.get(name) is not host]
         self._others.difference_update(new.values())
@@ -222,13 +226,13 @@ class EngineHosts:
     async def _start(self, host: EngineHost) -> Child:
         settings, model = self._settings, host.model
         cluster = self._cluster if model.cluster else None
-        load = build_load_spec(model, settings)
+        load = build_load_spec(model, settings, host.name)
         factory = VLLM_ENGINE if model.engine == "vllm" else self._factory
 
         def configuration(status_fd: int) -> bytes:
             own = to_line(
                 HostConfig(
-                    name=model.name,
+                    name=host.name,
                     factory=factory,
                     load=load,
                     socket=host.socket,
@@ -257,7 +261,7 @@ class EngineHosts:
 
     def _update(self, host: EngineHost, state: EngineState, info: EngineInfo | None) -> None:
         """Keeps the state of a host. If the host serves a model, tells all HTTP processes."""
-        name = host.model.name
+        name = host.name
         host.is_ready = state is EngineState.READY
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         if state is EngineState.FAILED and host.is_on_request:
@@ -272,12 +276,12 @@ class EngineHosts:
         self, host: EngineHost, state: EngineState, detail: str = "", retry_after: float = 0.0
     ) -> None:
         """Keeps the news of a host. If the host serves a model, tells all HTTP processes."""
-        host.news = EngineNews(host.model.name, state, detail, retry_after)
+        host.news = EngineNews(host.name, state, detail, retry_after)
         self.tell_again(host)
 
     def tell_again(self, host: EngineHost) -> None:
         """Tells all HTTP processes the latest news of a host that serves a model."""
-        if host.news is not None and self._serving.get(host.model.name) is host:
+        if host.news is not None and self._serving.get(host.name) is host:
             self._tell(to_line(News(engine=host.news)))
             self._on_change()
 
@@ -296,8 +300,8 @@ def filter_host_environment(
     return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | passed_on
 
 
-def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
-    """Builds the description of what a model's engine host loads."""
+def build_load_spec(model: ModelSettings, settings: Settings, host: str | None = None) -> LoadSpec:
+    """Builds the description of what an engine host of a model loads. `host`: its name; None is the first."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,
@@ -306,7 +310,8 @@ def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
         exact=model.exact,
         kv_type=model.kv_type,
         gpu_layers=None if model.gpu_layers == "auto" else model.gpu_layers,
-        devices=model.devices,
+        devices=choose_devices(model, host),
+        hosts=model.hosts,
         tensor_split=model.tensor_split,
         library=settings.engine.library,
         layout=KVLayout(model.layout),

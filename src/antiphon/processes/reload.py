@@ -17,6 +17,7 @@ from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.workers import Workers
 from antiphon.settings.changes import ReloadReport, compare_settings
+from antiphon.settings.models import list_host_names
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.telemetry.logs import record
 
@@ -118,7 +119,7 @@ class Reloads:
             await host.settled.wait()
             if host.info is None:
                 reason = host.error.message if host.error else "it ended"
-                raise SettingsError(f"the model {host.model.name} cannot be loaded: {reason}")
+                raise SettingsError(f"the model {host.name} cannot be loaded: {reason}")
 
     async def _prepare(self, after: Settings, added: Sequence[EngineHost]) -> None:
         """Has all HTTP processes build what the settings name. Raises the refusal of one of them."""
@@ -135,7 +136,8 @@ class Reloads:
         """Has all HTTP processes serve by the settings. Returns the names of those that do not confirm it in
         time. Hosts of removed models end after their last requests had time to end."""
         order = self._make_order(ReloadStep.APPLY, after, added)
-        gone = self.parts.hosts.adopt(added, [model.name for model in after.models])
+        names = [name for model in after.models for name in list_host_names(model)]
+        gone = self.parts.hosts.adopt(added, names)
         self.parts.set_settings(after)  # from here on, new HTTP processes start with these
         if gone:
             group.create_task(self._end_hosts(gone, after.server.drain_timeout))
@@ -151,7 +153,7 @@ class Reloads:
 
     def _make_order(self, step: ReloadStep, after: Settings, added: Sequence[EngineHost]) -> ReloadOrder:
         """Makes the order of a step, with the sockets as they are after the reload."""
-        new = {host.model.name: host.socket for host in added}
+        new = {host.name: host.socket for host in added}
         sockets = self.parts.hosts.sockets | new
-        served = {model.name: sockets[model.name] for model in after.models}
+        served = {name: sockets[name] for model in after.models for name in list_host_names(model)}
         return ReloadOrder(next(self._numbers), step, encode_settings(after).decode(), served)

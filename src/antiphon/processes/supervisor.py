@@ -78,7 +78,7 @@ class ServingInfo:
 
     url: str
     engines: Mapping[str, EngineInfo]
-    """The engines by their models' names."""
+    """The engines by their hosts' names."""
 
 
 def supervise(

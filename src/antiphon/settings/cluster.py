@@ -137,6 +137,11 @@ def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
                 "or leave it out"
             )
         return
+    if model.hosts > 1:
+        raise SettingsError(
+            f"hosts of the model {model.name} acts on this machine alone, and the model runs in the cluster; "
+            "set replicas instead, or keep it here with cluster = false"
+        )
     if model.max_replicas is not None and model.max_replicas < model.replicas:
         raise SettingsError(
             f"max_replicas of the model {model.name} is {model.max_replicas}, less than its "

@@ -20,7 +20,7 @@ from antiphon import validation_messages
 from antiphon.errors import SettingsError
 from antiphon.settings.cluster import require_cluster
 from antiphon.settings.dependencies import require_dependencies
-from antiphon.settings.models import ModelSettings, require_engine_settings
+from antiphon.settings.models import ModelSettings, require_engine_settings, require_hosts
 from antiphon.settings.providers import (
     PROVIDER_NAME,
     ProviderSettings,
@@ -143,6 +143,8 @@ def load_settings(
     require_cluster(settings.cluster, settings.models)
     _require_unique_names(settings.models)
     require_engine_settings(settings.models)
+    others = [*(model.name for model in routed), *(adapter.name for adapter in settings.adapters)]
+    require_hosts(settings.models, others)
     require_routed_models(routed, providers, [model.name for model in settings.models])
     return msgspec.structs.replace(settings, providers=providers, routed_models=routed)
 

@@ -1,7 +1,7 @@
 """Settings of models: local models, the hub that they are fetched from, LoRA adapters and aliases."""
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -9,6 +9,8 @@ from msgspec import Meta
 from antiphon.domain.models import ADAPTER_NAME, STAR
 from antiphon.errors import SettingsError
 from antiphon.settings.server import GIB, KIB, describe
+
+T = TypeVar("T")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +50,10 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     devices: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        Meta(description="Devices to use, as doctor names them (`CUDA0`). None means all."),
+        Meta(
+            description="Devices to use, as doctor names them (`CUDA0`), or for vLLM by number (`0`). None "
+            "means all. Several hosts divide them in their order."
+        ),
     ] = ()
     tensor_split: Annotated[
         tuple[Annotated[float, Meta(ge=0, le=1e6)], ...],
@@ -150,6 +155,15 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor_parallel: Annotated[
         int, Meta(description="Devices over which vLLM splits each layer.", ge=1, le=64)
     ] = 1
+    hosts: Annotated[
+        int,
+        Meta(
+            description="Engine processes of this machine that serve the model, each with its own weights, "
+            "sequences, queue and KV cache (routes.md).",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     cluster: Annotated[
         bool,
         Meta(
@@ -184,8 +198,19 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
 
-LLAMA_DEVICES = frozenset({"gpu_layers", "devices", "tensor_split"})
-LLAMA_ONLY = LLAMA_DEVICES | {"exact", "kv_type", "layout", "step_latency", "weights", "load", "keep_alive"}
+LLAMA_ONLY = frozenset(
+    {
+        "gpu_layers",
+        "tensor_split",
+        "exact",
+        "kv_type",
+        "layout",
+        "step_latency",
+        "weights",
+        "load",
+        "keep_alive",
+    }
+)
 VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
 """The settings of a model that act on one engine only."""
 
@@ -214,6 +239,67 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
             raise SettingsError(
                 f"cells of the model {model.name} has no effect beside memory_share, which gives vLLM's KV "
                 "cache its size; leave one out"
+            )
+
+
+def list_host_names(model: ModelSettings) -> tuple[str, ...]:
+    """Returns the names of a model's engine hosts: its own name, or NAME/1, NAME/2 for several."""
+    if model.hosts == 1:
+        return (model.name,)
+    return tuple(f"{model.name}/{number}" for number in range(1, model.hosts + 1))
+
+
+def group_hosts(models: Iterable[ModelSettings], hosts: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """Groups hosts by their models. `hosts`: by the host's name. A host of no model is a model's only one."""
+    owners = {name: model.name for model in models for name in list_host_names(model)}
+    groups: dict[str, dict[str, T]] = {}
+    for name, host in hosts.items():
+        groups.setdefault(owners.get(name, name), {})[name] = host
+    return groups
+
+
+def choose_devices(model: ModelSettings, host: str | None) -> tuple[str, ...]:
+    """Returns the part of the model's devices that one of its hosts uses. None is the first host."""
+    each = len(model.devices) // model.hosts
+    start = 0 if host is None else list_host_names(model).index(host) * each
+    return model.devices[start : start + each]
+
+
+def require_hosts(models: Sequence[ModelSettings], others: Collection[str]) -> None:
+    """Raises SettingsError for several hosts of a model that cannot be served. `others`: the names of all
+    models that have routes, and of adapters."""
+    taken = {*others, *(model.name for model in models)}
+    for model in models:
+        if (
+            model.engine == "vllm"
+            and model.devices
+            and len(model.devices) != model.hosts * model.tensor_parallel
+        ):
+            raise SettingsError(
+                f"devices of the model {model.name} must name {model.hosts * model.tensor_parallel}: one for "
+                f"each of its {model.hosts} hosts, times tensor_parallel = {model.tensor_parallel}"
+            )
+        if model.hosts == 1:
+            continue
+        if model.load == "request":
+            raise SettingsError(
+                f'the model {model.name} has {model.hosts} hosts, and load = "request" takes one; leave one '
+                "of the two settings out"
+            )
+        if len(model.devices) % model.hosts:
+            raise SettingsError(
+                f"the {model.hosts} hosts of the model {model.name} cannot share {len(model.devices)} "
+                "devices evenly; name as many for each"
+            )
+        if not model.devices and (model.memory_share or 0) * model.hosts > 1:
+            raise SettingsError(
+                f"the {model.hosts} hosts of the model {model.name} share all devices, and memory_share = "
+                f"{model.memory_share:g} of each is more than there is; lower it, or give the hosts devices"
+            )
+        if clash := next((name for name in list_host_names(model) if name in taken), None):
+            raise SettingsError(
+                f"{clash!r} is the name of a host of the model {model.name}; give the other model or adapter "
+                "another name"
             )
 
 

@@ -243,7 +243,8 @@ class Metrics:
 
     def find_route(self, model: str, route: str) -> RouteCounts:
         """Returns the counts of a model's route."""
-        return self.routes.setdefault((model, route), RouteCounts())
+        labels = model, route
+        return self.routes.get(labels) or self.routes.setdefault(labels, RouteCounts())
 
     def _count(self, generation: Generation, model: str) -> None:
         """Adds the figures of a generation to the model's counters."""

@@ -115,6 +115,13 @@ def test_integrated_devices_are_used_only_alone():
     assert choose_devices([own, shared], ("b", "A")) == (shared, own), "named ones in their order"
 
 
+def test_hosts_share_devices_that_no_one_named():
+    (found,) = devices = (device("A", 8),)
+    (part,) = choose_devices(devices, (), 2)
+    assert (part.free, part.total) == (found.free // 2, found.total)
+    assert choose_devices(devices, ("A",), 2) == devices
+
+
 def test_a_device_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(LoadError, match=r"no device 'CUDA7'; this library finds A \(product of A\)"):
         choose_devices([device("A", 1)], ("CUDA7",))

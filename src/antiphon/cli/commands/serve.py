@@ -224,7 +224,9 @@ def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]
     """Decides for `auto` models whether their weights are copied into memory: up to WEIGHTS_SHARE of the free
     bytes."""
     embedded = [model for model in models if model.engine == "llama"]
-    weight_bytes = sum(read_header(Path(model.path)).size for model in embedded if model.weights != "file")
+    weight_bytes = sum(
+        read_header(Path(model.path)).size * model.hosts for model in embedded if model.weights != "file"
+    )
     placement = "memory" if weight_bytes <= WEIGHTS_SHARE * free else "file"
     return [
         change_model(model, weights=placement) if model in embedded and model.weights == "auto" else model
@@ -233,9 +235,11 @@ def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]
 
 
 def size_model(model: ModelSettings) -> ModelSettings:
-    """Returns the model with an absolute path and a context length that its weights and the memory allow."""
+    """Returns the model with an absolute path and a context length that its weights and the memory allow.
+    Several hosts share the memory."""
     if model.engine == "vllm":
         return size_vllm_model(model)
+    free = available_memory() // model.hosts
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
     if model.context_length and header.context_length and model.context_length > header.context_length:
@@ -246,9 +250,9 @@ def size_model(model: ModelSettings) -> ModelSettings:
     if header.embeds:
         _require_embedding(model)
         return change_model(
-            model, path=str(path), context_length=fit_text_length(header, model.context_length)
+            model, path=str(path), context_length=fit_text_length(header, model.context_length, free)
         )
-    size = fit_cache(header, read_cache_options(model))
+    size = fit_cache(header, read_cache_options(model), free)
     fits_whole = size.cells >= size.context_length * model.sequences
     return change_model(
         model, path=str(path), context_length=size.context_length, cells=None if fits_whole else size.cells

@@ -130,12 +130,14 @@ def _size_model(each: ModelSettings) -> Sized:
     """Returns the model with the memory that its weights and its context need."""
     sized = size_model(each)
     if sized.engine == "vllm":
-        return Sized(sized, estimate_vllm_memory(sized))
+        return Sized(sized, estimate_vllm_memory(sized) * sized.hosts)
     header = read_header(Path(sized.path))
     if header.embeds:
-        return Sized(sized, header.size + (sized.context_length or 0) * text_bytes_per_token(header))
-    cells = sized.cells or (sized.context_length or 0) * sized.sequences
-    return Sized(sized, header.size + cells * kv_bytes_per_cell(header, sized.kv_type))
+        context = (sized.context_length or 0) * text_bytes_per_token(header)
+    else:
+        cells = sized.cells or (sized.context_length or 0) * sized.sequences
+        context = cells * kv_bytes_per_cell(header, sized.kv_type)
+    return Sized(sized, (header.size + context) * sized.hosts)
 
 
 def _report_bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:

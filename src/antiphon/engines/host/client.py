@@ -276,16 +276,20 @@ class HostTokenEngine:
 
     # --- calls ----------------------------------------------------------------------------------------------
 
+    def require_connection(self) -> Channel[ToGateway]:
+        """Returns the connection to a host that can serve calls. Raises EngineUnavailable."""
+        if self._channel is None or self._given_up is not None:
+            raise self._build_absence()
+        if self._absence:
+            raise EngineUnavailable(self._absence, retry_after=RETRY_AFTER)
+        return self._channel
+
     def _open(
         self, asking: Callable[[int], HostCall], call: PendingCall | None = None, caller: str = ""
     ) -> tuple[int, PendingCall]:
         """Sends a call and returns its number and its replies. Raises EngineUnavailable, EngineBusy,
         Overloaded or InvalidValue if nothing was sent."""
-        channel = self._channel
-        if channel is None or self._given_up is not None:
-            raise self._build_absence()
-        if self._absence:
-            raise EngineUnavailable(self._absence, retry_after=RETRY_AFTER)
+        channel = self.require_connection()
         number, call = next(self._numbers), call or PendingCall()
         try:
             encoded = channel.encode(asking(number))

@@ -41,7 +41,7 @@ class HostConfig:
     """The configuration of an engine host."""
 
     name: str
-    """The model's name, for the host's log."""
+    """The host's name, for its log: that of its model, if that has no other host."""
     factory: str
     """`module:attribute` of a callable without arguments that makes the `TokenEngine`."""
     load: LoadSpec
@@ -75,7 +75,7 @@ class HttpConfig:
     runtime: str
     """The runtime directory, which contains the coordinator's socket."""
     sockets: dict[str, str]
-    """The path of each engine host's socket, by the model's name."""
+    """The path of each engine host's socket, by the host's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class EngineNews:
     """The state of one engine host, as the supervisor knows it."""
 
     engine: str
-    """The model's name."""
+    """The host's name."""
     state: EngineState
     detail: str = ""
     """For FAILED, the message that callers get. For PARKED, the reason why the model cannot be loaded now."""
@@ -139,7 +139,7 @@ class ReloadOrder:
     settings: str
     """All settings, encoded."""
     sockets: dict[str, str]
-    """The path of each engine host's socket, by the model's name."""
+    """The path of each engine host's socket, by the host's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -442,7 +442,7 @@ def choose_embedder_sizes(spec: LoadSpec, model: NativeModel, longest: int) -> C
         sequences=spec.sequences,
         rows=rows,
         micro_rows=rows,
-        threads=spec.threads or choose_thread_count(),
+        threads=spec.threads or max(1, choose_thread_count() // spec.hosts),
         unified=True,
         flash=True,
         kv_type=spec.kv_type,

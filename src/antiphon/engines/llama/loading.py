@@ -154,7 +154,7 @@ def plan_offload(spec: LoadSpec, library: Library) -> Offload:
     require_offload(spec, found, list_backends(library))
     if not found:
         return Offload()
-    devices = choose_devices(found, spec.devices)
+    devices = choose_devices(found, spec.devices, spec.hosts)
     sizes = read_layer_sizes(library, Path(spec.model))
     length = spec.context_length or sizes.trained_context
     cells = length if sizes.embeds else spec.cells or length * spec.sequences
@@ -223,7 +223,7 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
         sequences=ids,
         rows=rows,
         micro_rows=EXACT_ROWS if spec.exact else MICRO_ROWS,
-        threads=spec.threads or choose_thread_count(),
+        threads=spec.threads or max(1, choose_thread_count() // spec.hosts),
         unified=not has_streams(spec),
         flash=not spec.exact,
         kv_type=spec.kv_type,

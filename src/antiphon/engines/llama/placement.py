@@ -5,7 +5,7 @@ devices, in the order of the devices; the others stay on the processor.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from antiphon.domain.models import DeviceLayers
@@ -97,11 +97,13 @@ def require_offload(spec: LoadSpec, devices: Sequence[Device], backends: Sequenc
     )
 
 
-def choose_devices(found: Sequence[Device], names: Sequence[str]) -> tuple[Device, ...]:
+def choose_devices(found: Sequence[Device], names: Sequence[str], hosts: int = 1) -> tuple[Device, ...]:
     """Returns the named devices in their order. Without names: those with memory of their own, or, where
-    there are none, the integrated ones. Raises LoadError for a name that is not there."""
+    there are none, the integrated ones. `hosts` that share them get equal parts of their free memory. Raises
+    LoadError for a name that is not there."""
     if not names:
-        return tuple(device for device in found if not device.is_integrated) or tuple(found)
+        shared = tuple(device for device in found if not device.is_integrated) or tuple(found)
+        return tuple(replace(device, free=device.free // hosts) for device in shared)
     by_name = {device.name.lower(): device for device in found}
     for name in names:
         if name.lower() not in by_name:

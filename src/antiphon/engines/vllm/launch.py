@@ -1,7 +1,7 @@
 """Starts vLLM: its environment variables, its arguments, its engine core. It takes half a minute."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,10 @@ SAMPLER = "antiphon.engines.vllm.plugin:AntiphonSampler"
 
 BLOCK = 32
 """Tokens of one block of the KV cache on a processor. Prefixes are shared in whole blocks."""
+
+USUAL_SHARE = 0.9
+"""The share of a device's memory that hosts take together where the settings say none. It is vLLM's own
+default."""
 
 FIXED_VARIABLES = {
     "VLLM_NO_USAGE_STATS": "1",  # vLLM would report its use to its makers
@@ -67,9 +71,13 @@ def launch(
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as problem:
         raise LibraryError(f"this environment has no usable vLLM ({problem}); run `make cluster`") from None
-    is_cpu, threads = current_platform.is_cpu(), spec.threads or len(os.sched_getaffinity(0))
+    is_cpu = current_platform.is_cpu()
+    threads = spec.threads or max(1, len(os.sched_getaffinity(0)) // spec.hosts)
     require_cells_to_act(spec, folder, is_cpu)
     os.environ.update(build_variables(threads, is_cpu, is_chosen=spec.threads is not None))
+    if spec.devices:
+        require_devices(spec.devices, is_cpu)
+        os.environ[current_platform.device_control_env_var] = ",".join(spec.devices)
     arguments = {**build_arguments(spec, folder), **(build_cpu_arguments(spec, folder) if is_cpu else {})}
     try:
         llm = AsyncLLM.from_engine_args(
@@ -116,6 +124,14 @@ def build_variables(threads: int, is_cpu: bool, is_chosen: bool) -> dict[str, st
     return {**CPU_VARIABLES, **variables} if is_cpu else variables
 
 
+def require_devices(devices: Sequence[str], is_cpu: bool) -> None:
+    """Raises LoadError for devices that vLLM would not use."""
+    if is_cpu:
+        raise LoadError(
+            f"devices = {', '.join(devices)}: this vLLM computes on the processor; leave devices out"
+        )
+
+
 def build_arguments(spec: LoadSpec, folder: ModelFolder) -> dict[str, object]:
     """Builds vLLM's arguments for any device."""
     arguments: dict[str, object] = {
@@ -137,6 +153,8 @@ def build_arguments(spec: LoadSpec, folder: ModelFolder) -> dict[str, object]:
         arguments["max_num_batched_tokens"] = max(spec.prefill_chunk, spec.sequences)
     if spec.memory_share is not None:
         arguments["gpu_memory_utilization"] = spec.memory_share
+    elif spec.hosts > 1 and not spec.devices:
+        arguments["gpu_memory_utilization"] = USUAL_SHARE / spec.hosts
     if spec.adapters:
         arguments |= {
             "enable_lora": True,

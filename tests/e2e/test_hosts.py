@@ -1,0 +1,257 @@
+"""One model on two engine hosts of the real server, with cantor: affinity, a host that dies, adapters,
+readiness, metrics, and a reload that changes their number."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import openai
+import psutil
+import pytest
+
+from benchmarks.make_adapter import write_adapter
+from tests.support.model_files import CANTOR
+from tests.support.processes import bare_environment
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
+
+BACK = 50.0
+"""Seconds; a host is back within three."""
+
+SETTINGS = """
+[lora]
+directories = ["{place}"]
+
+[server]
+drain_timeout = 0.5
+
+[[models]]
+name = "twice"
+path = "cantor"
+hosts = {hosts}
+sequences = 2
+context_length = 2048
+
+[[adapters]]
+name = "first"
+path = "{place}/first.gguf"
+
+[[models]]
+name = "around"
+routes = [{{ engine = "twice" }}]
+"""
+
+pytestmark = pytest.mark.timeout(480)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The server, and its settings file."""
+
+    server: Server
+    place: Path
+
+    def write(self, hosts: int) -> None:
+        (self.place / "antiphon.toml").write_text(SETTINGS.format(place=self.place, hosts=hosts))
+
+    def chat(self, model: str = "twice", text: str = "Hello", **more: object) -> httpx2.Response:
+        messages = [{"role": "user", "content": text}]
+        asked = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 8} | more
+        with self.server.client() as client:
+            reply = client.post("/v1/chat/completions", json=asked)
+        assert reply.status_code == 200, reply.text
+        return reply
+
+    def read_health(self) -> tuple[int, dict[str, object]]:
+        answer = httpx2.get(f"{self.server.url}/health/ready")
+        return answer.status_code, answer.json()
+
+    def has_hosts(self, count: int) -> bool:
+        return len(self.server.children("engines.host")) == count
+
+    def is_whole(self) -> bool:
+        return self.read_health() == (200, {"status": "ok"})
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "antiphon", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=bare_environment() | {"ANTIPHON_HOME": str(self.place)},
+            cwd=self.place,
+        )
+
+
+@contextmanager
+def serve_pair(place: Path) -> Iterator[Pair]:
+    for seed, name in enumerate(("first", "second"), 1):
+        write_adapter(place / f"{name}.gguf", CANTOR, rank=4, seed=seed, weight=2.0)
+    (place / "antiphon.toml").write_text(SETTINGS.format(place=place, hosts=2))
+    with serving(env={"ANTIPHON_HOME": str(place)}, cwd=place) as server:
+        yield Pair(server, place)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with serve_pair(tmp_path_factory.mktemp("hosts")) as pair:
+        yield pair
+
+
+@pytest.fixture
+def pair(shared: Pair) -> Pair:
+    """Both hosts are ready when a test begins."""
+    wait_until(shared.is_whole, BACK, "both hosts are ready")
+    return shared
+
+
+def read_route(reply: httpx2.Response) -> str:
+    return reply.headers["x-antiphon-route"]
+
+
+def read_text(reply: httpx2.Response) -> str:
+    text: str = reply.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def test_one_key_or_one_beginning_prefers_one_host(pair: Pair) -> None:
+    by_key = {key: {read_route(pair.chat(prompt_cache_key=key)) for _ in range(3)} for key in "abcdefgh"}
+    assert all(len(routes) == 1 for routes in by_key.values()), by_key
+    assert set.union(*by_key.values()) == {"twice/1", "twice/2"}
+    beginning = "A long beginning. " * 64
+    assert len({read_route(pair.chat(text=f"{beginning}{at}")) for at in range(4)}) == 1
+    again = pair.chat(text=beginning + "0").json()["usage"]
+    assert again["prompt_tokens_details"]["cached_tokens"] > 0
+    assert read_route(pair.chat("around")) in ("twice/1", "twice/2")
+
+
+def test_each_host_has_its_metrics(pair: Pair) -> None:
+    assert {read_route(pair.chat(prompt_cache_key=key)) for key in "abcdefgh"} == {"twice/1", "twice/2"}
+    page = httpx2.get(f"{pair.server.url}/metrics").text
+    for name in ("twice/1", "twice/2"):
+        assert f'antiphon_engine_up{{model="{name}"}} 1' in page
+        assert f'antiphon_route_in_flight{{model="twice",route="{name}"}}' in page
+    shown = pair.run("top", "--json", "--interval", "0.2", "--url", pair.server.url)
+    rows = json.loads(shown.stdout)
+    assert [model["model"] for model in rows["models"]] == ["twice/1", "twice/2"]
+    assert {route["route"] for route in rows["routes"] if route["model"] == "twice"} == {"twice/1", "twice/2"}
+
+
+async def ask(client: openai.AsyncOpenAI) -> str:
+    """How one stream ended."""
+    try:
+        stream = await client.completions.create(
+            model="twice",
+            prompt="x",
+            max_tokens=200,
+            stream=True,
+            temperature=0,
+            extra_body={"min_tokens": 200},
+        )
+        async for _ in stream:
+            pass
+    except openai.APIError as error:
+        return getattr(error, "code", None) or str(error)
+    return "ok"
+
+
+async def ask_while(pair: Pair, count: int, killed: psutil.Process) -> Counter[str]:
+    """Streams of which one host dies when it computes."""
+    async with openai.AsyncOpenAI(base_url=f"{pair.server.url}/v1", api_key="none", max_retries=0) as client:
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(ask(client)) for _ in range(count)]
+            await asyncio.to_thread(wait_until, lambda: count_running(pair) == 4, BACK, "both hosts are full")
+            killed.kill()
+        return Counter(task.result() for task in asking)
+
+
+def count_running(pair: Pair) -> int:
+    page = httpx2.get(f"{pair.server.url}/metrics").text
+    lines = [line for line in page.splitlines() if line.startswith("antiphon_engine_running{")]
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines)
+
+
+def test_the_queue_of_a_dead_host_is_served_by_the_other(pair: Pair) -> None:
+    """Of twelve streams two run on each host and the others wait."""
+    (victim, other) = pair.server.children("engines.host")
+    ends = asyncio.run(ask_while(pair, 12, victim))
+    assert ends["engine_died"] == 2, ends
+    assert ends["ok"] == 10, ends
+    assert other.is_running()
+
+
+def test_a_host_that_was_given_up_is_skipped(tmp_path: Path) -> None:
+    """It died three times within a minute. What was its share is the other's, and adapters can be loaded."""
+    with serve_pair(tmp_path) as pair:
+        by_key = {key: read_route(pair.chat(prompt_cache_key=key)) for key in "abcdefgh"}
+        first = pair.server.children("engines.host")[0]
+        (other,) = (each.pid for each in pair.server.children("engines.host") if each != first)
+        for _ in range(3):
+            wait_until(lambda: len(pair.server.children("engines.host")) == 2 and pair.is_whole(), BACK, "up")
+            (victim,) = (each for each in pair.server.children("engines.host") if each.pid != other)
+            victim.kill()
+            victim.wait(BACK)
+        wait_until(lambda: "failed" in str(pair.read_health()), BACK, "it was given up")
+        status, health = pair.read_health()
+        ((named, state),) = health["unavailable"].items()  # type: ignore[attr-defined]
+        assert (status, health["status"], state) == (200, "ok", "failed")
+        assert set(by_key.values()) == {"twice/1", "twice/2"}
+        assert {read_route(pair.chat(prompt_cache_key=key)) for key in by_key} == {"twice/1", "twice/2"} - {
+            named
+        }
+        with pair.server.client() as client:
+            tokens = client.post("/tokenize", json={"model": "twice", "prompt": "Hello"})
+            assert tokens.status_code == 200 and tokens.json()["count"] > 0
+            loaded = {"lora_name": "second", "lora_path": "second.gguf"}
+            client.post("/v1/load_lora_adapter", json=loaded).raise_for_status()
+        assert read_text(pair.chat("second")) != read_text(pair.chat("twice"))
+
+
+def test_adapters_are_on_both_hosts(pair: Pair) -> None:
+    with pair.server.client() as client:
+        loaded = {"lora_name": "second", "lora_path": "second.gguf"}
+        client.post("/v1/load_lora_adapter", json=loaded).raise_for_status()
+
+        def collect() -> dict[str, set[str]]:
+            """The texts of each model over eight keys, which reach both hosts."""
+            replies = {
+                model: [pair.chat(model, prompt_cache_key=key) for key in "abcdefgh"]
+                for model in ("twice", "first", "second")
+            }
+            routes = {read_route(reply) for each in replies.values() for reply in each}
+            assert routes == {"twice/1", "twice/2"}
+            return {model: {read_text(each) for each in replies[model]} for model in replies}
+
+        said = collect()
+        assert all(len(texts) == 1 for texts in said.values()), said
+        assert len(set.union(*said.values())) == 3, "the adapters and the base model differ"
+        (victim, _) = pair.server.children("engines.host")
+        victim.kill()
+        victim.wait(BACK)
+        wait_until(pair.is_whole, BACK, "the host is back")
+        assert collect() == said, "a host that starts again has the adapters"
+        client.post("/v1/unload_lora_adapter", json={"lora_name": "second"}).raise_for_status()
+        gone = client.post("/v1/completions", json={"model": "second", "prompt": "x", "max_tokens": 1})
+        assert gone.status_code == 404
+
+
+def test_a_reload_changes_the_number_of_hosts(pair: Pair) -> None:
+    before = read_text(pair.chat("first"))
+    for count in (3, 1, 2):
+        pair.write(count)
+        done = pair.run("reload")
+        assert done.returncode == 0, done.stderr
+        routes = {read_route(pair.chat(prompt_cache_key=f"key {at}", max_tokens=1)) for at in range(12)}
+        names = {f"twice/{number}" for number in range(1, count + 1)} if count > 1 else {"twice"}
+        assert routes == names
+        assert read_text(pair.chat("first")) == before
+        wait_until(partial(pair.has_hosts, count), BACK, "old hosts have ended")
