@@ -70,7 +70,7 @@ soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the t
 	@$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 1200 $(ARGS)
 
 # One vLLM serves all tests of a file, in their order.
-cluster-test: .venv/test.stamp .venvs/cluster/made.stamp ## Run the tests with vLLM (ARGS="-k words")
+cluster-test: .venv/test.stamp .venvs/cluster/made.stamp .venvs/ray/made.stamp ## Run the tests with vLLM (ARGS="-k words")
 	@$(BIN)/python -m pytest -m cluster -p no:randomly --timeout 3600 tests/cluster $(ARGS)
 
 ray-test: .venvs/ray/made.stamp ## Run the tests with Ray (minutes; ARGS="-k words")

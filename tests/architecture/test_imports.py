@@ -10,6 +10,7 @@ from tests.architecture.source import Module, covers, expect_none, imports, modu
 LAYERS = {
     "antiphon": 0,
     "antiphon.errors": 0,
+    "antiphon.locked_directory": 0,
     "antiphon.task_group": 0,
     "antiphon.validation_messages": 0,
     "antiphon.domain": 1,

@@ -10,13 +10,14 @@ import pytest
 
 from antiphon.engines.host.runtime import (
     LONGEST_PATH,
+    PREFIX,
     build_socket_path,
     create_runtime_directory,
     find_usable_base,
     leave_directory,
-    remove_stale_directories,
 )
 from antiphon.errors import SettingsError
+from antiphon.locked_directory import remove_stale_directories
 from tests.support.host_link import short_directory
 
 
@@ -30,7 +31,7 @@ def test_it_is_private_and_short_and_gone_afterwards() -> None:
 
 def test_a_living_supervisors_directory_is_left_alone() -> None:
     with short_directory() as base, create_runtime_directory(base) as path:
-        remove_stale_directories(base)
+        remove_stale_directories(base, PREFIX)
         leave_directory(path)
         with create_runtime_directory(base) as second:
             assert second != path
@@ -53,7 +54,7 @@ def test_a_directory_that_is_not_ours_is_not_swept(name: str) -> None:
         other = base / name
         other.mkdir()
         (other / ("file" if name == "antiphon-0123abcd" else "lock")).write_bytes(b"")
-        remove_stale_directories(base)
+        remove_stale_directories(base, PREFIX)
         assert other.exists()
 
 
@@ -63,7 +64,7 @@ def test_a_link_to_elsewhere_is_not_followed() -> None:
         elsewhere.mkdir()
         (elsewhere / "lock").write_bytes(b"")
         (base / "antiphon-0123abcd").symlink_to(elsewhere)
-        remove_stale_directories(base)
+        remove_stale_directories(base, PREFIX)
         assert (elsewhere / "lock").exists()
 
 

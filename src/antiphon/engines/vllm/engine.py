@@ -50,6 +50,7 @@ from antiphon.errors import (
     InvalidValue,
     UnsupportedParameter,
 )
+from antiphon.locked_directory import create_locked_directory
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
 
 LOST = 4
 """Exit status of an engine host whose engine is gone; the supervisor starts a new one."""
+
+PREFIX = "antiphon-vllm-"
+"""How the directories of sockets and adapters begin. A host removes those whose hosts were killed."""
 
 RETRY_AFTER = 30.0
 """Retry delay in seconds for callers when the engine is gone: a start takes about that long."""
@@ -109,7 +113,7 @@ class VllmTokenEngine:
         self._on_death = on_death
         self._counter = LoadCounter()
         self._names = map(str, itertools.count(1))
-        self._directory = Path(tempfile.mkdtemp(prefix="antiphon-vllm-"))
+        self._directory, self._lock = create_locked_directory(Path(tempfile.gettempdir()), PREFIX)
         self._failures = FailureReceiver(self._directory)
         self._parts: LoadedParts | None = None
 
@@ -277,6 +281,7 @@ class VllmTokenEngine:
             await asyncio.to_thread(self._parts.vllm.llm.shutdown)
         self._failures.close()
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        os.close(self._lock)
 
     def _get_parts(self) -> LoadedParts:
         """Returns what is loaded. Raises EngineUnavailable before that."""

@@ -1,0 +1,64 @@
+"""The directory of a vLLM host's sockets and adapters, after its owner was killed. Needs no vLLM."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.vllm.engine import PREFIX, VllmTokenEngine
+from tests.support.host_link import short_directory
+from tests.support.processes import bare_environment
+
+OWNER = """
+import sys
+from antiphon.engines.vllm.engine import VllmTokenEngine
+engine = VllmTokenEngine()
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def start_owner(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has a directory in `place` and waits. Killed, it leaves it behind."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=bare_environment() | {"TMPDIR": str(place)},
+    )
+    assert owner.stdout is not None and owner.stdin is not None
+    with owner.stdin, owner.stdout:
+        assert owner.stdout.readline() == "made\n"
+        yield owner
+        owner.kill()
+        owner.wait(30)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with short_directory() as directory:
+        monkeypatch.setattr("tempfile.tempdir", str(directory))
+        yield directory
+
+
+def test_a_start_removes_the_directory_of_a_killed_owner(place: Path) -> None:
+    other = place / f"{PREFIX}of-another"
+    other.mkdir()
+    with start_owner(place):
+        (left,) = set(place.iterdir()) - {other}
+        assert left.name.startswith(PREFIX)
+        living = VllmTokenEngine()
+        assert left.exists(), "its owner lives"
+    assert left.exists(), "it was killed"
+    engine = VllmTokenEngine()
+    assert not left.exists()
+    assert len(list(place.glob(f"{PREFIX}*"))) == 3, "two of living owners, and one that is not ours"
+    for each in (living, engine):
+        asyncio.run(each.aclose())
+    assert list(place.iterdir()) == [other]
