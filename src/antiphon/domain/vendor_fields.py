@@ -43,23 +43,25 @@ TOOL_MARK = "tools[].cache_control"
 CONTENT_MARK = "messages[].content[].cache_control"
 
 
-def iterate_hosted(hosted: HostedOptions) -> Iterator[str]:
-    """Yields the hosted options that an engine must have."""
+def list_hosted(hosted: HostedOptions) -> list[str]:
+    """Returns the hosted options that an engine must have."""
+    found = []
     for name, usual in USUAL.items():
         value = getattr(hosted, name)
         if value is not None and value not in usual:
-            yield name
+            found.append(name)
     if hosted.prediction is not None:
-        yield "prediction"
+        found.append("prediction")
     if SPEECH in hosted.modalities:
-        yield "modalities"
+        found.append("modalities")
     if hosted.audio is not None:
-        yield "audio"
+        found.append("audio")
+    return found
 
 
 def require_local(request: GenerationRequest) -> None:
     """Raises UnsupportedParameter for the first field that a local engine cannot obey."""
-    for name in iterate_hosted(request.hosted):
+    for name in list_hosted(request.hosted):
         raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
     for name in request.hosted.extra_params:
         field = f"{EXTRA_PARAMS}.{name}"
@@ -117,15 +119,18 @@ def _list_declared(declared: SchemaDeclaration) -> Iterator[str]:
         yield SCHEMA_DESCRIPTION
 
 
-def list_marks(conversation: Conversation) -> Iterator[str]:
-    """Yields the fields that mark how much of the prompt a vendor keeps."""
+def list_marks(conversation: Conversation) -> list[str]:
+    """Returns the fields that mark how much of the prompt a vendor keeps."""
+    found = []
     if conversation.tools is not None and any(
         tool.cache_control is not None for tool in conversation.tools.tools
     ):
-        yield TOOL_MARK
-    contents = (part for message in conversation.messages for part in message.content)
-    if any(isinstance(part, TextContent) and part.cache_control is not None for part in contents):
-        yield CONTENT_MARK
+        found.append(TOOL_MARK)
+    for message in conversation.messages:
+        for part in message.content:
+            if isinstance(part, TextContent) and part.cache_control is not None:
+                return [*found, CONTENT_MARK]
+    return found
 
 
 def _list_vendor_parts(conversation: Conversation) -> Iterator[str]:

@@ -94,13 +94,17 @@ class Model:
     """Whether the settings give the model routes, so that it has no engine of its own."""
     prefers_prefix: bool = False
     """Whether requests whose prompts begin alike prefer one route."""
+    counted_name: str = field(default="", init=False, repr=False, compare=False)
+    """The name under which limits, prices and sums count the model."""
     orders: tuple[tuple[ModelRoute, ...], ...] = field(default=(), init=False, repr=False, compare=False)
     """The routes, grouped by order."""
 
     def __post_init__(self) -> None:
         """Names the model and its routes in metrics, gives routes without a name the model's, and groups the
         routes by order."""
-        label = self.label or self.counted_name
+        counted_name = self.name if self.project is None or self.parent is None else self.parent
+        object.__setattr__(self, "counted_name", counted_name)
+        label = self.label or counted_name
         object.__setattr__(self, "label", label)
         routes = tuple(
             route if route.name else replace(route, name=self.name, label=route.label or label)
@@ -110,11 +114,6 @@ class Model:
         by_order = attrgetter("order")
         groups = (tuple(group) for _, group in groupby(sorted(routes, key=by_order), by_order))
         object.__setattr__(self, "orders", tuple(groups))
-
-    @property
-    def counted_name(self) -> str:
-        """The name under which limits, prices and sums count the model."""
-        return self.name if self.project is None or self.parent is None else self.parent
 
     @property
     def engine(self) -> Engine:

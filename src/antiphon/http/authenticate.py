@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from starlette.types import Scope
 
-from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope, TokenVerifier
+from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope
 from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.values import changed
@@ -158,32 +158,25 @@ class Authenticator:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
         token, requested = read_credential(request.headers), read_scope(request.headers)
-        actor = await self._find_actor(token, requested, request.path) if token else None
-        if actor is None:
+        if token is None:
             raise AuthenticationFailed(REFUSAL)
-        return actor
-
-    async def _find_actor(self, token: str, requested: RequestedScope, path: str) -> Actor | None:
-        """Returns the actor of a token, or None. The project that a product's clients name by themselves
-        means the key's own project, if the caller has no project of that id."""
         try:
-            return await find_actor(self._verifiers, token, requested)
+            return await self._find_actor(token, requested)
         except PermissionDenied as error:
-            is_placeholder = requested.project == self._get_dialect(path).placeholder_project
+            # The project that a product's clients name by themselves means the key's own project, if the
+            # caller has no project of that id.
+            is_placeholder = requested.project == self._get_dialect(request.path).placeholder_project
             if requested.project is None or not is_placeholder or error.param != PROJECT:
                 raise
-        return await find_actor(self._verifiers, token, changed(requested, project=None))
+        return await self._find_actor(token, changed(requested, project=None))
 
-
-async def find_actor(
-    verifiers: tuple[TokenVerifier, ...], token: str, requested: RequestedScope
-) -> Actor | None:
-    """Asks the verifiers in order, and returns the actor of the first one that knows the token. Returns None
-    if no verifier knows it."""
-    for verifier in verifiers:
-        if (actor := await verifier.verify(token, requested)) is not None:
-            return actor
-    return None
+    async def _find_actor(self, token: str, requested: RequestedScope) -> Actor:
+        """Asks the verifiers in order, and returns the actor of the first one that knows the token. Raises
+        AuthenticationFailed if no verifier knows it."""
+        for verifier in self._verifiers:
+            if (actor := await verifier.verify(token, requested)) is not None:
+                return actor
+        raise AuthenticationFailed(REFUSAL)
 
 
 def read_scope(headers: Headers) -> RequestedScope:
@@ -225,8 +218,12 @@ def require_right(actor: Actor, right: Right, path: str) -> None:
 def read_credential(headers: Headers) -> str | None:
     """Returns the one credential in the headers, or None. An empty header counts as absent. Raises
     RequestError if the headers contain different credentials."""
-    carried = {_read_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}
-    carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ()) if value.strip()}
+    carried: set[bytes] = set()
+    for value in headers.get(b"authorization", ()):
+        if value.strip():
+            carried.add(_read_bearer(value))
+    for name in KEY_HEADERS:
+        carried.update(filter(None, map(bytes.strip, headers.get(name, ()))))
     if len(carried) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
     token = carried.pop() if carried else b""

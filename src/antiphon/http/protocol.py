@@ -136,6 +136,8 @@ class Protocol(HttpToolsProtocol):
         self._bare_bytes = 0
         """The number of bytes of headers, trailers and chunk framing since the message began, or since the
         last part of its body arrived."""
+        self._header_bytes = 0
+        """The number of bytes in the names and values of headers."""
         self._problem: AntiphonError | None = None
         """The error in headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
@@ -173,20 +175,24 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Creates the `Connection` of a request that begins to arrive."""
         super().on_message_begin()
-        self._in_headers, self._bare_bytes = True, 0
+        self._in_headers, self._bare_bytes, self._header_bytes = True, 0, 0
         self._connection = Connection(self.transport.abort, self.loop.time(), self.flow)
         self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Ignores trailers, because the request may have been authorized by its headers."""
+        """Keeps a header. Ignores trailers, because the request may have been authorized by its headers."""
         if self._in_headers:
-            super().on_header(name, value)
+            self._header_bytes += len(name) + len(value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Starts the request. Refuses it if its headers are too large, if it asks for an upgrade with a body,
         or if too many requests wait."""
         self._in_headers = False
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
+        if len(self.url) + self._header_bytes > MAX_HEADER_BYTES:
             self._problem = _build_size_error()
         elif self.parser.should_upgrade() and self._has_body():
             # The parser does not read a body after Upgrade, so the body would be parsed as the next request.

@@ -96,26 +96,28 @@ class TextFormatter(PlaceFormatter):
             event = f"{record.name}: {_plain(event)}"
         line = f"{_timestamp(record.created)} {record.levelname.lower():7} {event}"
         for name, value in getattr(record, FIELDS, {}).items():
-            if value is not None and value not in ("", []):
+            if type(value) in (int, float):  # most values
+                line += f" {name}={value!r}"
+            elif value is not None and value not in ("", []):
                 line += f" {name}={_plain(value)}"
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
 
 _encode = json.JSONEncoder(default=str).encode
 
+BARE = re.compile(r"[!#-~]*")
+"""A value that is written as it is: printable ASCII without spaces and quotation marks."""
+
 
 def _plain(value: object) -> str:
     """Formats a value for a text record. Text with special characters is written in JSON notation."""
     if isinstance(value, str):
         text = value
-    elif type(value) in (int, float):
-        return repr(value)
     elif isinstance(value, list):
         return ",".join([_plain(item) for item in value])
     else:
         text = _encode(value)
-    bare = text.isascii() and text.isprintable() and " " not in text and '"' not in text
-    return text if bare else _encode(text)
+    return text if BARE.fullmatch(text) else _encode(text)
 
 
 def _timestamp(created: float) -> str:

@@ -25,9 +25,9 @@ from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.parameters import (
     ALL_LOGPROBS,
-    iterate_parameters,
-    iterate_sampling,
     list_names,
+    list_parameters,
+    list_sampling,
     require_supported,
 )
 from antiphon.errors import UnsupportedParameter
@@ -181,7 +181,7 @@ def test_every_name_that_a_request_asks_for_is_listed():
         ),
         cache_salt="s",
     )
-    assert {*iterate_parameters(raw), *iterate_parameters(chat)} <= list_names()
+    assert {*list_parameters(raw), *list_parameters(chat)} <= list_names()
 
 
 def test_a_model_without_temperature_still_takes_its_default():
@@ -192,8 +192,8 @@ def test_a_model_without_temperature_still_takes_its_default():
 
 def test_what_only_says_our_default_is_sent_where_it_is_taken():
     sampling = SamplingOptions(temperature=1.0, top_p=1.0, top_k=0, seed=7)
-    assert list(iterate_sampling(sampling)) == ["seed"]
-    assert set(iterate_sampling(sampling, frozenset({"temperature", "top_p"}))) == {
+    assert list(list_sampling(sampling)) == ["seed"]
+    assert set(list_sampling(sampling, frozenset({"temperature", "top_p"}))) == {
         "temperature",
         "top_p",
         "seed",

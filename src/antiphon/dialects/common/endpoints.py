@@ -208,5 +208,7 @@ def _list_scope_headers(request: Request) -> tuple[str, ...]:
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:
     """Whether an answer has so many scored tokens that a thread must encode it."""
-    scored = (*(choice.scores or () for choice in generation.choices), *generation.prompt_scores)
-    return sum(map(len, scored)) > MANY_SCORES
+    scored = sum(map(len, generation.prompt_scores))
+    for choice in generation.choices:
+        scored += len(choice.scores or ())
+    return scored > MANY_SCORES

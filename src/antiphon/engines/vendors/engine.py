@@ -4,11 +4,10 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, starmap
 from math import inf
 from typing import TypeVar
 
@@ -41,8 +40,8 @@ from antiphon.engines.vendors.base import (
 )
 from antiphon.engines.vendors.estimate import estimate_prompt
 from antiphon.engines.vendors.provider import Provider
+from antiphon.engines.vendors.response import UpstreamResponse
 from antiphon.engines.vendors.sse import EventSplitter
-from antiphon.engines.vendors.stall_watch import WatchedStream
 from antiphon.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -59,9 +58,6 @@ EVENT_STREAM = "text/event-stream"
 CLOCK_SLACK_S = 0.01
 """Seconds by which the event loop's clock may reach a deadline before the request's clock does. uvloop's
 counts whole milliseconds."""
-
-MAX_ANSWER = 256 << 20
-"""The most bytes of a whole answer."""
 
 MAX_OUTPUT = 16_384
 """Output tokens that are reserved if neither the request nor a table knows the most."""
@@ -196,19 +192,18 @@ class PreparedVendorRequest:
         response = await self._send(context, first_byte if self.call.is_streamed else deadline)
         if IGNORED in response.headers or RELAXED in response.headers:
             add_reports(context.progress, self.request, response.headers)
-        begun = False
-        if response.content_type == EVENT_STREAM:
-            events = self._read_stream(response, first_byte, deadline)
-        else:
-            events = self._read_answer(response, deadline)
+        response.deadline, begun = deadline, False
+        is_stream = response.media_type == EVENT_STREAM
+        parts = self._read_stream(response, first_byte) if is_stream else self._read_answer(response)
         try:
-            async for event in events:
-                if begun:
-                    yield event
-                elif not isinstance(event, Started):  # until then another route may be tried
-                    begun = True
-                    yield Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED)
-                    yield event
+            async for events in parts:
+                for event in events:
+                    if begun:
+                        yield event
+                    elif not isinstance(event, Started):  # until then another route may be tried
+                        begun = True
+                        yield Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED)
+                        yield event
         except BROKEN as failure:
             response.close()
             raise self._map_failure(failure, begun, context) from None
@@ -217,11 +212,11 @@ class PreparedVendorRequest:
             raise
         finally:
             try:
-                await events.aclose()
+                await parts.aclose()
             finally:
                 await self.provider.remove_user()
 
-    async def _send(self, context: Context, deadline: float) -> aiohttp.ClientResponse:
+    async def _send(self, context: Context, deadline: float) -> UpstreamResponse:
         """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
         try:
             return await self.provider.send(trace_call(self.call, self.provider, context), deadline)
@@ -230,40 +225,38 @@ class PreparedVendorRequest:
                 raise build_deadline_error() from None
             raise
 
-    async def _read_answer(
-        self, response: aiohttp.ClientResponse, deadline: float
-    ) -> AsyncGenerator[Event, None]:
-        """Yields the events of a whole answer."""
-        body = await read_body(response, deadline)
-        # an answer with a fault in any part shows none of it, so another route can be tried
-        for event in tuple(self.provider.upstream.decode_answer(self.request, self.model, body)):
-            yield event
+    async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
+        """Yields the events of a whole answer, all at once: an answer with a fault in any part shows none of
+        it, so another route can be tried."""
+        body = await response.read()
+        yield tuple(self.provider.upstream.decode_answer(self.request, self.model, body))
 
     async def _read_stream(
-        self, response: aiohttp.ClientResponse, first_byte: float, deadline: float
-    ) -> AsyncGenerator[Event, None]:
-        """Yields the events of a streamed answer. `first_byte`: the time until which the first event may
-        come."""
-        now, content, splitter = asyncio.get_running_loop().time, response.content, EventSplitter()
+        self, response: UpstreamResponse, first_byte: float
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """Yields the events of a streamed answer, those that came together at once. `first_byte`: the time
+        until which the first event may come."""
+        now, splitter = asyncio.get_running_loop().time, EventSplitter()
         decoder = self.provider.upstream.start_stream(self.request, self.model)
-        watch, patience = self.provider.watch, self.provider.options.chunk_timeout
-        watched = WatchedStream(response, deadline)
-        watch.add(watched)
-        try:
-            watched.due = first_byte
-            while not decoder.is_complete and (data := await content.readany()):
-                watched.due = inf
-                for event in chain.from_iterable(starmap(decoder.feed, splitter.feed(data))):
-                    first_byte = 0.0
-                    yield event
-                watched.due = max(first_byte, now() + patience)
-            watched.due = inf
-            for event in close_decoder(decoder, splitter):
-                yield event
-        except BaseException:
-            watch.remove(watched)
-            raise
-        watch.finish(watched)
+        patience = self.provider.options.chunk_timeout
+        response.due = first_byte
+        while not decoder.is_complete and (data := await response.read_part()):
+            response.due = inf
+            events: list[Event] = []
+            try:
+                for name, payload in splitter.feed(data):
+                    events += decoder.feed(name, payload)
+            except BROKEN:
+                yield events  # the caller gets what came before the fault
+                raise
+            if events:
+                first_byte = 0.0
+                yield events
+            response.due = max(first_byte, now() + patience)
+        response.due = inf
+        for event in close_decoder(decoder, splitter):
+            yield (event,)
+        self.provider.watch.finish(response)
 
     def _map_failure(self, failure: Exception, begun: bool, context: Context) -> AntiphonError:
         """Returns the error for a failure of the answer. After the first event nothing can be tried again."""
@@ -335,7 +328,7 @@ async def exchange(
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
     response = await provider.send(trace_call(call, provider, context), deadline)
     try:
-        return decode(await read_body(response, deadline))
+        return decode(await response.read())
     except UNREADABLE as failure:
         raise ProviderFailed(
             f"the provider {provider.name} gave an answer that cannot be read",
@@ -372,19 +365,6 @@ def is_expired(context: Context) -> bool:
 def build_deadline_error(cause: str | None = None) -> DeadlineExceeded:
     """Makes the error for a request whose own deadline has passed."""
     return DeadlineExceeded("the request's time has passed; ask for less, or allow more time", cause=cause)
-
-
-async def read_body(response: aiohttp.ClientResponse, deadline: float) -> bytes:
-    """Returns the whole body. Raises TimeoutError, and ValueError if it is too large."""
-    parts: list[bytes] = []
-    size = 0
-    async with asyncio.timeout_at(deadline):
-        while part := await response.content.readany():
-            parts.append(part)
-            size += len(part)
-            if size > MAX_ANSWER:
-                raise ValueError("the answer is too large")
-    return b"".join(parts)
 
 
 def close_decoder(decoder: StreamDecoder, splitter: EventSplitter) -> Iterable[Event]:

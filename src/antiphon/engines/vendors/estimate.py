@@ -11,16 +11,15 @@ MOST_TOKENS = 1 << 31
 def is_possible(usage: Usage) -> bool:
     """Whether a vendor's counts can be true. Others would bill a negative amount, or any amount."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    parts = (
-        (usage.cached_tokens, prompt),
-        (usage.cache_write_tokens, prompt),
-        (usage.prompt_audio_tokens, prompt),
-        (usage.reasoning_tokens, completion),
-        (usage.completion_audio_tokens, completion),
-        (usage.accepted_prediction_tokens + usage.rejected_prediction_tokens, completion),
+    return (
+        max(prompt, completion) <= MOST_TOKENS
+        and 0 <= usage.cached_tokens <= prompt
+        and 0 <= usage.cache_write_tokens <= prompt
+        and 0 <= usage.prompt_audio_tokens <= prompt
+        and 0 <= usage.reasoning_tokens <= completion
+        and 0 <= usage.completion_audio_tokens <= completion
+        and 0 <= usage.accepted_prediction_tokens + usage.rejected_prediction_tokens <= completion
     )
-    is_whole = max(prompt, completion) <= MOST_TOKENS
-    return is_whole and all(0 <= part <= whole for part, whole in parts)
 
 
 def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:
@@ -43,7 +42,7 @@ def estimate_inputs(request: EmbeddingRequest) -> int:
 def _measure(prompt: Prompt) -> int:
     """Returns the bytes of a prompt's text; for token ids, the bytes of as many usual tokens."""
     if isinstance(prompt, Conversation):
-        return sum(measure_text(message.text) for message in prompt.messages)
+        return sum([measure_text(message.text) for message in prompt.messages])
     if prompt.tokens is not None:
         return len(prompt.tokens) * BYTES_PER_TOKEN
     return measure_text(prompt.text or "")

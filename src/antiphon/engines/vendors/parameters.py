@@ -1,6 +1,6 @@
 """Names what a request asks for, so that a vendor that lacks it can refuse it by name."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -18,7 +18,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
-from antiphon.domain.vendor_fields import iterate_hosted, require_written
+from antiphon.domain.vendor_fields import list_hosted, require_written
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
@@ -96,12 +96,14 @@ RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
 """Names of what a provider takes besides generations: rankings of documents, and their parameter."""
 
 
-def iterate_sampling(sampling: SamplingOptions, takes: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yields the sampling options that have an effect. With `takes` also those that only say our default, if
+def list_sampling(sampling: SamplingOptions, takes: frozenset[str] = frozenset()) -> list[str]:
+    """Returns the sampling options that have an effect. With `takes` also those that only say our default, if
     they are among these: the vendor's own default may differ."""
+    found = []
     for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True):
         if value is not None and (name in takes or DEFAULTS.get(name, UNSET) != value):
-            yield SAMPLING_NAMES.get(name, name)
+            found.append(SAMPLING_NAMES.get(name, name))
+    return found
 
 
 PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"))
@@ -114,12 +116,11 @@ UNSET = object()
 PLAIN_OUTPUT = Output()
 
 
-def iterate_output(output: Output) -> Iterator[str]:
-    """Yields the options of the output that have an effect."""
-    if output.max_tokens is not None and not output.is_usual:
-        yield "max_tokens"
+def list_output(output: Output) -> list[str]:
+    """Returns the options of the output that have an effect."""
+    found = ["max_tokens"] if output.max_tokens is not None and not output.is_usual else []
     if changed(output, max_tokens=None, is_usual=False) == PLAIN_OUTPUT:  # most requests ask for nothing more
-        return
+        return found
     asked: dict[str, object] = {
         "n": output.choices > 1,
         "stop": output.stop,
@@ -139,26 +140,24 @@ def iterate_output(output: Output) -> Iterator[str]:
         "truncate_prompt_tokens": output.truncate_prompt is not None,
         "include_stop_str_in_output": output.include_stop and (output.stop or output.stop_token_ids),
     }
-    yield from (name for name, value in asked.items() if value)
+    found += [name for name, value in asked.items() if value]
     if output.constraint is not None:
-        yield CONSTRAINT_NAMES[output.constraint.kind]
+        found.append(CONSTRAINT_NAMES[output.constraint.kind])
         if output.constraint.whitespace is not None:
-            yield "guided_whitespace_pattern"
+            found.append("guided_whitespace_pattern")
+    return found
 
 
-def iterate_prompt(prompt: Prompt) -> Iterator[str]:
-    """Yields the options of a prompt that have an effect."""
+def list_prompt(prompt: Prompt) -> list[str]:
+    """Returns the options of a prompt that have an effect."""
     if isinstance(prompt, RawPrompt):
-        if prompt.tokens is not None:
-            yield "prompt (token ids)"
-        if not prompt.add_special:
-            yield "add_special_tokens"
-        return
-    yield from iterate_conversation(prompt)
+        found = ["prompt (token ids)"] if prompt.tokens is not None else []
+        return found if prompt.add_special else [*found, "add_special_tokens"]
+    return list_conversation(prompt)
 
 
-def iterate_conversation(prompt: Conversation) -> Iterator[str]:
-    """Yields the options of a conversation that have an effect."""
+def list_conversation(prompt: Conversation) -> list[str]:
+    """Returns the options of a conversation that have an effect."""
     reasoning, tools = prompt.reasoning, prompt.tools
     asked: dict[str, object] = {
         "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
@@ -174,7 +173,7 @@ def iterate_conversation(prompt: Conversation) -> Iterator[str]:
         and (tools.choice is not ToolChoice.AUTO or tools.allowed is not None),
         "parallel_tool_calls": tools is not None and not tools.parallel,
     }
-    yield from (name for name, value in asked.items() if value)
+    return [name for name, value in asked.items() if value]
 
 
 def list_names() -> frozenset[str]:
@@ -185,17 +184,17 @@ def list_names() -> frozenset[str]:
     return frozenset(names | OTHER_NAMES | RERANK_NAMES | set(CONSTRAINT_NAMES.values()))
 
 
-def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
-    """Yields the name of everything that a request asks for beyond its messages, by OpenAI's names."""
-    yield from iterate_sampling(request.sampling)
-    yield from iterate_output(request.output)
+def list_parameters(request: GenerationRequest) -> list[str]:
+    """Returns the name of everything that a request asks for beyond its messages, by OpenAI's names."""
+    found = list_sampling(request.sampling) + list_output(request.output)
     for prompt in request.prompts:
-        yield from iterate_prompt(prompt)
-    yield from iterate_hosted(request.hosted)
+        found += list_prompt(prompt)
+    found += list_hosted(request.hosted)
     if request.cache_salt:
-        yield "cache_salt"
+        found.append("cache_salt")
     if request.priority:
-        yield "priority"
+        found.append("priority")
+    return found
 
 
 def shows_reasoning(request: GenerationRequest) -> bool:
@@ -214,7 +213,7 @@ def require_supported(
     the provider takes it, since this server cannot write it, or cannot read what it brings."""
     refused = (model.refused_parameters, model.profile.refused, unsendable)
     takes, refused_kinds = combine_parameters(taken, model.extra_parameters, refused)
-    for name in iterate_parameters(request):
+    for name in list_parameters(request):
         if name not in takes:
             raise build_refusal(name, request, model)
     for name in refused_kinds:

@@ -5,13 +5,16 @@ answers nothing, and has read nothing. HTTP clients send such a request again (R
 holds only for a request on a used connection that broke at once, before any byte of an answer.
 """
 
+import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from math import ceil
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
     from aiohttp.tracing import Trace
 
 STALE_S = 1.0
@@ -20,18 +23,35 @@ STALE_S = 1.0
 NO_ANSWER = aiohttp.ServerDisconnectedError().message
 """The message of a disconnection before the first byte."""
 
+TICKS = 20
+"""Parts of a second to which the wait for a connection is rounded up."""
+
 _has_opened: ContextVar[bool] = ContextVar("has_opened", default=False)
 
 
+class VendorProtocol(ResponseHandler):
+    """A connection to a vendor."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Starts to read again if the reading was paused. The reader of a body calls this for every part, and
+        the base class then has its parser look for more each time."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+
 class ConnectionPool(aiohttp.TCPConnector):
-    """Remembers for each request whether a connection was opened for it."""
+    """Remembers for each request whether a connection was opened for it. Needs a running event loop."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base class
+        super().__init__(**options)
+        self._factory = partial[ResponseHandler](VendorProtocol, loop=asyncio.get_running_loop())
 
     async def _create_connection(
         self,
         req: aiohttp.ClientRequest,
         traces: "list[Trace]",
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the base class has it
-    ) -> "ResponseHandler":
+    ) -> ResponseHandler:
         _has_opened.set(True)
         return await super()._create_connection(req, traces, timeout)
 
@@ -51,3 +71,14 @@ def is_unanswered(failure: aiohttp.ClientConnectionError) -> bool:
     if isinstance(failure, aiohttp.ServerDisconnectedError):
         return failure.message == NO_ANSWER
     return isinstance(failure, aiohttp.ClientOSError)
+
+
+def build_timeout(seconds: float, connect_seconds: float) -> aiohttp.ClientTimeout:
+    """Returns how long a request may wait for a connection. `connect_seconds`: to open one."""
+    return _build_rounded(max(1, ceil(seconds * TICKS)), connect_seconds)
+
+
+@lru_cache(1024)
+def _build_rounded(ticks: int, connect_seconds: float) -> aiohttp.ClientTimeout:
+    """Returns one object for many requests, since aiohttp takes long to make it."""
+    return aiohttp.ClientTimeout(connect=ticks / TICKS, sock_connect=connect_seconds)

@@ -5,8 +5,9 @@ request again only if it met a connection that the vendor had closed meanwhile.
 """
 
 import asyncio
+import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,15 @@ from antiphon.engines.vendors.address_guard import (
 )
 from antiphon.engines.vendors.base import UNREADABLE, UpstreamCall, UpstreamDialect, VendorError
 from antiphon.engines.vendors.errors import build_error
-from antiphon.engines.vendors.pool import STALE_S, ConnectionPool, has_opened, is_unanswered, start_request
+from antiphon.engines.vendors.pool import (
+    STALE_S,
+    ConnectionPool,
+    build_timeout,
+    has_opened,
+    is_unanswered,
+    start_request,
+)
+from antiphon.engines.vendors.response import UpstreamResponse
 from antiphon.engines.vendors.stall_watch import StallWatch
 from antiphon.errors import (
     AntiphonError,
@@ -49,8 +58,14 @@ MAX_STALE = 4
 ERROR_BODY_S = 5.0
 """Seconds that an error's body may take. Its status came before."""
 
-MAX_URLS = 4096
-"""Paths that are remembered as URLs. Callers choose part of some paths."""
+MAX_PATHS = 4096
+"""Paths whose requests' lines are remembered. Callers choose part of some paths."""
+
+MAX_MODELS = 64 << 20
+"""The most bytes of a list of models."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header contains."""
 
 SHORTEST_KEY = 8
 """Characters of a header's value from which it may be a key."""
@@ -103,9 +118,11 @@ class Provider:
         url = URL(self._base)
         self.server = url.host or "", url.port or 0
         """Host and port, for traces."""
-        self._urls: dict[str, URL] = {}
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=options.connect_timeout)
-        self._session: aiohttp.ClientSession | None = None
+        self._heads: dict[tuple[str, str], bytes] = {}
+        """The lines and shared headers of requests, by method and path."""
+        self._pool: ConnectionPool | None = None
+        self._target: aiohttp.ClientRequest
+        """Tells the pool where to connect. It is never sent."""
         self._threads: ThreadPoolExecutor | None = None
         self._users = 0
         """Requests that use this client."""
@@ -126,7 +143,7 @@ class Provider:
                 f"[providers.{self.name}] to allow it"
             )
 
-    async def send(self, call: UpstreamCall, deadline: float) -> aiohttp.ClientResponse:
+    async def send(self, call: UpstreamCall, deadline: float) -> UpstreamResponse:
         """Sends a request and returns the answer, whose headers have arrived. The caller ends the answer, and
         then calls `remove_user`.
 
@@ -134,44 +151,44 @@ class Provider:
         """
         self._users += 1
         try:
-            return await self._send(call, deadline)
+            response = await self._exchange("POST", call, deadline)
+            if response.status == 200:
+                return response
+            try:
+                raise await self._read_error(response)
+            finally:
+                response.close()
+        except (aiohttp.ClientError, OSError) as failure:
+            await self.remove_user()
+            raise self.map_failure(failure) from None
         except BaseException:
             await self.remove_user()
             raise
 
-    async def _send(self, call: UpstreamCall, deadline: float) -> aiohttp.ClientResponse:
-        try:
-            async with asyncio.timeout_at(deadline):
-                response = await self._post(call)
-        except TimeoutError as late:
-            raise self.map_failure(late) from None
-        except (aiohttp.ClientError, OSError) as failure:
-            raise self.map_failure(failure) from None
-        if response.status == 200:
-            return response
-        try:
-            raise await self._read_error(response, deadline)
-        finally:
-            response.close()
-
-    async def _post(self, call: UpstreamCall) -> aiohttp.ClientResponse:
-        """Sends a request. Sends it again if it met a connection that the vendor had closed meanwhile."""
-        session = self._session or self._open_session()
-        headers = self._headers
-        if call.headers:
-            headers = headers.copy()
-            headers.extend(call.headers)
-        url, now = self._build_url(call.path), asyncio.get_running_loop().time
+    async def _exchange(self, method: str, call: UpstreamCall, deadline: float) -> UpstreamResponse:
+        """Sends a request. Sends it again if it met a connection that the vendor had closed meanwhile. Raises
+        a ClientError, TimeoutError or OSError."""
+        pool, now = self._pool or self._open_pool(), asyncio.get_running_loop().time
+        head = self._build_head(method, call)
         for _ in range(MAX_STALE):
             began = now()
             start_request()
+            timeout = build_timeout(deadline - began, self.options.connect_timeout)
             try:
-                return await session.post(
-                    url, data=call.body, headers=headers, allow_redirects=False, proxy=self.options.proxy
-                )
+                connection = await pool.connect(self._target, [], timeout)
+            except TimeoutError:
+                if now() < deadline:
+                    raise aiohttp.ConnectionTimeoutError from None
+                raise
+            try:
+                response = UpstreamResponse(connection, deadline)
+                self.watch.add(response)
+                await response.exchange(head, call.body)
             except aiohttp.ClientConnectionError as failure:
                 if has_opened() or not is_unanswered(failure) or now() - began > STALE_S:
                     raise
+            else:
+                return response
         raise aiohttp.ServerDisconnectedError
 
     def map_failure(self, failure: Exception) -> AntiphonError:
@@ -193,23 +210,16 @@ class Provider:
 
     async def fetch_models(self) -> tuple[str, ...]:
         """Returns the names of the vendor's models. Raises a ProviderError."""
-        session = self._session or self._open_session()
         deadline = asyncio.get_running_loop().time() + self.options.first_byte_timeout
         try:
-            async with (
-                asyncio.timeout_at(deadline),
-                session.get(
-                    self._build_url(self.upstream.encode_probe()),
-                    headers=self._headers,
-                    allow_redirects=False,
-                    proxy=self.options.proxy,
-                ) as response,
-            ):
+            call = UpstreamCall(self.upstream.encode_probe(), b"", is_streamed=False)
+            response = await self._exchange("GET", call, deadline)
+            try:
                 if response.status != 200:
-                    raise await self._read_error(response, deadline)
-                return self.upstream.decode_models(await response.read())
-        except TimeoutError as late:
-            raise self.map_failure(late) from None
+                    raise await self._read_error(response)
+                return self.upstream.decode_models(await response.read(MAX_MODELS))
+            finally:
+                response.close()
         except (aiohttp.ClientError, OSError) as failure:
             raise self.map_failure(failure) from None
         except UNREADABLE:
@@ -229,38 +239,35 @@ class Provider:
 
     async def aclose(self) -> None:
         """Closes every connection."""
-        session, threads = self._session, self._threads
-        self._session = self._threads = None
+        pool, threads = self._pool, self._threads
+        self._pool = self._threads = None
         self.watch.close()
-        if session is not None:
-            await session.close()
+        if pool is not None:
+            await pool.close()
         if threads is not None:
             threads.shutdown(wait=False)
 
-    def _open_session(self) -> aiohttp.ClientSession:
+    def _open_pool(self) -> ConnectionPool:
         """Opens the client, once, in the running event loop."""
         options = self.options
-        proxy = None if options.proxy is None else URL(options.proxy).host
+        proxy = None if options.proxy is None else URL(options.proxy)
         self._threads = ThreadPoolExecutor(2, f"antiphon-dns-{options.name}")
-        connector = ConnectionPool(
+        host = None if proxy is None else proxy.host
+        self._pool = ConnectionPool(
             limit=options.connections,
             ttl_dns_cache=30,
             keepalive_timeout=KEEP_ALIVE_S,
             resolver=GuardedResolver(
-                self._threads, options.allows_private, options.connect_timeout, proxy, self._look_up
+                self._threads, options.allows_private, options.connect_timeout, host, self._look_up
             ),
             ssl=True if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file),
         )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            timeout=self._timeout,
-            trust_env=False,
+        self._target = aiohttp.ClientRequest(
+            "POST", URL(self._base), proxy=proxy, loop=asyncio.get_running_loop()
         )
-        return self._session
+        return self._pool
 
-    async def _read_error(self, response: aiohttp.ClientResponse, deadline: float) -> AntiphonError:
+    async def _read_error(self, response: UpstreamResponse) -> AntiphonError:
         """Returns the error of an answer whose status is not 200."""
         if 200 <= response.status < 400:
             word = "a redirect, which is not followed" if response.status >= 300 else "no content"
@@ -268,12 +275,11 @@ class Provider:
                 f"the provider {self.name} answered with {word}", cause=f"status {response.status}"
             )
         body = b""
-        deadline = min(deadline, asyncio.get_running_loop().time() + ERROR_BODY_S)
+        response.deadline = min(response.deadline, asyncio.get_running_loop().time() + ERROR_BODY_S)
         try:
-            async with asyncio.timeout_at(deadline):
-                while len(body) < MAX_ERROR_BODY and (more := await response.content.readany()):
-                    body += more
-        except (aiohttp.ClientError, OSError, TimeoutError):
+            while len(body) < MAX_ERROR_BODY and (more := await response.read_part()):
+                body += more
+        except (aiohttp.ClientError, OSError):
             pass  # the status alone tells enough
         try:
             said = self.upstream.decode_error(response.status, body)
@@ -291,6 +297,7 @@ class Provider:
             if key != self._key:
                 self._key = key
                 self._headers = self._build_headers()
+                self._heads.clear()
 
     @property
     def _secrets(self) -> tuple[str, ...]:
@@ -309,13 +316,36 @@ class Provider:
         if self._key is not None:
             name, prefix = self.options.credential_header
             headers[name] = prefix + self._key
+        proxy = URL(self.options.proxy or "")
+        if (
+            proxy.user is not None and URL(self._base).scheme == "http"
+        ):  # else the tunnel to the vendor has it
+            headers["Proxy-Authorization"] = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
         return headers
 
-    def _build_url(self, path: str) -> URL:
-        """Returns the URL of a path."""
-        found = self._urls.get(path)
-        if found is None:
-            if len(self._urls) >= MAX_URLS:
-                self._urls.clear()
-            found = self._urls[path] = URL(self._base + path, encoded=True)
-        return found
+    def _build_head(self, method: str, call: UpstreamCall) -> bytes:
+        """Returns the request's line and headers. What all requests to a path share is built once."""
+        shared = self._heads.get((method, call.path))
+        if shared is None:
+            if len(self._heads) >= MAX_PATHS:
+                self._heads.clear()
+            shared = self._heads[method, call.path] = self._build_shared_head(method, call.path)
+        own = format_headers(call.headers) if call.headers else b""
+        length = b"Content-Length: %d\r\n" % len(call.body) if call.body else b""
+        return b"%b%b%b\r\n" % (shared, own, length)
+
+    def _build_shared_head(self, method: str, path: str) -> bytes:
+        """Returns the request's line, and the headers that all requests share."""
+        url = URL(self._base + path, encoded=True)
+        is_relayed = self.options.proxy is not None and url.scheme == "http"
+        line = f"{method} {url if is_relayed else url.raw_path_qs} HTTP/1.1\r\n"
+        host = ("Host", url.host_port_subcomponent or "")
+        return line.encode() + format_headers((host, *self._headers.items()))
+
+
+def format_headers(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Returns headers as they are sent. Raises ValueError for a character that would end a line."""
+    lines = [f"{name}: {value}" for name, value in headers]
+    if any(map(CONTROL.search, lines)):
+        raise ValueError("a header has a control character")
+    return "".join([f"{line}\r\n" for line in lines]).encode()

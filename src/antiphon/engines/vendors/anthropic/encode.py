@@ -18,7 +18,7 @@ from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_
 from antiphon.engines.vendors.anthropic.messages import Body, encode_mark, encode_messages, read_object
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
-from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
+from antiphon.engines.vendors.parameters import list_sampling, require_supported
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
 TAKEN = frozenset(
@@ -113,7 +113,7 @@ def add_sampling(body: Body, request: GenerationRequest) -> None:
     sampling = request.sampling
     if sampling.temperature is not None and sampling.temperature > 1:
         raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
-    options = tuple(iterate_sampling(sampling))
+    options = tuple(list_sampling(sampling))
     if TOP_P in request.optional and {TOP_P, "temperature"} <= {*options}:
         raise UnsupportedParameter("top_p is not taken beside temperature; send one of them", param=TOP_P)
     for name in options:

@@ -25,7 +25,7 @@ from antiphon.domain.vendor_fields import (
 from antiphon.engines.vendors.base import UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.gemini.contents import encode_messages
-from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
+from antiphon.engines.vendors.parameters import list_sampling, require_supported
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 Body = dict[str, Any]
@@ -130,7 +130,7 @@ def _encode_sampling(sampling: SamplingOptions, takes: frozenset[str]) -> Body:
     """Returns the sampling options of the caller. Raises InvalidValue for a seed that is too large."""
     if sampling.seed is not None and sampling.seed not in SEEDS:
         raise InvalidValue(f"seed must be from {SEEDS[0]} to {SEEDS[-1]} for Gemini", param="seed")
-    sent = iterate_sampling(sampling, takes if sampling.top_k else takes - {"top_k"})
+    sent = list_sampling(sampling, takes if sampling.top_k else takes - {"top_k"})
     return {SAMPLING[name]: getattr(sampling, name) for name in sent}
 
 

@@ -211,33 +211,35 @@ class AnswerReader:
             raise ValueError("the answer has a choice that was not asked for, or that goes on after its end")
         return None
 
-    def _read_choice(self, choice: ChoiceWire) -> Iterator[Event]:
-        """Yields the events of one choice, or of a part of it."""
+    def _read_choice(self, choice: ChoiceWire) -> list[Event]:
+        """Returns the events of one choice, or of a part of it."""
+        events: list[Event] = []
         index, message = choice.index, choice.delta or choice.message or EMPTY
         reader = self._find_choice(choice, message)
         if reader is None:
-            return
+            return events
         if choice.logprobs is not None and self._wants_scores:
             reader.has_scores = True
             reader.scores = (
                 *reader.scores,
                 *read_scores(choice.logprobs, reader.length, self._most_alternatives),
             )
-        for block in message.thinking_blocks or ():
-            yield ThinkingBlock(index, block)
+        if message.thinking_blocks:
+            events += [ThinkingBlock(index, block) for block in message.thinking_blocks]
         thought, text = _read_texts(choice, message)
         if thought:
-            yield from self._read_thought(thought, index, reader)
+            events += self._read_thought(thought, index, reader)
         if text:
             self._size += measure_text(text)
             reader.length += len(text)
-            yield TextDelta(index, text, scores=reader.take_scores() if reader.scores else ())
+            events.append(TextDelta(index, text, scores=reader.take_scores() if reader.scores else ()))
         if message.audio is not None:
-            yield from self._read_speech(message.audio, index, reader)
+            events += self._read_speech(message.audio, index, reader)
         for call in message.tool_calls or ():
-            yield from self._read_call(call, index, reader, choice.delta is not None)
+            events += self._read_call(call, index, reader, choice.delta is not None)
         if choice.finish_reason:
-            yield from self._finish(choice.finish_reason, index, reader)
+            events += self._finish(choice.finish_reason, index, reader)
+        return events
 
     def _read_thought(self, thought: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the event of reasoning. Hidden reasoning takes its scores along."""
@@ -283,8 +285,8 @@ class AnswerReader:
             known.arguments.append(arguments)
             yield ToolCallDelta(index, known.number, arguments, scores=reader.take_scores())
 
-    def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
-        """Yields the end of a choice. Raises StreamFailure for a reason that is a failure."""
+    def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Sequence[Event]:
+        """Returns the end of a choice. Raises StreamFailure for a reason that is a failure."""
         found = FINISHES.get(reason)
         if found is None:
             raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
@@ -294,8 +296,8 @@ class AnswerReader:
             raise ValueError("the answer ended with calls and has none")
         if reader.is_spoken:
             reader.reason = found
-        else:
-            yield from self._end_choice(found, index, reader)
+            return ()
+        return self._end_choice(found, index, reader)
 
     def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the end of a choice with speech when the answer has ended. OpenAI's streams of speech can
@@ -307,18 +309,17 @@ class AnswerReader:
         if reason is not None:
             yield from self._end_choice(reason, index, reader)
 
-    def _end_choice(self, found: FinishReason, index: int, reader: ChoiceReader) -> Iterator[Event]:
-        """Yields the last events of a choice."""
-        if found is FinishReason.TOOL_CALLS:
-            for call in reader.calls:
-                if not call.arguments:
-                    yield ToolCallDelta(index, call.number, "{}")
+    def _end_choice(self, found: FinishReason, index: int, reader: ChoiceReader) -> list[Event]:
+        """Returns the last events of a choice."""
+        calls = reader.calls if found is FinishReason.TOOL_CALLS else ()
+        ends: list[Event] = [ToolCallDelta(index, call.number, "{}") for call in calls if not call.arguments]
         reader.is_finished = True
         self._unfinished -= 1
         scores = reader.take_scores()
         # a server that gives none says so here too
         has_scores = self._wants_scores and (reader.has_scores or not reader.length)
-        yield Finished(index, found, scores=scores if has_scores else None)
+        ends.append(Finished(index, found, scores=scores if has_scores else None))
+        return ends
 
     def _build_usage(self) -> Usage:
         """Returns the vendor's usage, or an estimate if it told none, or one that cannot be true."""

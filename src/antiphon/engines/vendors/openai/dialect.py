@@ -39,8 +39,7 @@ class OpenAIUpstream:
 
     def decode_answer(self, request: GenerationRequest, model: VendorModel, body: bytes) -> Iterable[Event]:
         reader = AnswerReader(request)
-        yield from reader.read(body)
-        yield from reader.close()
+        return (*reader.read(body), *reader.close())
 
     def start_stream(self, request: GenerationRequest, model: VendorModel) -> StreamDecoder:
         return AnswerReader(request)

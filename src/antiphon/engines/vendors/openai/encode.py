@@ -33,7 +33,7 @@ from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_
 from antiphon.engines.vendors.parameters import (
     CHOSEN_TOOLS,
     CONSTRAINT_NAMES,
-    iterate_sampling,
+    list_sampling,
     require_supported,
 )
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -319,7 +319,7 @@ def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str])
     """Adds the sampling options of the caller. `require_supported` has refused those that the vendor
     lacks."""
     sampling = request.sampling
-    for name in iterate_sampling(sampling, takes):
+    for name in list_sampling(sampling, takes):
         if name == "logit_bias":
             body[name] = {str(token): value for token, value in sampling.logit_bias or ()}
         elif sampling.mirostat is not None and name == "mirostat_target":

@@ -1,0 +1,118 @@
+"""One answer of a vendor, from the moment its request is written to the last byte of its body.
+
+Connections, TLS and the parser of answers are aiohttp's. Its client session is not used: it builds for each
+request what is the same for all requests of a provider.
+"""
+
+from collections.abc import Mapping
+from math import inf
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+
+MAX_BODY = 256 << 20
+"""The most bytes of a whole answer."""
+
+UPGRADE = 101
+"""The only status below 200 that ends an exchange."""
+
+
+class UpstreamResponse:
+    """An open answer. Its stall watch ends it if it is late. Times are seconds of the event loop's clock."""
+
+    __slots__ = ("_connection", "_protocol", "content", "deadline", "due", "headers", "is_complete", "status")
+
+    status: int
+    headers: Mapping[str, str]
+
+    def __init__(self, connection: aiohttp.connector.Connection, deadline: float) -> None:
+        """`connection`: has nothing else to do. Raises ClientConnectionError if it is closed."""
+        protocol = connection.protocol
+        if protocol is None or protocol.transport is None:
+            connection.close()
+            raise aiohttp.ClientOSError("the connection is closed")
+        self._connection: aiohttp.connector.Connection | None = connection
+        self._protocol = protocol
+        self.content: aiohttp.StreamReader | None = None
+        """The body; None until the head has arrived."""
+        self.due = inf
+        """When the vendor is late. The reader sets it before it waits for bytes; while it does not wait, the
+        vendor is not late."""
+        self.deadline = deadline
+        self.is_complete = False
+        """Whether only the end of the body is missing."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the answer has ended, or was closed before its end."""
+        return self._connection is None
+
+    @property
+    def media_type(self) -> str:
+        """The type of the body, without parameters."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    async def exchange(self, head: bytes, body: bytes) -> None:
+        """Writes the request, and waits for the head of the answer. The transport keeps what the vendor does
+        not read at once. Raises a ClientError, TimeoutError or OSError, and closes the connection then."""
+        protocol = self._protocol
+        try:
+            protocol.set_response_params(read_until_eof=True)
+            if protocol.transport is None:
+                raise aiohttp.ClientOSError("the connection is closed")
+            protocol.transport.write(head + body)
+            message, content = await protocol.read()
+            while message.code < 200 and message.code != UPGRADE:
+                message, content = await protocol.read()
+        except HttpProcessingError as error:
+            self.close()
+            raise aiohttp.ClientPayloadError(f"{error.code}, message={error.message!r}") from error
+        except BaseException:
+            self.close()
+            raise
+        self.status, self.headers, self.content = message.code, message.headers, content
+        content.on_eof(self._release)
+
+    async def read_part(self) -> bytes:
+        """Returns what has come of the body, at least one byte; empty at its end."""
+        return b"" if self.content is None else await self.content.readany()
+
+    async def read(self, most: int = MAX_BODY) -> bytes:
+        """Returns the whole body. Raises ValueError if it has more than `most` bytes, and what a broken or
+        late answer raises."""
+        parts: list[bytes] = []
+        size = 0
+        while part := await self.read_part():
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise ValueError("the answer is too large")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def fail(self, error: Exception) -> None:
+        """Raises an error in whoever reads the answer."""
+        if self.content is None:
+            self._protocol.set_exception(error)
+        else:
+            self.content.set_exception(error)
+
+    def close(self) -> None:
+        """Closes the connection, unless the answer has ended."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self.content is not None and self.content.exception() is None:
+            self.content.set_exception(aiohttp.ClientConnectionError("the answer is closed"))
+        connection.close()
+
+    def _release(self) -> None:
+        """Gives the connection back at the end of the body. A vendor that answers before it has read the
+        request leaves the connection in the middle of one."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        transport = connection.transport
+        if transport is None or transport.get_write_buffer_size():
+            connection.close()
+        else:
+            connection.release()
