@@ -5,6 +5,7 @@ share.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.limits.windows import find_period
@@ -20,6 +21,7 @@ class BudgetWatch:
         """`shares`: fractions of a budget to report, above 0 and at most 1. `warn`: gets the reports; must
         not wait."""
         self._shares = frozenset(shares)
+        self._least = min(self._shares, default=inf)
         self._warn = warn
         self._reported: dict[str, tuple[int, frozenset[float]]] = {}
         """By limit id: the beginning of the budget's window, and the shares that were reported in this
@@ -29,6 +31,8 @@ class BudgetWatch:
         """Reports the shares that are newly reached. `used`: the amount used in the window of `now` (Unix
         seconds). `is_exhausted`: whether the budget refused a request."""
         if limit.window is None or not limit.is_budget or not limit.amount:
+            return
+        if used < self._least * limit.amount and not is_exhausted:  # nearly always
             return
         reached = {share for share in self._shares if used >= share * limit.amount}
         if is_exhausted and WHOLE_BUDGET in self._shares:

@@ -7,8 +7,9 @@ event loop.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import add
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
@@ -34,6 +35,8 @@ class LimitCounter:
     """Number of open claims."""
     reserved: int = 0
     """The sum of the amounts of open claims, also in windows that have passed."""
+    is_budget: bool = False
+    """Whether the watch gets its usage."""
 
 
 @dataclass(slots=True)
@@ -41,15 +44,12 @@ class ClaimPart:
     """The amounts that one claim has taken of one limit."""
 
     limit_counter: LimitCounter
-    parts: list[tuple[int, int]] = field(default_factory=list)
+    parts: list[tuple[int, int]]
     """Pairs of a place (see `limits.windows`) and the amount that counts there, the oldest first."""
+    amount: int = 0
+    """The sum of all parts."""
     is_sized: bool = False
     """Whether the claim was extended after its first reservation."""
-
-    @property
-    def amount(self) -> int:
-        """The sum of all parts."""
-        return sum(amount for _, amount in self.parts)
 
     def initial_amount(self, now: ClockReading) -> int:
         """Returns the amount of the first reservation that still counts. Returns 0 if the claim was extended:
@@ -61,17 +61,17 @@ class ClaimPart:
 
     def take(self, now: ClockReading, amount: int) -> None:
         """Adds an amount to the claim, and counts it."""
-        if amount:
-            self.limit_counter.reserved += amount
-            self.parts.append((self.limit_counter.counter.add(now, amount), amount))
+        limit_counter = self.limit_counter
+        limit_counter.reserved += amount
+        self.amount += amount
+        self.parts.append((limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
         """Changes the claim's amount to the amount that was used: gives the rest back, the newest first, or
         counts the missing amount."""
-        parts, counter = self.parts, self.limit_counter.counter
+        parts, counter, excess = self.parts, self.limit_counter.counter, self.amount - used
         self.limit_counter.reserved -= self.amount
-        counter.total(now)  # removes expired amounts, so that they are not given back
-        excess = self.amount - used
+        self.amount = used
         if excess < 0:
             parts.append((counter.add(now, -excess), -excess))
         while excess > 0:
@@ -108,11 +108,11 @@ class LocalLimiter:
             raise ValueError(f"claim {claim} is already open")
         now = self.now()
         needed = [claim_amount(limit, amounts) for limit in limits]
-        parts = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
-        self._require_room(limits, parts, needed, now)
+        parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
+        totals = self._require_room(limits, parts, needed, now)
         self._add_claim(claim, parts, needed, now)
         self._drop_one_unused(now)
-        return _build_statuses(limits, parts, now)
+        return _build_statuses(limits, parts, map(add, totals, needed), now)
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         return self.extend_seeded(claim, limits, amounts)
@@ -124,11 +124,12 @@ class LocalLimiter:
         parts = [by_id[limit.id] for limit in limits]
         now = self.now()
         needed = [amounts.amount_of(limit.measure) for limit in limits]
-        self._require_room(limits, parts, needed, now)
+        totals = self._require_room(limits, parts, needed, now)
         for each, amount in zip(parts, needed, strict=True):
-            each.take(now, amount)
+            if amount:
+                each.take(now, amount)
             each.is_sized = True
-        return _build_statuses(limits, parts, now)
+        return _build_statuses(limits, parts, map(add, totals, needed), now)
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
         now = self.now()
@@ -136,7 +137,8 @@ class LocalLimiter:
             limit_counter = part.limit_counter
             limit_counter.claims -= 1
             part.settle(now, amounts.amount_of(limit_counter.limit.measure))
-            self._report_usage(limit_counter, now)
+            if limit_counter.is_budget:
+                self._report_usage(limit_counter, now)
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone. Everything that it reserved counts as used."""
@@ -145,7 +147,8 @@ class LocalLimiter:
             is_concurrency = part.limit_counter.limit.measure is Measure.CONCURRENT
             part.settle(now, 0 if is_concurrency else part.amount)
             part.limit_counter.claims -= 1
-            self._report_usage(part.limit_counter, now)
+            if part.limit_counter.is_budget:
+                self._report_usage(part.limit_counter, now)
 
     def _report_usage(self, limit_counter: LimitCounter, now: ClockReading) -> None:
         """Reports to the watch what ended requests have used of a limit."""
@@ -169,7 +172,7 @@ class LocalLimiter:
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
-            parts = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
+            parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
             self._add_claim(claim, parts, [claim_amount(limit, amounts) for limit in limits], now)
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
@@ -179,7 +182,9 @@ class LocalLimiter:
     def read_status_seeded(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         """Like `read_status`, for limits whose counters exist."""
         now = self.now()
-        return _build_statuses(limits, [ClaimPart(self._find_counter(limit, now)) for limit in limits], now)
+        parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
+        totals = [each.limit_counter.counter.total(now) for each in parts]
+        return _build_statuses(limits, parts, totals, now)
 
     async def aclose(self) -> None:
         self._claims.clear()
@@ -207,7 +212,13 @@ class LocalLimiter:
             self._find_counter(state.limit, now).counter.import_amounts(state.places)
         for claim in snapshot.claims:
             parts = [
-                ClaimPart(self._counters[part.limit], list(part.parts), part.is_sized) for part in claim.held
+                ClaimPart(
+                    self._counters[part.limit],
+                    list(part.parts),
+                    sum(amount for _, amount in part.parts),
+                    part.is_sized,
+                )
+                for part in claim.held
             ]
             self._claims[claim.id] = parts
             for each in parts:
@@ -220,26 +231,34 @@ class LocalLimiter:
 
     def is_seeded(self, limits: Sequence[Limit]) -> bool:
         """Whether every limit has a counter."""
-        return self._counters.keys() >= {limit.id for limit in limits}
+        counters = self._counters
+        for limit in limits:  # noqa: SIM110 - a generator for each request takes longer
+            if limit.id not in counters:
+                return False
+        return True
 
     # --- helpers ---
 
     def _require_room(
         self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
-    ) -> None:
-        """Raises the refusal that lasts longest, if any limit has no room."""
+    ) -> list[int]:
+        """Returns the amount that counts now of each limit. Raises the refusal that lasts longest, if any
+        limit has no room."""
+        totals: list[int] = []
         refusals: list[tuple[Refusal, int]] = []
-        for index, amount in enumerate(needed):
-            limit, part = limits[index], parts[index]
-            excess = part.limit_counter.counter.total(now) + amount - limit.amount
-            if excess > 0 and amount:
-                refusals.append((_build_limit_refusal(limit, part, amount, excess, now), index))
+        for limit, part, amount in zip(limits, parts, needed, strict=True):
+            total = part.limit_counter.counter.total(now)
+            if amount and total + amount > limit.amount:
+                excess = total + amount - limit.amount
+                refusals.append((_build_limit_refusal(limit, part, amount, excess, now), len(totals)))
+            totals.append(total)
         if refusals:
             self._report_refusals(refusals, parts, now)
             try:
-                raise pick_worst(refusals, _build_statuses(limits, parts, now))
+                raise pick_worst(refusals, _build_statuses(limits, parts, totals, now))
             finally:
                 del refusals  # the error's own traceback would keep the whole request in memory
+        return totals
 
     def _add_claim(
         self, claim: str, parts: list[ClaimPart], needed: Sequence[int], now: ClockReading
@@ -248,14 +267,15 @@ class LocalLimiter:
         self._claims[claim] = parts
         for each, amount in zip(parts, needed, strict=True):
             each.limit_counter.claims += 1
-            each.take(now, amount)
+            if amount:
+                each.take(now, amount)
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
         """Returns the counter of a limit, and records when it was used. Creates the counter if it is
         missing."""
         limit_counter = self._counters.get(limit.id)
         if limit_counter is None:
-            limit_counter = LimitCounter(limit, make_counter(limit), now.monotonic)
+            limit_counter = LimitCounter(limit, make_counter(limit), now.monotonic, is_budget=limit.is_budget)
             self._counters[limit.id] = limit_counter
         limit_counter.last_used = now.monotonic
         limit_counter.limit = limit
@@ -268,8 +288,8 @@ class LocalLimiter:
             return
         id_ = next(iter(self._counters))
         limit_counter = self._counters[id_]
-        must_stay = self._is_only_record and limit_counter.counter.total(now) > 0
         is_recent = limit_counter.last_used > now.monotonic - UNUSED_NS
+        must_stay = self._is_only_record and not is_recent and limit_counter.counter.total(now) > 0
         if limit_counter.claims or must_stay or is_recent:
             self._counters.move_to_end(id_)
         else:
@@ -312,14 +332,13 @@ def _build_limit_refusal(
 
 
 def _build_statuses(
-    limits: Sequence[Limit], parts: Sequence[ClaimPart], now: ClockReading
+    limits: Sequence[Limit], parts: Sequence[ClaimPart], totals: Iterable[int], now: ClockReading
 ) -> tuple[LimitStatus, ...]:
-    """Returns the current status of each limit."""
+    """Returns the current status of each limit. `totals`: the amount that counts now of each."""
     statuses = []
-    for limit, each in zip(limits, parts, strict=True):
-        counter = each.limit_counter.counter
-        remaining = limit.amount - counter.total(now)
-        statuses.append(LimitStatus(limit, max(0, remaining), counter.seconds_until_reset(now)))
+    for limit, each, total in zip(limits, parts, totals, strict=True):
+        remaining = limit.amount - total if total < limit.amount else 0
+        statuses.append(LimitStatus(limit, remaining, each.limit_counter.counter.seconds_until_reset(now)))
     return tuple(statuses)
 
 

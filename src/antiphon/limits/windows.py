@@ -142,7 +142,10 @@ class CalendarWindow:
         """Beginning and end of the period that was looked up last."""
 
     def total(self, now: ClockReading) -> int:
-        return self._periods.get(self._find_begin(now.wall), 0)
+        begin, end = self._period
+        if not begin <= now.wall < end:
+            begin = self._find_begin(now.wall)
+        return self._periods.get(begin, 0)
 
     def add(self, now: ClockReading, amount: int) -> int:
         begin, periods = self._find_begin(now.wall), self._periods
@@ -167,7 +170,9 @@ class CalendarWindow:
         return self.seconds_until_reset(now)
 
     def seconds_until_reset(self, now: ClockReading) -> float:
-        self._find_begin(now.wall)
+        begin, end = self._period
+        if not begin <= now.wall < end:
+            self._find_begin(now.wall)
         return self._period[1] - now.wall
 
     def export_amounts(self) -> dict[int, int]:

@@ -39,12 +39,16 @@ class VendorProtocol(ResponseHandler):
             super().resume_reading(resume_parser)
 
 
+def _make_protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return VendorProtocol(loop)
+
+
 class ConnectionPool(aiohttp.TCPConnector):
     """Remembers for each request whether a connection was opened for it. Needs a running event loop."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base class
         super().__init__(**options)
-        self._factory = partial[ResponseHandler](VendorProtocol, loop=asyncio.get_running_loop())
+        self._factory = partial(_make_protocol, asyncio.get_running_loop())
 
     async def _create_connection(
         self,
