@@ -197,13 +197,9 @@ class PreparedVendorRequest:
         parts = self._read_stream(response, first_byte) if is_stream else self._read_answer(response)
         try:
             async for events in parts:
-                for event in events:
-                    if begun:
-                        yield event
-                    elif not isinstance(event, Started):  # until then another route may be tried
-                        begun = True
-                        yield Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED)
-                        yield event
+                for event in events if begun else self._begin(events):
+                    begun = True
+                    yield event
         except BROKEN as failure:
             response.close()
             raise self._map_failure(failure, begun, context) from None
@@ -215,6 +211,14 @@ class PreparedVendorRequest:
                 await parts.aclose()
             finally:
                 await self.provider.remove_user()
+
+    def _begin(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Returns the first events of the answer. There are none until content comes: another route may be
+        tried until then."""
+        others = [event for event in events if not isinstance(event, Started)]
+        return (
+            (Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED), *others) if others else ()
+        )
 
     async def _send(self, context: Context, deadline: float) -> UpstreamResponse:
         """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
