@@ -113,7 +113,7 @@ def test_a_replica_answers_as_the_embedded_engine(clustered: Server, model: str,
 
 
 def test_seeds_and_constraints_act_in_a_replica(clustered: Server) -> None:
-    seeded = {"temperature": 1.0, "seed": 7, "mirostat_mode": 2, "mirostat_tau": 4.0}
+    seeded = {"temperature": 1.0, "seed": 7, "mirostat_target": 4.0}
     drawn = [complete(clustered, "cantor", "Once", **seeded)["text"] for _ in range(2)]
     assert drawn[0] == drawn[1] == complete(clustered, "llama", "Once", **seeded)["text"]
     shape = {"guided_regex": "(yes|no), [0-9]{3}"}

@@ -100,7 +100,7 @@ class Process:
 def start(node: Node) -> Process:
     models = ModelRegistry((Model("base", (ModelRoute(ScriptedEngine()),), 1),))
     process = Process(node, models, AdapterRegistry(models, {}, FakeClock(), Metrics()))
-    target = AdapterTarget(node.engine, process.keep, lambda _: ScriptedEngine())
+    target = AdapterTarget(node.engine, process.keep, lambda _: (ScriptedEngine(),))
     process.adapters = AdapterRegistry(models, {"base": target}, FakeClock(), Metrics(), process, node.file)
     process.adapters.quota = ProjectQuota(2, 1000)
     node.processes.append(process)
