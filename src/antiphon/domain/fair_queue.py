@@ -153,7 +153,7 @@ class QueueLimits:
     at_once_per_actor: int = sys.maxsize
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Waiter:
     """An item that waits for a place."""
 
