@@ -14,7 +14,7 @@ from antiphon.engines.base import LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.context import FLASH_AUTO, FLASH_ON, ContextSizes, NativeContext
-from antiphon.engines.llama.libllama.devices import list_backends, list_devices
+from antiphon.engines.llama.libllama.devices import can_compute_with, list_backends, list_devices
 from antiphon.engines.llama.libllama.layer_sizes import list_parts, read_layer_sizes
 from antiphon.engines.llama.libllama.library import FUNCTIONS, Library, find_installed, open_library
 from antiphon.engines.llama.libllama.model import NativeModel, place_weights
@@ -40,6 +40,7 @@ def test_the_wheel_has_no_device_here(library: Library):
 
 def test_every_function_of_devices_is_declared(library: Library):
     names = [name for name in FUNCTIONS if name.startswith(("ggml_backend_", "gguf_"))]
+    names += ["ggml_init", "ggml_new_tensor_1d", "ggml_free"]
     assert len(names) > 15
     for name in names:
         assert getattr(library.call, name).argtypes == FUNCTIONS[name][1]
@@ -63,6 +64,13 @@ def test_cells_are_added_to_layers_and_not_to_the_output(library: Library):
     assert sizes.cell_numbers == (*[256] * 6, 0), "128 numbers in the keys and in the values"
     needs = sizes.add_cells(1000, 2)
     assert needs[0] == sizes.weights[0] + 512_000 and needs[-1] == sizes.weights[-1]
+
+
+def test_a_device_is_asked_for_the_tensors_that_it_computes_with(library: Library):
+    """The processor computes with any; nothing is allocated for the question."""
+    assert read_layer_sizes(library, CANTOR).widest_cell == 128
+    for size in (1, 1 << 50):
+        assert can_compute_with(library, Device("CPU", "", 0, 0), size)
 
 
 def test_an_encoder_says_that_it_embeds(library: Library, tmp_path: Path):

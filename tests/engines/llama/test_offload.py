@@ -13,7 +13,8 @@ import pytest
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import EngineInfo, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama.embedding import load_any
-from antiphon.engines.llama.libllama.devices import list_backends, list_devices
+from antiphon.engines.llama.libllama.devices import can_compute_with, list_backends, list_devices
+from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
 from antiphon.engines.llama.libllama.library import Library, open_library, resolve_library_file
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 from benchmarks.make_model import write_model
@@ -89,6 +90,21 @@ def test_what_does_not_fit_says_what_would(library: Library, model: Path):
     spec = LoadSpec(str(model), library=str(library.path), cells=room // 64, sequences=1, gpu_layers=2)
     with pytest.raises(DeviceMemoryExceeded, match=r"(\d+|none) of \d+ layers fit: set gpu_layers = \d+"):
         load_any(spec)
+
+
+async def test_a_cache_too_large_for_the_device_stays_off_it(library: Library, model: Path):
+    """Its tensors have 256 MB; some drivers compute with 128 MB at most, and the library would abort."""
+    cells = (256 << 20) // (2 * read_layer_sizes(library, model).widest_cell)
+    spec = {"library": str(library.path), "cells": cells, "sequences": 1, "context_length": 64}
+    able = [each for each in list_devices(library) if can_compute_with(library, each, 256 << 20)]
+    async with loaded(model, **spec) as engine:
+        info = await engine.info()
+    assert bool(info.devices) == bool(able)
+    if not able:
+        with pytest.raises(
+            LoadError, match=r"a tensor of 268 MB, more than \w+ computes with; lower context"
+        ):
+            load_any(LoadSpec(str(model), gpu_layers=2, **spec))  # type: ignore[arg-type]
 
 
 def test_a_device_that_is_not_there_is_named(library: Library, model: Path):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
-from antiphon.engines.llama.libllama.devices import list_backends, list_devices
+from antiphon.engines.llama.libllama.devices import can_compute_with, list_backends, list_devices
 from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
 from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeModel
@@ -29,6 +29,7 @@ from antiphon.engines.llama.placement import (
     ON_PROCESSOR,
     LayerPlacement,
     build_refusal,
+    build_tensor_refusal,
     choose_devices,
     place_layers,
     requests_devices,
@@ -158,8 +159,20 @@ def plan_offload(spec: LoadSpec, library: Library) -> Offload:
     sizes = read_layer_sizes(library, Path(spec.model))
     length = spec.context_length or sizes.trained_context
     cells = length if sizes.embeds else spec.cells or length * spec.sequences
-    needs = sizes.add_cells(cells, KV_BYTES[spec.kv_type])
-    return Offload(place_layers(spec, devices, needs, Path(spec.model).name), needs)
+    number = KV_BYTES[spec.kv_type]
+    needs = sizes.add_cells(cells, number)
+    tensor = sizes.widest_cell * cells * number
+    able = tuple(device for device in devices if can_compute_with(library, device, tensor))
+    if not requests_devices(spec):
+        devices = able
+    if not devices:
+        return Offload()
+    placement = place_layers(spec, devices, needs, Path(spec.model).name)
+    used = zip(placement.devices, placement.counts, strict=True)
+    unable = [device for device, count in used if count and device not in able]
+    if unable:
+        raise build_tensor_refusal(tensor, unable)
+    return Offload(placement, needs)
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:

@@ -150,6 +150,15 @@ def build_refusal(
     )
 
 
+def build_tensor_refusal(size: int, devices: Sequence[Device]) -> LoadError:
+    """Builds the error for a KV cache whose tensors are larger than devices compute with."""
+    return LoadError(
+        f"one layer of the KV cache is a tensor of {size / MEGABYTE:,.0f} MB, more than "
+        f"{' and '.join(device.name for device in devices)} computes with; lower context_length or "
+        "sequences, or set gpu_layers = 0"
+    )
+
+
 def step_back(placement: LayerPlacement, needs: Sequence[int], split: Sequence[float]) -> LayerPlacement:
     """Returns a placement with fewer layers on devices, after the library could not allocate this one."""
     fewer = placement.gpu_layer_count - max(1, placement.gpu_layer_count // STEP_BACK)

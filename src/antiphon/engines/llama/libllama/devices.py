@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Sequence
 
 from antiphon.domain.models import DeviceLayers, DeviceMemory
-from antiphon.engines.llama.libllama.library import Library
+from antiphon.engines.llama.libllama.library import GgmlParams, Library
 from antiphon.engines.llama.placement import Device
 
 GPU, INTEGRATED_GPU = 1, 2
@@ -50,6 +50,26 @@ def _read_memory(call: ctypes.CDLL, pointer: int) -> tuple[int, int]:
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     call.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))
     return free.value, total.value
+
+
+BYTE = 24
+"""ggml_type of numbers of one byte."""
+
+TENSOR_ROOM = 4096
+"""Bytes for the description of one tensor; it takes some hundred."""
+
+
+def can_compute_with(library: Library, device: Device, size: int) -> bool:
+    """Whether the device computes with one tensor of `size` bytes. Some drivers take much smaller ones than
+    their memory has room for. The library would end the process at the first step."""
+    call = library.call
+    context = call.ggml_init(GgmlParams(TENSOR_ROOM, None, True))
+    try:
+        tensor = call.ggml_new_tensor_1d(context, BYTE, size)
+        pointer = call.ggml_backend_dev_by_name(device.name.encode())
+        return bool(call.ggml_backend_dev_supports_op(pointer, tensor))
+    finally:
+        call.ggml_free(context)
 
 
 def measure_devices(library: Library, devices: Sequence[DeviceLayers]) -> tuple[DeviceMemory, ...]:

@@ -31,6 +31,8 @@ class LayerSizes:
     """Bytes of each layer's tensors."""
     cell_numbers: tuple[int, ...]
     """Numbers in the keys and values of one token in each layer."""
+    widest_cell: int
+    """The most numbers of one token in one tensor of the KV cache: the keys or the values of a layer."""
     trained_context: int
     embeds: bool
     """Whether the model makes vectors of texts, and keeps one text at a time."""
@@ -60,11 +62,12 @@ def read_layer_sizes(library: Library, path: Path) -> LayerSizes:
         heads = files[0].numbers("attention.head_count_kv", layers)
         all_heads = files[0].numbers("attention.head_count", layers)
         width = files[0].number("embedding_length") // max(1, *all_heads)
-        both = sum(files[0].number(f"attention.{part}_length") or width for part in ("key", "value"))
-        cells = [(own or every) * both for own, every in zip(heads, all_heads, strict=True)]
+        lengths = [files[0].number(f"attention.{part}_length") or width for part in ("key", "value")]
+        kept_heads = [own or every for own, every in zip(heads, all_heads, strict=True)]
         return LayerSizes(
             weights=tuple(weights),
-            cell_numbers=(*cells, 0),
+            cell_numbers=(*(count * sum(lengths) for count in kept_heads), 0),
+            widest_cell=max(kept_heads, default=0) * max(lengths),
             trained_context=files[0].number("context_length"),
             embeds=files[0].number("pooling_type") > 0,
         )

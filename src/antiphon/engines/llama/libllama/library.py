@@ -43,6 +43,16 @@ class GgufParams(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
 
 
+class GgmlParams(ctypes.Structure):
+    """ggml_init_params: with `no_alloc` tensors of the context get no data."""
+
+    _fields_ = [
+        ("mem_size", ctypes.c_size_t),
+        ("mem_buffer", ctypes.c_void_p),
+        ("no_alloc", ctypes.c_bool),
+    ]
+
+
 FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_backend_init": (None, []),
     "llama_log_set": (None, [P, P]),
@@ -111,6 +121,10 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "ggml_backend_dev_description": (STR, [P]),
     "ggml_backend_dev_type": (ctypes.c_int, [P]),
     "ggml_backend_dev_memory": (None, [P, P, P]),
+    "ggml_backend_dev_supports_op": (ctypes.c_bool, [P, P]),
+    "ggml_init": (P, [GgmlParams]),
+    "ggml_new_tensor_1d": (P, [P, ctypes.c_int, I64]),
+    "ggml_free": (None, [P]),
     "gguf_init_from_file": (P, [STR, GgufParams]),
     "gguf_free": (None, [P]),
     "gguf_find_key": (I64, [P, STR]),
