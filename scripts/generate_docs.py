@@ -262,7 +262,8 @@ def metrics() -> str:
         NOTE,
         "`GET /metrics` answers in Prometheus' text format, and needs the key as every route does. Times are",
         "in seconds. [operations.md](operations.md) shows how to compute rates and percentiles. Labels never",
-        "contain a prompt, a key, a caller, or a name that a caller made up.",
+        "contain a prompt, a key, a caller, or a name that a caller made up. A model with several",
+        "[hosts](routes.md#several-engine-hosts-of-one-model) has an engine for each: `chat/1`, `chat/2`.",
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
         lines += ["", f"## {title}", "", "| name | kind | labels | |", "|---|---|---|---|"]
