@@ -31,6 +31,12 @@ async def lora(tmp_path, base):
         yield running
 
 
+@pytest.fixture
+async def isolated(tmp_path, base):
+    async with lending(tmp_path, base, isolated=True) as running:
+        yield running
+
+
 async def said(lora: Lora, model: str) -> str:
     reply = await lora.ask(TEXT, ASKED | {"model": model})
     assert reply.status == 200, reply.body
@@ -42,7 +48,8 @@ async def said(lora: Lora, model: str) -> str:
 # --- loading and unloading ---
 
 
-async def test_a_loaded_adapter_answers_and_an_unloaded_one_is_gone(lora):
+async def test_a_loaded_adapter_answers_and_an_unloaded_one_is_gone(isolated):
+    lora = isolated
     alone = await said(lora, "m")
     loaded = await lora.load("org/pirate:1", lora.peft("pirate"))
     assert (loaded.status, loaded.body) == (200, b"Success: LoRA adapter 'org/pirate:1' added successfully.")
@@ -400,8 +407,9 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_whole(lora):
     await refused(lora, "huge.gguf", f"{MOST:,}", "ANTIPHON_LORA_MAX_BYTES")
 
 
-async def test_a_full_registry_is_an_error_for_the_operator(lora, monkeypatch):
+async def test_a_full_registry_is_an_error_for_the_operator(isolated, monkeypatch):
     """A limit of the helper stands for a disk that is full; both the copy and the conversion meet it."""
+    lora = isolated
     source = lora.peft("pirate")
     await lora.load("pirate", source)
     (digest,) = lora.tokens.adapters.paths
@@ -459,7 +467,8 @@ async def test_a_cut_adapter_is_refused_and_others_go_on(tmp_path, base):
         assert [path.name for path in lora.registry.iterdir()] == [f"{digest}.gguf"]
 
 
-async def test_a_disconnect_while_an_adapter_is_read_ends_the_load(lora):
+async def test_a_disconnect_while_an_adapter_is_read_ends_the_load(isolated):
+    lora = isolated
     source = lora.peft("pirate")
     async with lora.line() as line:
         await line.send(request_bytes(LOAD, {"lora_name": "pirate", "lora_path": str(source)}))

@@ -532,12 +532,15 @@ async def test_every_route_and_every_kind_of_actor(server):
         "admin": server.admin,
     }
     assert set(tokens) == set(EVERYBODY)
-    asked = 0
+    asked, carried = 0, set()
     for method, declared in targets_of(server.edge):
+        right = "" if declared in PUBLIC else asked_of(method, declared)
+        ways = CARRIERS[-1:] if right in carried else CARRIERS  # a key is found before its route is
+        carried.add(right)
         for who, token in tokens.items():
             path = declared.replace("{", "").replace("}", "")
             body: object = None if method in ("GET", "DELETE") else {}
-            carriers = [{}] if token is None else [carry(token) for carry in CARRIERS]
+            carriers = [{}] if token is None else [carry(token) for carry in ways]
             answers = [await server.ask(path, body, method=method, headers=each) for each in carriers]
             assert len({each.status for each in answers[:2]}) == 1, (declared, method, who)
             answer = answers[-1]

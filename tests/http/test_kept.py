@@ -111,8 +111,12 @@ CASES: dict[str, tuple[ScriptedEngine | ScriptedAnswer | None, dict[str, Any], A
 
 @pytest.fixture
 def earlier() -> Iterator[set[int]]:
-    """Requests of other tests, by their ids; the collector does not look while this one runs."""
+    """Requests of other tests, by their ids; the collector does not look while this one runs.
+
+    What was there before is frozen, so that only what is new has to be looked through.
+    """
     gc.collect()
+    gc.freeze()
     gc.disable()
     yield requests()
     gc.enable()

@@ -107,11 +107,18 @@ async def caller(tmp_path: Path, base: Path, hub: HubServer) -> AsyncIterator[Ca
         yield made
 
 
+@pytest.fixture
+async def isolated(tmp_path: Path, base: Path, hub: HubServer) -> AsyncIterator[Caller]:
+    """Fetches and reads in processes of their own, as it ships."""
+    async with calling(tmp_path, base, hub=hub.url, isolated=True) as made:
+        yield made
+
+
 # --- deploying ----------------------------------------------------------------------------------------------
 
 
-async def test_a_deployed_repository_is_a_model_by_its_own_name(caller):
-    lora = await caller.deployed()
+async def test_a_deployed_repository_is_a_model_by_its_own_name(isolated):
+    lora = await isolated.deployed()
     assert lora == {
         "name": PIRATE,
         "unit_price": 0,
@@ -124,13 +131,13 @@ async def test_a_deployed_repository_is_a_model_by_its_own_name(caller):
             "creator": {"actor_type": "ANONYMOUS", "user": None, "api_key": None},
         },
     }
-    assert await caller.say(PIRATE) != await caller.say("m")
-    assert (await caller.http.get(f"{API}/lora/{PIRATE}")).json() == lora
-    assert (await caller.http.get(f"{API}/lora/ada%2Fpirate-lora")).json() == lora
-    assert (await caller.http.get(f"{API}/lora")).json() == [lora]
-    rows = {row["id"]: row["parent"] for row in (await caller.http.get("/v1/models")).json()["data"]}
+    assert await isolated.say(PIRATE) != await isolated.say("m")
+    assert (await isolated.http.get(f"{API}/lora/{PIRATE}")).json() == lora
+    assert (await isolated.http.get(f"{API}/lora/ada%2Fpirate-lora")).json() == lora
+    assert (await isolated.http.get(f"{API}/lora")).json() == [lora]
+    rows = {row["id"]: row["parent"] for row in (await isolated.http.get("/v1/models")).json()["data"]}
     assert rows == {"m": None, PIRATE: "m"}
-    assert not leftovers(caller.lora)
+    assert not leftovers(isolated.lora)
 
 
 async def test_a_deployment_may_have_another_name_and_goes_with_it(caller):
@@ -195,53 +202,53 @@ async def test_what_is_asked_for_at_a_commit_is_of_that_commit(caller, hub):
     assert asked and all(f"/resolve/{COMMIT}/" in path for path in asked)
 
 
-async def test_two_deployments_of_a_name_at_once_leave_one_adapter(caller, hub, tmp_path, base):
+async def test_two_deployments_of_a_name_at_once_leave_one_adapter(isolated, hub, tmp_path, base):
     other = packed(write_peft(tmp_path / "other", base, 3.0))
     hub.repositories["ada/other"] = Repository(other, "c" * 40)
     first, second = await asyncio.gather(
-        caller.deployed(name="both"), caller.deployed("ada/other", name="both")
+        isolated.deployed(name="both"), isolated.deployed("ada/other", name="both")
     )
-    assert await caller.names() == ["both"]
-    shown = (await caller.http.get(f"{API}/lora/both")).json()
+    assert await isolated.names() == ["both"]
+    shown = (await isolated.http.get(f"{API}/lora/both")).json()
     assert shown in (first, second)
-    alone = await caller.deployed(shown["active_deployment"]["model_name"], name="alone")
-    assert await caller.say("both") == await caller.say("alone"), "what is shown is what answers"
-    assert alone["name"] == "alone" and not leftovers(caller.lora)
+    alone = await isolated.deployed(shown["active_deployment"]["model_name"], name="alone")
+    assert await isolated.say("both") == await isolated.say("alone"), "what is shown is what answers"
+    assert alone["name"] == "alone" and not leftovers(isolated.lora)
 
 
-async def test_many_deployments_at_once_wait_for_their_turn(caller):
+async def test_many_deployments_at_once_wait_for_their_turn(isolated):
     names = [f"pirate-{at}" for at in range(3)]
-    await asyncio.gather(*(caller.deployed(name=name) for name in names))
-    assert sorted(await caller.names()) == names
+    await asyncio.gather(*(isolated.deployed(name=name) for name in names))
+    assert sorted(await isolated.names()) == names
 
 
 # --- what cannot be had -------------------------------------------------------------------------------------
 
 
-async def test_what_the_hub_refuses_is_an_error_that_names_the_field(caller):
+async def test_what_the_hub_refuses_is_an_error_that_names_the_field(isolated):
     for asked, param, words in (
         ({"model_name": "ada/unknown"}, "model_name", "there is no repository"),
         ({"model_name": PIRATE, "hf_token": "hf_wrong"}, "hf_token", "refuses the token"),
         ({"model_name": PIRATE, "hf_revision": "away"}, "hf_revision", "has no revision away"),
     ):
-        error = await caller.refused(**asked)
+        error = await isolated.refused(**asked)
         assert (error["status"], error["param"]) == (400, param), error
-        assert words in error["message"] and str(caller.lora.registry) not in error["message"], error
+        assert words in error["message"] and str(isolated.lora.registry) not in error["message"], error
 
 
-async def test_a_gated_repository_uses_the_callers_unsaved_token(caller, hub, caplog):
+async def test_a_gated_repository_uses_the_callers_unsaved_token(isolated, hub, caplog):
     hub.repositories["ada/gated"] = Repository(hub.repositories[PIRATE].files, is_gated=True)
     with caplog.at_level("DEBUG"):
-        reply = await caller.deploy("ada/gated", hf_token=TOKEN)
+        reply = await isolated.deploy("ada/gated", hf_token=TOKEN)
     assert reply.status_code == 200, reply.text
     assert {asked.authorization for asked in hub.asked} == {f"Bearer {TOKEN}"}
     assert {sent.authorization for sent in hub.sent} == {None}, "the files' host is not sent it"
-    assert TOKEN not in reply.text + caplog.text + (await caller.http.get(f"{API}/lora")).text
-    kept = [path for path in caller.lora.registry.rglob("*") if path.is_file()]
+    assert TOKEN not in reply.text + caplog.text + (await isolated.http.get(f"{API}/lora")).text
+    kept = [path for path in isolated.lora.registry.rglob("*") if path.is_file()]
     assert kept and not any(TOKEN.encode() in path.read_bytes() for path in kept)
 
 
-async def test_the_operators_token_is_not_lent(caller, hub, monkeypatch, tmp_path):
+async def test_the_operators_token_is_not_lent(isolated, hub, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     home = tmp_path / "home" / ".cache" / "huggingface"
     home.mkdir(parents=True)
@@ -249,21 +256,21 @@ async def test_the_operators_token_is_not_lent(caller, hub, monkeypatch, tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HOME", str(home))
     hub.repositories["ada/gated"] = Repository(hub.repositories[PIRATE].files, is_gated=True)
-    await caller.refused("ada/gated")
+    await isolated.refused("ada/gated")
     assert {asked.authorization for asked in hub.asked} == {None}
 
 
-async def test_a_cut_download_resumes_and_an_endless_one_is_an_error(caller, hub):
+async def test_a_cut_download_resumes_and_an_endless_one_is_an_error(isolated, hub):
     hub.faults.hang_up_at = 200
-    await caller.deployed()
+    await isolated.deployed()
     assert "bytes=200-" in hub.ranges()
     hub.faults.reset_at = 100
-    reply = await caller.deploy(name="other")
+    reply = await isolated.deploy(name="other")
     error = reply.json()
     assert (reply.status_code, error["code"], error["param"]) == (503, "hub_unavailable", None), error
     assert hub.url in error["message"] and "hangs up" in error["message"]
     assert "what has arrived is kept" not in error["message"]
-    assert await caller.names() == [PIRATE] and not leftovers(caller.lora)
+    assert await isolated.names() == [PIRATE] and not leftovers(isolated.lora)
 
 
 async def test_bytes_that_are_not_what_the_hub_says_are_not_deployed(caller, hub):
@@ -492,9 +499,9 @@ async def test_what_runs_with_a_removed_adapter_ends_as_it_would_have(tmp_path, 
         assert saying.result() == "Hello world"
 
 
-async def test_a_caller_that_leaves_ends_its_download(caller, hub):
+async def test_a_caller_that_leaves_ends_its_download(isolated, hub):
     hub.faults.stall_at = 100
-    leaving = httpx2.AsyncClient(base_url=caller.lora.url)
+    leaving = httpx2.AsyncClient(base_url=isolated.lora.url)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(
             leaving.post(f"{API}/lora", json={"model_name": PIRATE, "model_source": "HF_HUB"}, timeout=60)
@@ -504,8 +511,8 @@ async def test_a_caller_that_leaves_ends_its_download(caller, hub):
                 await asyncio.sleep(0.002)
         asking.cancel()
     await leaving.aclose()
-    await gone(_Staged(caller.lora))
-    assert await caller.names() == []
+    await gone(_Staged(isolated.lora))
+    assert await isolated.names() == []
 
 
 class _Staged:

@@ -2,11 +2,14 @@
 everything as it ships but the library.
 """
 
+import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,18 @@ from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.models import Aliases
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.errors import AntiphonError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
+from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
 from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
-from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.hub_adapters import NOBODY, HubAdapters
 from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 from tests.support.http_server import Reply, Served, serving_edge
@@ -95,6 +100,24 @@ def _adapt(renderer: Renderer, digest: str) -> tuple[AdapterRenderer]:
     return (AdapterRenderer(renderer, digest),)
 
 
+async def run_here(
+    target: str, payload: Mapping[str, object], _: Limits, variables: Mapping[str, str]
+) -> object:
+    """Runs a sandbox's job in a thread of this process, for tests of other things than its isolation.
+
+    The caller's environment stands for the variables. One job at a time: those of the hub share a session.
+    """
+    assert variables.items() <= os.environ.items() | NOBODY.items()
+    module, name = target.split(":")
+    try:
+        result = await asyncio.to_thread(getattr(import_module(module), name), payload)
+    except AntiphonError:
+        raise
+    except Exception as problem:
+        raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no answer") from problem
+    return json.loads(json.dumps(result))
+
+
 @asynccontextmanager
 async def lending(
     tmp_path: Path,
@@ -107,8 +130,10 @@ async def lending(
     repositories: tuple[str, ...] = ("*",),
     aliases: Mapping[str, str] | None = None,
     knowing: tuple[TokenVerifier, ...] = (),
+    isolated: bool = False,
 ) -> AsyncIterator[Lora]:
-    """The server, while the context lasts; `hub`: the address of one that callers may deploy from."""
+    """The server, while the context lasts; `hub`: the address of one that callers may deploy from.
+    `isolated`: fetches and reads adapters in the sandbox's processes, as it ships."""
     shelf, registry = tmp_path / "shelf", tmp_path / "registry"
     shelf.mkdir(exist_ok=True)
     made = tokens or ScriptedTokenEngine()
@@ -118,13 +143,14 @@ async def lending(
         Aliases(aliases or {}, Fireworks.aliases),
     )
     metrics, clock = Metrics(), FakeClock()
-    keeper = AdapterStore(registry, [shelf], MOST)
+    run: JobRunner = run_job if isolated else run_here
+    keeper = AdapterStore(registry, [shelf], MOST, run=run)
     homes = {
         name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(_adapt, renderer))
         for name, renderer in renderers.items()
     }
     adapters = AdapterRegistry(served, homes, clock, metrics)
-    fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
+    fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,), run=run)
     verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
     pipeline = Pipeline(served, metrics, restart_patience=0.0)
     edge = AppState(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)

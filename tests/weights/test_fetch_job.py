@@ -1,8 +1,10 @@
 """Fetching an adapter for a caller: which files, of which commit, with whose token, and what each failure
 says. In this process; that it runs in one of its own is seen by tests/http/test_loras.py."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,13 @@ PIRATE = "ada/pirate-lora"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FILES = {CONFIG: b'{"base_model_name_or_path": "big/Model-7B"}', WEIGHTS: bytes(range(256)) * 4}
 MOST = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library asks again at once; it would wait for 23 seconds in all."""
+    clock = SimpleNamespace(**vars(time) | {"sleep": lambda _: None})
+    monkeypatch.setattr("huggingface_hub.utils._http.time", clock)
 
 
 @pytest.fixture(autouse=True)

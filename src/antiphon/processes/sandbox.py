@@ -8,7 +8,7 @@ package can be jobs. This protects against hostile data, not against hostile nat
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -96,6 +96,10 @@ class JobStopped(Exception):
         if self.stop is Stop.WAIT:
             problem = "the machine is too busy for this request's part in a helper; try again"
             raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
+
+
+JobRunner = Callable[[str, Mapping[str, object], Limits, Mapping[str, str]], Awaitable[object]]
+"""Runs a job as `run_job` does."""
 
 
 async def run_job(

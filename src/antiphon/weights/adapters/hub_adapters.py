@@ -14,7 +14,7 @@ from pathlib import Path
 
 from antiphon.domain.models import DeploymentRequest, FetchedAdapter
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
-from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
+from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
 from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory
 from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
@@ -55,6 +55,8 @@ class HubAdapters:
     offline: bool = False
     pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
     """Seconds before each further try after a fruitless one."""
+    run: JobRunner = run_job
+    """Runs the job that fetches the files."""
 
     def require_allowed(self, deployment: DeploymentRequest) -> None:
         """Raises PermissionDenied for an adapter that the operator does not allow, and InvalidValue for a
@@ -93,7 +95,8 @@ class HubAdapters:
                 "pauses": list(self.pauses),
                 "into": str(staging),
             }
-            yield _read_delivery(staging, await run_job(JOB, payload, self._limits(), _network_variables()))
+            result = await self.run(JOB, payload, self._limits(), _network_variables())
+            yield _read_delivery(staging, result)
         except JobStopped as stopped:
             message = f"{reference.repository} cannot be fetched: {stopped}"
             if stopped.stop is Stop.WAIT:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from antiphon.domain.models import Adapter
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
-from antiphon.processes.sandbox import JobStopped, Limits, run_job
+from antiphon.processes.sandbox import NOTHING, JobRunner, JobStopped, Limits, run_job
 
 REMEDY = (
     "adapters are loaded by their paths at run time only where the operator names the directories that they "
@@ -65,6 +65,8 @@ class AdapterStore:
     """Largest size of one file, in bytes."""
     shared: bool = False
     """Whether processes of other users read the registry."""
+    run: JobRunner = run_job
+    """Runs the job that reads the files."""
 
     async def keep(self, path: str, among: Path | None = None, *, base: str) -> Adapter:
         """Checks the adapter at a caller's path for the model at `base`, and keeps it. `among`: the only
@@ -82,7 +84,7 @@ class AdapterStore:
             "most": self.most,
         }
         try:
-            result = await run_job(JOB, payload, self._limits(base))
+            result = await self.run(JOB, payload, self._limits(base), NOTHING)
             return self._store(staging, result)
         except JobStopped as stopped:
             stopped.raise_if_waited()
