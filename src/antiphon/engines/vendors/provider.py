@@ -113,8 +113,8 @@ class Provider:
         self._look_up = look_up
         self._read_key = read_key
         self._key = read_key()
-        self._headers = self._build_headers()
         self._base = options.base_url.rstrip("/")
+        self._headers = self._build_headers()
         url = URL(self._base)
         self.server = url.host or "", url.port or 0
         """Host and port, for traces."""
