@@ -205,6 +205,24 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
     assert not gateway.server.records("process_ended")
 
 
+def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -> None:
+    """Four long answers wait for one place, so they outlast the drain timeout and the order to unload."""
+    gateway.write(BASE, LOCAL.replace("sequences = 2", "sequences = 1"))
+    assert gateway.reload().stdout == "added model other\n"
+    line, body = both[0], {"model": "other", "prompt": ["Count."] * 4, "max_tokens": 1_000, "stream": True}
+    headers = {"authorization": f"Bearer {gateway.admin}", "content-type": "application/json"}
+    line.connection.request("POST", "/v1/completions", json.dumps(body | {"min_tokens": 1_000}), headers)
+    stream = line.connection.getresponse()
+    begin = stream.readline()
+    gateway.write(BASE)
+    assert gateway.reload().stdout == "removed model other\n"
+    assert gateway.ask(both[1], "other") == 404
+    assert len(gateway.server.children("engines.host")) == 2
+    rest = (begin + stream.read()).decode()
+    assert rest.count('"finish_reason":"length"') == 4 and rest.rstrip().endswith("data: [DONE]")
+    wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
+
+
 def test_adapters_follow_their_changed_model(gateway: Gateway, both: list[Line]) -> None:
     gateway.write(BASE.replace('path = "cantor"', 'path = "cantor"\nsequences = 3'))
     assert gateway.reload().stdout == "changed model cantor\n"

@@ -7,6 +7,7 @@ and hosts that did not change stay as they are.
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.assembly.app_state import build_adapter_targets
@@ -29,6 +30,10 @@ from antiphon.processes.ipc import from_line
 from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import group_hosts, list_parked
 from antiphon.settings.schema import Settings, decode_settings
+from antiphon.settings.server import ServerSettings
+
+BUSY_PAUSE_S = 1.0
+"""Seconds after which an engine in use is looked at again before it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class SettingsReloader:
             self._prepared = None
             self._apply(prepared)
             for engine in await self._retire(before):
-                group.create_task(self._close_after(engine, before.settings.server.drain_timeout))
+                group.create_task(self._close_idle(engine, before.settings.server))
 
     async def _prepare(self, settings: Settings, sockets: Mapping[str, str]) -> None:
         """Builds everything, and waits until new local models can serve. Raises the refusal."""
@@ -137,9 +142,14 @@ class SettingsReloader:
                 await client.retire()
         return [engine for name, engine in before.hosts.items() if after.hosts.get(name) is not engine]
 
-    async def _close_after(self, engine: HostTokenEngine, seconds: float) -> None:
-        """Closes an engine after the time that its last requests have."""
-        await asyncio.sleep(seconds)
+    async def _close_idle(self, engine: HostTokenEngine, times: ServerSettings) -> None:
+        """Closes an engine when no call needs it, or after the retire timeout. Requests that have not reached
+        it yet have the drain timeout."""
+        await asyncio.sleep(times.drain_timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(times.retire_timeout):
+                while engine.is_busy():  # noqa: ASYNC110 - no one event says it
+                    await asyncio.sleep(BUSY_PAUSE_S)
         await self._parts.hosts.close(engine)
 
     async def _drop(self) -> None:

@@ -8,12 +8,13 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
-from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, News, Status
+from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, HostOrder, News, Status
 from antiphon.engines.host.ray.config import ClusterAddress
 from antiphon.engines.host.runtime import build_socket_path
 from antiphon.errors import AntiphonError
@@ -47,6 +48,12 @@ VLLM_PREFIXES = ("VLLM_", "NCCL_", "TORCH")
 
 VLLM_ENGINE = "antiphon.engines.vllm.engine:create_engine"
 """The token engine of models whose engine is vLLM."""
+
+UNLOAD_REPLY_S = 10.0
+"""Seconds in which a host unloads or refuses to. A host that was just loaded waits for its first call."""
+
+BUSY_PAUSE_S = 1.0
+"""Seconds after which a host in use is ordered again to unload."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +91,24 @@ class EngineHost:
     def is_on_request(self) -> bool:
         """Whether the model is loaded on request."""
         return self.model.load == "request"
+
+    async def order(self, unload: bool, within: float) -> Status | None:
+        """Sends an order to the host and returns its report; None if there is none within so many seconds."""
+        reply: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self.reply = reply
+        self.watch.send(to_line(HostOrder(unload)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                return await reply
+        return None
+
+    async def unload_when_idle(self) -> None:
+        """Has the host unload its model as soon as no call needs it, and waits for that."""
+        while self.watch.is_running:
+            report = await self.order(True, UNLOAD_REPLY_S)
+            if report is not None and report.state is ChildState.UNLOADED:
+                return
+            await asyncio.sleep(BUSY_PAUSE_S)
 
 
 class EngineHosts:

@@ -8,15 +8,13 @@ moment. Each host ends by itself after its idle time (`engines.host.idle`).
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from antiphon.engines.base import EngineState
-from antiphon.engines.host.control import ChildState, HostOrder, Status
+from antiphon.engines.host.control import ChildState
 from antiphon.errors import AntiphonError, LoadError
-from antiphon.processes.engine_hosts import EngineHost, EngineHosts
-from antiphon.processes.ipc import to_line
+from antiphon.processes.engine_hosts import UNLOAD_REPLY_S, EngineHost, EngineHosts
 from antiphon.processes.model_memory import estimate_memory
 from antiphon.settings.models import ModelSettings
 from antiphon.telemetry.logs import record
@@ -32,9 +30,6 @@ FAILURE_S = 5.0
 
 IDLE_REPLY_S = 2.0
 """Seconds in which a host reports its use. A host that does not counts as in use."""
-
-UNLOAD_REPLY_S = 10.0
-"""Seconds in which a host unloads or refuses to. A host that was just loaded waits for its first call."""
 
 GIB = 1024**3
 
@@ -124,7 +119,7 @@ class ModelLoads:
     async def _ask_idle(self, hosts: Sequence[EngineHost]) -> dict[EngineHost, float]:
         """Returns the seconds since the last call of each host that no call needs."""
         async with asyncio.TaskGroup() as group:
-            asked = {host: group.create_task(_ask(host, False, IDLE_REPLY_S)) for host in hosts}
+            asked = {host: group.create_task(host.order(False, IDLE_REPLY_S)) for host in hosts}
         replies = {host: task.result() for host, task in asked.items()}
         return {
             host: reply.idle
@@ -135,7 +130,7 @@ class ModelLoads:
     async def _unload(self, host: EngineHost) -> bool:
         """Unloads a model unless a call needs it, and waits for the end of its host. Returns whether it is
         unloaded."""
-        reply = await _ask(host, True, UNLOAD_REPLY_S)
+        reply = await host.order(True, UNLOAD_REPLY_S)
         if reply is None or reply.state is not ChildState.UNLOADED:
             return not host.is_running
         await host.end.wait()
@@ -152,14 +147,3 @@ def choose_unloads(needed: int, sizes: Mapping[H, int], idle: Mapping[H, float])
         if needed <= 0:
             return chosen
     return []
-
-
-async def _ask(host: EngineHost, unload: bool, within: float) -> Status | None:
-    """Sends an order to a host and returns its report; None if there is none in time."""
-    reply: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-    host.reply = reply
-    host.watch.send(to_line(HostOrder(unload)))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within):
-            return await reply
-    return None

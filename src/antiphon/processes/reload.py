@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep
@@ -19,6 +20,7 @@ from antiphon.processes.workers import Workers
 from antiphon.settings.changes import ReloadReport, compare_settings
 from antiphon.settings.models import list_host_names
 from antiphon.settings.schema import Settings, encode_settings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.logs import record
 
 HOST_DEADLINE = 5.0
@@ -134,22 +136,25 @@ class Reloads:
         self, after: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
     ) -> tuple[str, ...]:
         """Has all HTTP processes serve by the settings. Returns the names of those that do not confirm it in
-        time. Hosts of removed models end after their last requests had time to end."""
+        time. Hosts of removed models end after their last requests."""
         order = self._make_order(ReloadStep.APPLY, after, added)
         names = [name for model in after.models for name in list_host_names(model)]
         gone = self.parts.hosts.adopt(added, names)
         self.parts.set_settings(after)  # from here on, new HTTP processes start with these
-        if gone:
-            group.create_task(self._end_hosts(gone, after.server.drain_timeout))
+        for host in gone:
+            group.create_task(self._end_host(host, after.server))
         _, late = await self.parts.workers.ask(to_line(News(order=order)), order.number, APPLY_S)
         return late
 
-    async def _end_hosts(self, gone: Sequence[EngineHost], seconds: float) -> None:
-        """Ends hosts after the time that running requests have to finish."""
-        for host in gone:
-            host.watch.forbid_restart()
-        await asyncio.sleep(seconds)
-        await self.parts.hosts.stop(gone, HOST_DEADLINE)
+    async def _end_host(self, host: EngineHost, times: ServerSettings) -> None:
+        """Ends a host when no call needs it, or after the retire timeout. Requests that have not reached it
+        yet have the drain timeout."""
+        host.watch.forbid_restart()
+        await asyncio.sleep(times.drain_timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(times.retire_timeout):
+                await host.unload_when_idle()
+        await self.parts.hosts.stop([host], HOST_DEADLINE)
 
     def _make_order(self, step: ReloadStep, after: Settings, added: Sequence[EngineHost]) -> ReloadOrder:
         """Makes the order of a step, with the sockets as they are after the reload."""

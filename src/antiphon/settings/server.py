@@ -132,7 +132,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_RETIRE_TIMEOUT",
-            "Seconds that running requests get to finish when a rolling restart replaces their HTTP process.",
+            "Seconds that running requests get to finish when a rolling restart replaces their HTTP process "
+            "or a reload removes their model.",
         ),
         AT_LEAST_ZERO,
     ] = 600.0

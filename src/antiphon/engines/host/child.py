@@ -94,6 +94,11 @@ class Child:
     def kill(self) -> None:
         kill(self._process)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.returncode is None
+
 
 async def start_child(
     command: Sequence[str],
@@ -238,6 +243,11 @@ class ChildWatch:
         """Sends a line to the child, if there is one."""
         if self._child is not None:
             self._child.send(line)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the child was started and has not ended."""
+        return self._child is not None and self._child.is_running
 
     def forbid_restart(self) -> None:
         """Prevents any further start of the child."""

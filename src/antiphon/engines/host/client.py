@@ -143,6 +143,10 @@ class HostTokenEngine:
         self._adapters = dict(paths)
         self._pending_reloads.keep(paths.keys())
 
+    def is_busy(self) -> bool:
+        """Whether a call runs."""
+        return bool(self._calls)
+
     def give_up(self, message: str) -> None:
         """Refuses every later call with this message, because the host will not be started again."""
         self._given_up = message
