@@ -170,14 +170,14 @@ def test_every_text_has_sound_keys(schema: Any, seed: int) -> None:
 @pytest.mark.parametrize("schema", OPEN, ids=range(len(OPEN)))
 def test_a_mask_lacks_what_would_be_refused_and_nothing_else(schema: Any) -> None:
     grammar = grammar_of(schema)
-    finder = JsonFinder(grammar.places or WHOLE_TEXT, WORDS.key_tables.spelled.__getitem__)
+    finder = JsonFinder(grammar.places or WHOLE_TEXT, WORDS.key_tables.spellings.__getitem__)
     for seed in range(4):
         matcher, free = Matcher(grammar, WORDS), Matcher(Grammar(grammar.text), WORDS)
         found = finder.start
         for token in walk(grammar, seed):
             mask, before = matcher.compute_mask(), free.compute_mask()
             for each in range(WORDS.size):
-                refused = finder.read(found, WORDS.key_tables.spelled[each]) is None
+                refused = finder.read(found, WORDS.key_tables.spellings[each]) is None
                 assert has(mask, each) == (has(before, each) and not refused), (found, PIECES[each])
             if token == END:
                 break

@@ -28,7 +28,7 @@ from antiphon.constraints.matching import (
     STOPPED,
     CompilerVocabulary,
     Matcher,
-    is_callers_fault,
+    is_caused_by_constraint,
 )
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
@@ -110,7 +110,7 @@ def test_forced_tokens_come_first_and_the_mask_is_for_the_next(masks: MaskWorker
 def test_what_a_worker_finds_out_is_seen_between_steps_only(masks: MaskWorkers):
     guide = answered(masks.create_guide(grammar(KIND.REGEX, "ab[xy]")))
     assert guide.is_settled and not guide.was_settled
-    guide.note_settled()
+    guide.record_settled()
     assert guide.was_settled
     guide.take_forced()
     guide.advance(ord("x"))
@@ -217,7 +217,7 @@ class Stuck(Guide):
         super().__init__(lark(""), masks)
 
     def work(self, vocabulary: CompilerVocabulary, *_: Any, **__: Any) -> None:
-        self._spent = lambda: self.cpu
+        self._cpu_clock = lambda: self.cpu
         self.entered.set()
         assert self.go.wait(30)
 
@@ -256,7 +256,7 @@ def test_a_busy_machine_fails_a_constraint_only_after_patience():
 
 def test_too_much_work_for_an_answer_is_the_constraints_fault():
     guide = Guide(lark(""), Nowhere())
-    guide._spent = lambda: MAX_CPU_SECONDS + 1
+    guide._cpu_clock = lambda: MAX_CPU_SECONDS + 1
     guiding, sequence = following(guide)
     ((_, error),) = guiding.find_failed([sequence])
     assert isinstance(error, InvalidValue) and error.param == "guided_regex" and "simpler" in error.message
@@ -305,14 +305,14 @@ def test_a_passed_matcher_limit_is_told_from_a_defect(source: str, limit: str):
 
     with pytest.raises(EngineError) as raised:
         follow()
-    assert is_callers_fault(raised.value), raised.value.message
+    assert is_caused_by_constraint(raised.value), raised.value.message
 
 
 def test_a_forbidden_token_is_our_fault_and_is_not_logged():
     matcher = Matcher(grammar(KIND.REGEX, "ab"), CompilerVocabulary(TOKENS))
     with pytest.raises(EngineError, match='"c"') as raised:
         matcher.consume([ord("c")])
-    assert not is_callers_fault(raised.value) and raised.value.cause == STOPPED + "InternalError"
+    assert not is_caused_by_constraint(raised.value) and raised.value.cause == STOPPED + "InternalError"
 
 
 def test_a_clock_of_cpu_is_of_its_thread_alone_and_ends_with_it():
@@ -384,7 +384,7 @@ def test_a_guide_that_fails_within_a_step_ends_in_the_next(masks: MaskWorkers):
     sequence = TokenSequence(request, (1, 2), 100)
     sequence.guide = guide = answered(masks.create_guide(grammar(KIND.CHOICE, '["ab"]')))
     sequence.id, sequence.computed = 0, 1
-    guide.note_settled()
+    guide.record_settled()
     assert guiding.find_failed([sequence]) == []
     guide.error = EngineError("it cannot go on")
     assert guiding.collect_forced([sequence]) == []

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from antiphon.constraints.segmented_lru import KNOWN, SegmentedLRU
+from antiphon.constraints.segmented_lru import REUSED_SHARE, SegmentedLRU
 
 
 def test_what_was_put_is_there_until_there_is_no_room():
@@ -52,7 +52,7 @@ def test_the_bounds_hold_and_nothing_is_mixed_up(asked: list[tuple[int, int, boo
             kept.put(key, f"{key}", size)
             sizes[key] = size
         assert kept.get(key) in (None, f"{key}")
-        there = [each for each in range(31) if each in kept._fresh or each in kept._known]
+        there = [each for each in range(31) if each in kept._new or each in kept._reused]
         assert len(there) == len(kept) <= 7
         assert kept.held_size == sum(sizes[each] for each in there) <= 100
-        assert sum(one.size for one in kept._known.values()) == kept._held_known <= KNOWN * 100
+        assert sum(one.size for one in kept._reused.values()) == kept._reused_size <= REUSED_SHARE * 100

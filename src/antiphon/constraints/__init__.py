@@ -1,8 +1,8 @@
-"""Constraints: from a caller's source to a grammar that compiles and gives masks in time, and the masks.
+"""Constraints: checks a caller's constraint, compiles it to a grammar, and computes the allowed tokens.
 
-`constraint_sources` writes a constraint's grammar for the compiler. It uses `json_schema`, `regexes` and
-`call_grammar`, which report unsupported parts. `matching` is the compiler with its limits. A separate process
-tests each grammar before a request is admitted: `checker` is the server's side of it, `checking_process` the
-other side. `guide` follows one sequence, on the threads of `mask_workers`. `key_guard` keeps JSON keys
-unique, because a grammar cannot.
+`grammar_builder` writes the grammar of a constraint for the compiler. It uses `json_schema`, `regexes` and
+`compiler_grammar`, which report unsupported parts. `matching` calls the compiler, with limits. A separate
+process tests each grammar before a request is admitted: `checker` runs in the server, `checking_process` in
+the process. `guide` follows one sequence, on the threads of `mask_workers`. `key_guard` keeps JSON keys
+unique, because a grammar cannot do this.
 """

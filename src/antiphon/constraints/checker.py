@@ -1,9 +1,8 @@
-"""Checks constraints in a process that can be killed, and remembers the answers.
+"""Checks constraints in a separate process, and caches the answers.
 
-The process starts with the first constraint and checks one constraint at a time. If a constraint ends the
-process, a new process is started. This module compiles nothing. It refuses a constraint that ends the
-process. If the machine or another program ended the process, the constraint is not refused: the caller should
-try again.
+The process starts with the first constraint and checks one constraint at a time. A constraint that ends the
+process is refused, and the next constraint starts a new process. If the machine or another program ended the
+process, the constraint is not refused: the caller should try again.
 """
 
 import asyncio
@@ -37,20 +36,20 @@ HEADER = 4
 """The bytes of the length before each frame."""
 
 TRIALS = 2
-"""The number of processes that may be started for one constraint if other causes end them."""
+"""How many processes are tried for one constraint if something other than the constraint ends them."""
 
 EXIT_PATIENCE = 5.0
 """Seconds that a process has to end after it closed its output."""
 
-FIRST_REST, LONGEST_REST = 0.5, 30.0
-"""Seconds before a process that failed to start is started again. If a package is being replaced, it is soon
-complete; a broken package stays broken."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before the process is started again after it failed to start. The first pause is short, because an
+update of a package ends soon. Later pauses are longer, because a broken package stays broken."""
 
 RETRY_AFTER = 2.0
 """Retry delay in seconds for callers when the machine is too busy."""
 
 ENTRIES = 65_536
-"""The most remembered answers of the smallest size."""
+"""The most cached answers."""
 
 MAX_LAST_ERROR = 300
 """The most characters of a process's last error line."""
@@ -73,13 +72,14 @@ class CheckLimits:
     grammar: int = 8 * 1024 * 1024
     """The most bytes of a compiled grammar's text."""
     waiting: int = 64
-    """The most constraints that may wait for their turn."""
+    """The most constraints that can wait to be checked."""
     remembered: int = 8 * 1024 * 1024
-    """The most bytes of remembered constraints and answers."""
+    """The most bytes of cached constraints and answers."""
 
 
 class CheckerVocabulary(Protocol):
-    """A vocabulary; it describes `matching.TokenTable` without importing it."""
+    """The attributes of `matching.TokenTable` that the checker needs. This module must not import the
+    compiler."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]: ...
@@ -95,17 +95,18 @@ class Checker:
     """Checks constraints against one vocabulary. Belongs to one event loop."""
 
     def __init__(self, vocabulary: CheckerVocabulary, limits: CheckLimits = CheckLimits()) -> None:
-        self._words = vocabulary
+        self._vocabulary = vocabulary
         self._limits = limits
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._answers: SegmentedLRU[Constraint, CheckResult] = SegmentedLRU(limits.remembered, ENTRIES)
-        self._rest = self._rests_until = 0.0
-        """The length of the pause after the last failed start in seconds, and the loop time at which it
-        ends."""
+        self._pause = 0.0
+        """Seconds of the pause after the last failed start."""
+        self._paused_until = 0.0
+        """The loop time when the pause ends."""
         self._fault: str | None = None
-        """The reason why the last start failed."""
+        """Why the last start failed."""
 
     async def check(self, constraint: Constraint) -> Grammar:
         """Returns the grammar of a constraint that the engine can follow. Raises a RequestError that refuses
@@ -114,9 +115,8 @@ class Checker:
         answer = self._answers.get(constraint) or await self._check_in_turn(constraint)
         if isinstance(answer, Grammar):
             return answer
-        # A constraint of the kind `calls` has a field for each of its parts, and its answer names one of
-        # them. Other answers are the same for any field, so the error gets the field of this
-        # constraint.
+        # A constraint of the kind `calls` has a field for each part, and a refusal names one of these fields.
+        # Other answers are cached for any field, so the error gets the field of this constraint.
         param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
         raise ErrorReport(answer.code, answer.message, param).to_exception()
 
@@ -131,7 +131,7 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of remembered constraints and answers."""
+        """The bytes of cached constraints and answers."""
         return self._answers.held_size
 
     def _require_small(self, constraint: Constraint) -> None:
@@ -142,11 +142,11 @@ class Checker:
                 f"{constraint.field} has {size} bytes, more than {most}", param=constraint.field
             )
 
-    # --- asking
+    # --- the process
 
     async def _check_in_turn(self, constraint: Constraint) -> CheckResult:
-        """Waits for its turn, then returns the answer to a constraint and remembers it. Raises EngineBusy if
-        too many constraints wait."""
+        """Waits until no other constraint is being checked, then checks this one and caches the answer.
+        Raises EngineBusy if too many constraints wait."""
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1
@@ -154,21 +154,21 @@ class Checker:
             async with self._turn:
                 if earlier_answer := self._answers.get(constraint):
                     return earlier_answer
-                answer = await self._answer(constraint)
+                answer = await self._ask_process(constraint)
                 self._answers.put(constraint, answer, _estimate_size(constraint, answer))
                 return answer
         finally:
             self._waiting -= 1
 
-    async def _answer(self, constraint: Constraint) -> CheckResult:
-        """Returns the process's answer to a constraint. If the constraint makes the process exceed its
-        limits, the answer is a refusal. Raises EngineBusy if the machine prevented an answer."""
+    async def _ask_process(self, constraint: Constraint) -> CheckResult:
+        """Returns the process's answer. If the constraint makes the process exceed its limits, returns a
+        refusal. Raises EngineBusy if the machine is too busy for an answer."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._ensure_process()
             try:
                 reply = await self._exchange(process, job, self._limits.patience)
-            except TimeoutError:  # a process that works reaches its CPU limit long before
+            except TimeoutError:  # a process that computes reaches its CPU limit much earlier
                 await self._end()
                 raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
             except ValueError:
@@ -185,31 +185,31 @@ class Checker:
         raise self._build_busy_error("it was killed from outside")
 
     async def _ensure_process(self) -> Process:
-        """Returns a process that is ready to answer. Raises EngineUnavailable if it does not start; later
-        attempts wait longer each time."""
+        """Returns a process that is ready. Raises EngineUnavailable if it does not start, or during the pause
+        after a failed start."""
         if self._process is not None and self._process.returncode is None:
             return self._process
         clock = asyncio.get_running_loop().time
-        if clock() >= self._rests_until:
+        if clock() >= self._paused_until:
             self._fault = await self._start()
             if self._fault is None and self._process is not None:
-                self._rest = 0.0
+                self._pause = 0.0
                 return self._process
-            self._rest = min(max(2 * self._rest, FIRST_REST), LONGEST_REST)
-            self._rests_until = clock() + self._rest
-            record("checker_not_started", logging.ERROR, problem=self._fault, rests=self._rest)
+            self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
+            self._paused_until = clock() + self._pause
+            record("checker_not_started", logging.ERROR, problem=self._fault, rests=self._pause)
         raise EngineUnavailable(
             "the process that checks constraints did not start; try again",
-            retry_after=max(self._rests_until - clock(), FIRST_REST),
+            retry_after=max(self._paused_until - clock(), FIRST_PAUSE),
             cause=f"the process that checks constraints did not start: {self._fault}",
         )
 
     async def _start(self) -> str | None:
-        """Starts the process; returns the problem if it failed to start."""
+        """Starts the process. Returns the problem if it does not start, otherwise None."""
         limits = self._limits
-        words = {
-            "pieces": [piece.decode("latin-1") for piece in self._words.pieces],
-            "ends": self._words.ends,
+        vocabulary = {
+            "pieces": [piece.decode("latin-1") for piece in self._vocabulary.pieces],
+            "ends": self._vocabulary.ends,
         }
         await self._end()
         try:
@@ -221,7 +221,7 @@ class Checker:
                 stderr=asyncio.subprocess.PIPE,
                 env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
             )
-            await self._exchange(process, words, limits.start)
+            await self._exchange(process, vocabulary, limits.start)
         except TimeoutError:
             await self._end()
             return f"it was not ready within {limits.start:g} s"
@@ -233,17 +233,19 @@ class Checker:
         return None
 
     async def _read_last_error(self, problem: Exception) -> str:
-        """Reads the last error line of a process that failed to start. The process had received no caller's
-        data."""
+        """Returns the last error line of a process that failed to start. It contains no text of callers,
+        because the process had received none."""
         process = self._process
         if process is None or process.stderr is None:
             return f"{type(problem).__name__}: {problem}"
         status = await self._await_exit(process)
         lines = (await process.stderr.read()).decode(errors="replace").split("\n")
-        return f"status {status}: {next(filter(None, reversed(lines)), 'it said nothing')[:MAX_LAST_ERROR]}"
+        last_line = next((line for line in reversed(lines) if line), "it said nothing")
+        return f"status {status}: {last_line[:MAX_LAST_ERROR]}"
 
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
-        """Sends one frame and reads one back. Raises EOFError, OSError, TimeoutError or ValueError."""
+        """Sends a value as one frame, and returns the answer. Raises EOFError, OSError, TimeoutError or
+        ValueError."""
         if process.stdin is None or process.stdout is None:
             raise EOFError
         body = json.dumps(value).encode()
@@ -265,7 +267,7 @@ class Checker:
         return process.returncode
 
     def _build_busy_error(self, cause: str) -> EngineBusy:
-        """Builds the error for a constraint that could not be checked because the machine is too busy."""
+        """Returns the error for a machine that is too busy to check a constraint."""
         message = "the machine is too busy to compile constraints; try again"
         return EngineBusy(
             message, retry_after=RETRY_AFTER, cause=f"the process that checks constraints: {cause}"
@@ -283,7 +285,7 @@ class Checker:
 
 
 def _read_result(frame: Mapping[str, object]) -> CheckResult:
-    """Decodes an answer. Raises an error if the answer is neither a grammar nor a refusal."""
+    """Decodes an answer. Raises the error in it, unless the error refuses the constraint."""
     if (grammar := frame.get("grammar")) is not None:
         return convert(grammar, Grammar)
     if isinstance(error := frame.get("error"), dict):
@@ -295,7 +297,7 @@ def _read_result(frame: Mapping[str, object]) -> CheckResult:
 
 
 def _build_refusal(constraint: Constraint) -> ErrorReport:
-    """Builds the refusal of a constraint that exceeds the limits of the checking process."""
+    """Returns the refusal of a constraint that exceeds the limits of the checking process."""
     return ErrorReport(
         InvalidValue.code,
         f"{constraint.field} takes too much time or memory to compile; make it simpler",
@@ -304,6 +306,6 @@ def _build_refusal(constraint: Constraint) -> ErrorReport:
 
 
 def _estimate_size(constraint: Constraint, answer: CheckResult) -> int:
-    """The approximate bytes that remembering an answer takes."""
+    """Returns the approximate bytes of a cached answer."""
     size = len(repr(answer) if isinstance(answer, Grammar) else answer.message)
     return 4 * (len(constraint.source) + len(constraint.prelude) + size) + 1024

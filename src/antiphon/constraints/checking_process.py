@@ -1,10 +1,9 @@
-"""The checking process: compiles callers' constraints one after another and computes masks, under hard
-limits.
+"""The checking process: compiles callers' constraints and computes masks, with hard limits.
 
-The checker starts it as `python -m antiphon.constraints.checking_process SECONDS MEMORY`. The two exchange
-frames of JSON on standard input and output. The first frame is the vocabulary. Each later frame is a
-constraint, which the process answers with its grammar or its refusal. A grammar that takes more than SECONDS
-of CPU or MEMORY bytes ends this process; the checker treats that as a refusal.
+The checker starts it as `python -m antiphon.constraints.checking_process SECONDS MEMORY`. The checker and
+this process send each other frames of JSON on standard input and output. The first frame is the vocabulary.
+Each later frame is a constraint. The answer is its grammar or its refusal. A constraint that needs more than
+SECONDS of CPU or MEMORY bytes ends this process. The checker treats this as a refusal.
 """
 
 import json
@@ -17,7 +16,7 @@ from typing import BinaryIO
 
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.grammar_builder import build_grammar, find_format, list_parts
+from antiphon.constraints.grammar_builder import build_grammar, find_answer_format, list_parts
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable, require_compiles
 from antiphon.domain.request import Constraint
@@ -27,11 +26,10 @@ HEADER = 4
 """The bytes of the length before each frame."""
 
 MASK_COUNT = 24
-"""The number of masks that are computed for each grammar: the first mask, and the masks along a text that the
-grammar allows."""
+"""How many masks are computed for each grammar, along one text that the grammar allows."""
 
 MAX_PROBES = 32
-"""The number of random ids that are tried. If the mask allows none of them, the next allowed id is taken."""
+"""How many random ids are tried. If the mask allows none of them, the next allowed id is taken."""
 
 START_CPU = 30
 """Seconds of CPU for starting and reading the vocabulary."""
@@ -40,52 +38,53 @@ START_CPU = 30
 def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> Grammar:
     """Returns the grammar of a constraint. Raises an AntiphonError if the grammar does not compile or gives
     no masks."""
-    grammar, inner = build_grammar(constraint), list_parts(constraint)
+    grammar, parts = build_grammar(constraint), list_parts(constraint)
     _require_distinct_calls(constraint, vocabulary)
     try:
         require_compiles(grammar, vocabulary, constraint.field)
     except InvalidValue:
-        for field, each in inner:  # the faulty part is reported under its own name
-            require_compiles(each, vocabulary, field)
+        for field, part in parts:  # if a part is faulty, the error names this part
+            require_compiles(part, vocabulary, field)
         raise
-    for field, each in (*inner, (constraint.field, grammar)):
+    for field, tested in (*parts, (constraint.field, grammar)):
         try:
-            _try_masks(Matcher(each, vocabulary), vocabulary)
+            _try_masks(Matcher(tested, vocabulary), vocabulary)
         except EngineError as error:
             raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
     return grammar
 
 
 def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabulary) -> None:
-    """Raises UnsupportedParameter if a text of a format could be confused with calls."""
-    if (format_ := find_format(constraint)) is None:
+    """Raises UnsupportedParameter if the format of an answer without calls allows a text that begins like a
+    call."""
+    if (answer_format := find_answer_format(constraint)) is None:
         return
-    form, grammar, heads = format_
-    require_compiles(grammar, vocabulary, form.field)
-    matcher = Matcher(grammar, vocabulary)
-    for head in heads:
+    field = answer_format.constraint.field
+    require_compiles(answer_format.grammar, vocabulary, field)
+    matcher = Matcher(answer_format.grammar, vocabulary)
+    for beginning in answer_format.call_beginnings:
         try:
-            matcher.copy().consume(vocabulary.spell(head))
+            matcher.copy().consume(vocabulary.spell(beginning))
         except EngineError:
             continue
         raise UnsupportedParameter(
-            f"{form.field} is not supported together with tools that may be called: its text may begin like "
+            f"{field} is not supported together with tools that may be called: its text may begin like "
             "a call of this model, so the two cannot be told apart; leave one of them out, or send "
             'tool_choice "none"',
-            param=form.field,
+            param=field,
         )
 
 
 def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
     """Computes masks along one random text. Raises EngineError if a mask fails or allows nothing."""
-    chosen = Random(0)  # noqa: S311 - the same text for the same grammar
+    random = Random(0)  # noqa: S311 - the same text for the same grammar
     ends = frozenset(vocabulary.tokens.ends)
     for _ in range(MASK_COUNT):
         forced = matcher.find_forced()
         if ends & set(forced):
             return
         matcher.consume(forced)
-        token = pick_allowed(matcher.compute_mask(), chosen, vocabulary.size, ends)
+        token = pick_allowed(matcher.compute_mask(), random, vocabulary.size, ends)
         if token is None:
             if matcher.is_complete:
                 return
@@ -93,23 +92,27 @@ def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
         matcher.consume([token])
 
 
-def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
-    """Picks one of the ids that a mask allows, except those in `but`. None if there is no such id."""
+def pick_allowed(
+    mask: bytes, random: Random, size: int, excluded: frozenset[int] = frozenset()
+) -> int | None:
+    """Returns a random id that a mask allows and `excluded` does not contain. Returns None if there is no
+    such id."""
     bits = int.from_bytes(mask, "little") & ((1 << size) - 1)
-    for each in but:
-        bits &= ~(1 << each)
+    for token in excluded:
+        bits &= ~(1 << token)
     if not bits:
         return None
     for _ in range(MAX_PROBES):
-        if bits >> (start := chosen.randrange(size)) & 1:
+        if bits >> (start := random.randrange(size)) & 1:
             return start
-    above = bits >> start
-    above, base = (above, start) if above else (bits, 0)
-    return base + (above & -above).bit_length() - 1
+    if bits >> start:
+        bits = bits >> start << start  # the ids from `start` on
+    lowest_bit = bits & -bits
+    return lowest_bit.bit_length() - 1
 
 
 def main() -> None:
-    """Answers constraints until standard input ends."""
+    """Checks constraints until standard input ends."""
     seconds, memory = float(sys.argv[1]), int(sys.argv[2])
     source, target = sys.stdin.buffer, sys.stdout.buffer
     _confine(memory)
@@ -122,7 +125,7 @@ def main() -> None:
     write_frame(target, {"ready": True})
     while (job := read_frame(source)) is not None:
         _set_alarm(seconds)
-        answer = _answer(job, vocabulary)
+        answer = _check_job(job, vocabulary)
         _set_alarm(0)
         write_frame(target, answer)
 
@@ -136,7 +139,7 @@ def _read_tokens(first: Mapping[str, object]) -> TokenTable:
     return TokenTable(tuple(piece.encode("latin-1") for piece in pieces), tuple(ends))
 
 
-def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[str, object]:
+def _check_job(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[str, object]:
     """Checks one constraint. Returns a frame with its grammar or with its error."""
     try:
         return {"grammar": to_builtins(check_constraint(convert(job, Constraint), vocabulary))}
@@ -145,10 +148,11 @@ def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[s
 
 
 def _close_stderr() -> None:
-    """Closes standard error, because later output could contain callers' text, and no process reads it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())
-    os.close(nowhere)
+    """Redirects standard error to the null device. Later output could contain text of callers, and nobody
+    reads it."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stderr.fileno())
+    os.close(null_device)
 
 
 def _confine(memory: int) -> None:
@@ -172,7 +176,7 @@ def _set_alarm(seconds: float) -> None:
 
 
 def read_frame(source: BinaryIO) -> dict[str, object] | None:
-    """The next frame; None at the end."""
+    """Reads the next frame. Returns None at the end of the input."""
     header = source.read(HEADER)
     if len(header) < HEADER:
         return None

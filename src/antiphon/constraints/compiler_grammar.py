@@ -1,4 +1,4 @@
-"""Writes the compiler's grammars: of a JSON schema, of groups of tool calls, of text after a prelude."""
+"""Writes grammars for the compiler: for JSON schemas, for groups of tool calls, and for preludes."""
 
 import json
 import re
@@ -42,51 +42,53 @@ PLAIN = re.compile(r"[A-Za-z0-9 ]")
 
 
 def build_call_grammar(group: CallGroup, options: "JsonCompileOptions") -> Grammar:
-    """The grammar of all calls, which refers to the grammar of a format by FORMAT. Raises InvalidValue or
-    UnsupportedParameter for a schema."""
+    """Returns the grammar of all calls. It refers to the grammar of the answer's format by the name FORMAT.
+    Raises InvalidValue or UnsupportedParameter for a schema."""
     lines = ["%llguidance {}", *_build_start_rules(group)]
     if group.around is TextAround.TEXT_ALONE:
         return Grammar("\n".join(lines))
-    more = "" if group.between is None else f"({format_marks(group.between)} call)*"
+    more_calls = "" if group.between is None else f"({format_marks(group.between)} call)*"
     names = [f"call_{index}" for index in range(len(group.calls))]
     lines += [
-        f"group: {format_marks(group.open[1:])} call {more} {format_marks(group.close)}",
+        f"group: {format_marks(group.open[1:])} call {more_calls} {format_marks(group.close)}",
         f"call: {' | '.join(names)}",
     ]
     schemas = [_build_schema(call) for call in group.calls]
     for name, call, schema in zip(names, group.calls, schemas, strict=True):
         arguments = json.dumps({**schema, "x-guidance": options})
-        begin, end = (_write_marks(marks, group) for marks in (call.begin, call.end))
+        begin, end = _write_marks(call.begin, group), _write_marks(call.end, group)
         lines.append(f"{name}: {begin} %json {arguments} {end}")
     places = _find_watched_places(find_argument_places(group), schemas)
     return Grammar("\n".join(lines), places)
 
 
 def _write_marks(marks: Marks, group: CallGroup) -> str:
-    """Writes marks in order, in the compiler's notation. If both a call and a text of the format may be JSON
-    objects, splits the marks into the compiler's JSON units: the compiler follows both only while these units
-    are equal."""
+    """Writes marks in the compiler's notation.
+
+    A call and a text of the answer's format can both be JSON objects. The compiler follows both only while
+    their units are equal, so the marks are then split into the compiler's units of JSON.
+    """
     if group.sign is None or not group.is_either:
         return format_marks(marks)
-    return format_marks([piece for mark in marks for piece in LEXEME.findall(str(mark))])
+    return format_marks([unit for mark in marks for unit in LEXEME.findall(str(mark))])
 
 
 def build_argument_grammars(group: CallGroup, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
-    """Yields the grammar of each call's arguments alone, with the caller's name for the call's schema. Inside
-    the grammar of the whole output, free text would hide how much the arguments cost."""
+    """Yields the grammar of the arguments of each call, with the caller's name for the call's schema. These
+    grammars are tested alone, because free text before the arguments would hide their cost."""
     for call in group.calls:
         yield call.field, build_json_grammar(_build_schema(call), options)
 
 
 def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
-    """The grammar of a text that is one JSON value."""
+    """Returns the grammar of a text that is one JSON value."""
     text = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
     return Grammar(text, _find_watched_places(WHOLE_TEXT, [schema]))
 
 
 def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
-    """The places of the values of these schemas in a text. None if the grammar alone keeps the keys of these
-    values unique."""
+    """Returns the places of the values of these schemas, whose keys must be watched. Returns None if the
+    grammar alone keeps all keys unique."""
     if not any(map(has_open_objects, schemas)):
         return None
     return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
@@ -100,7 +102,7 @@ def _build_schema(call: CallFormat) -> dict[str, object]:
 
 
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
-    """The rules of the whole output, and of its text."""
+    """Yields the rules of the whole output, and of the text in it."""
     if group.sign is not None:
         if group.is_either:
             yield f"start: group | @{FORMAT}"
@@ -114,24 +116,23 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
         yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
         return
     first, again = format_mark(group.open[0]), group.again
-    more = "" if again is None else f"({format_marks(again)} {first} group)*"
+    more_groups = "" if again is None else f"({format_marks(again)} {first} group)*"
     if group.frames:
         text = f"@{FORMAT}" if group.is_either else "TEXT?"
-        yield from _build_framed_rules(group.frames, group.around, f"{first} group {more}", text)
+        yield from _build_framed_rules(group.frames, group.around, f"{first} group {more_groups}", text)
     elif group.is_either:
-        yield f"start: {first} group {more} | @{FORMAT}"
+        yield f"start: {first} group {more_groups} | @{FORMAT}"
     elif group.around is TextAround.NOTHING:
-        yield f"start: {first} group {more}"
+        yield f"start: {first} group {more_groups}"
     elif group.around is TextAround.TEXT_ALONE:
         yield "start: TEXT?"
         # A control token has no text, so no text contains one.
-        kept = (
-            "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{escape_literal(group.open[0])}(.|\n)*/"
-        )
-        yield f"TEXT: {ANYTHING}{kept}"
+        mark = group.open[0]
+        exclusion = "" if isinstance(mark, int) else f" & ~/(.|\n)*{escape_literal(mark)}(.|\n)*/"
+        yield f"TEXT: {ANYTHING}{exclusion}"
     else:
         yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
-        # The shortest text that ends with the mark. No text contains the mark, so each mark begins a group.
+        # `lazy` matches the shortest text that ends with the mark. So no text contains the mark.
         yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first}"
         yield f"TEXT: {ANYTHING}"
 
@@ -139,8 +140,8 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
 def _build_framed_rules(
     frames: Sequence[TextFrame], around: TextAround, groups: str, text: str
 ) -> Iterator[str]:
-    """The rules for framed text: first closed frames, then groups or the last frame. `text` is the rule of
-    the text in frames."""
+    """Yields the rules for framed text: first closed frames, then groups or the last frame. `text`: the rule
+    for the text in frames."""
     closed = [
         f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
         for frame in frames
@@ -158,12 +159,12 @@ def _build_framed_rules(
 
 
 def format_marks(marks: Sequence[Mark]) -> str:
-    """Marks in order, in the compiler's notation."""
+    """Returns marks in the compiler's notation."""
     return " ".join(map(format_mark, marks))
 
 
 def format_mark(mark: Mark) -> str:
-    """A text, or a token by its id, in the compiler's notation."""
+    """Returns a mark in the compiler's notation."""
     return f"<[{mark}]>" if isinstance(mark, int) else json.dumps(mark)
 
 
@@ -173,11 +174,11 @@ def escape_literal(text: str) -> str:
 
 
 ANSWER = "answer"
-"""The name by which the first grammar refers to the one that follows."""
+"""The name by which the grammar of a prelude refers to the grammar after it."""
 
 
 def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
-    """The grammar of the prelude's frames, followed by the given grammar."""
+    """Returns a grammar for the prelude's frames followed by the text of another grammar."""
     loaded = load_prelude(prelude)
     first = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded)))
     places = None if grammar.places is None else grammar.places.add_prelude(loaded)
@@ -187,15 +188,15 @@ def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
 def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
     names = [f"frame_{at}" for at in range(len(prelude.frames))]
-    how = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
-    times = how[prelude.optional, prelude.many]
-    yield f"start: ({' | '.join(names)}){times} {format_marks(prelude.answer)} @{ANSWER}"
+    repetitions = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
+    repetition = repetitions[prelude.optional, prelude.many]
+    yield f"start: ({' | '.join(names)}){repetition} {format_marks(prelude.answer)} @{ANSWER}"
     for at, frame in enumerate(prelude.frames):
-        yield from _build_frame_rules(f"frame_{at}", f"said_{at}", frame, prelude)
+        yield from _build_frame_rules(f"frame_{at}", f"text_{at}", frame, prelude)
 
 
 def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
-    """The rules of a frame. The text of the frame ends with the first closing mark."""
+    """Yields the rules of a frame. The text of the frame ends before the first closing mark."""
     first, *rest = frame.close or ()
     token, budget = text_rule.upper(), prelude.budget
     begin = format_marks(frame.open)
@@ -203,11 +204,11 @@ def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Pre
         limit = "" if budget is None else f"[max_tokens={budget}]"
         yield f"{name}: {begin} {text_rule} {format_mark(first)} {format_marks(rest)}"
         yield f"{text_rule}{limit}: {token}"
-        # The mark is one token, so no other tokens may spell it.
-        kept = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
-        yield f"{token}: {ANYTHING}{kept}"
+        # The closing mark is one token. The text must not contain the same characters as other tokens.
+        exclusion = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
+        yield f"{token}: {ANYTHING}{exclusion}"
         return
-    # The shortest text that ends with the mark.
+    # `lazy` matches the shortest text that ends with the mark.
     yield f"{name}: {begin} {text_rule} {format_marks(rest)}"
     yield f"{text_rule}[lazy]: {token} {format_mark(first)}"
     yield f"{token}: {ANYTHING}"

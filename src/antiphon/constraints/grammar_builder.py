@@ -1,12 +1,12 @@
-"""Writes a constraint as the compiler's grammar text. It refuses each part that the compiler would not
-enforce as the caller means it, and names that part.
+"""Builds the compiler's grammar for a constraint. It refuses, by name, each part that the compiler would not
+enforce as the caller intends.
 
-It runs in the checking process, because reading a hostile source may take long.
+It runs in the checking process, because a hostile source can take long to read.
 """
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
@@ -46,20 +46,20 @@ STRICT: "JsonCompileOptions" = {
     "json_allowed_escapes": None,
     "json_allow_general_unicode_escapes": False,
 }
-"""Options that are always set, so that a schema cannot change them."""
+"""Options that are always set. So a schema cannot change them."""
 
 ASCII_CLASSES = "dws"
-"""Classes that match ASCII only, as with Python's re.ASCII."""
+"""Character classes that match only ASCII, as with Python's re.ASCII."""
 
 LARK_TEXT = re.compile(
     r"""(?P<comment>(?://|\#)[^\n]*)"""
     r"""|(?P<string>"(?:\\.|[^"\\\n])*"i?)"""
     r"""|(?P<regex>/(?P<body>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*))"""
 )
-"""Comments, literals and regular expressions of a Lark grammar; the rest is its structure."""
+"""A comment, literal or regular expression in a Lark grammar. All other text is the grammar's structure."""
 
 LARK_HEADER = re.compile(r"%llguidance\s*\{\s*\}")
-"""A header that only names the Lark dialect of a grammar."""
+"""A header without options. It only names the dialect of Lark."""
 
 LARK_REFUSED = {
     re.compile(r"%(?!import\b|ignore\b)\w+"): "directives other than %import and %ignore are not supported",
@@ -70,11 +70,12 @@ LARK_REFUSED = {
     re.compile(r"\[[^\]]*\]\s*(?:\.\d+\s*)?:"): "attributes of rules are not supported",
     re.compile(r"~(?!\s*\d)"): "negation is not supported: it matches what is no text",
 }
-"""Directives in a grammar's structure that do more than shape the text."""
+"""Refused parts of a grammar's structure, with the reasons."""
 
 
 def build_grammar(constraint: Constraint) -> Grammar:
-    """The grammar of a constraint, with its prelude first. Raises InvalidValue or UnsupportedParameter."""
+    """Returns the grammar of a constraint, with the prelude first. Raises InvalidValue or
+    UnsupportedParameter."""
     grammar = _build_answer_grammar(constraint)
     return prepend_prelude(constraint.prelude, grammar) if constraint.prelude else grammar
 
@@ -100,36 +101,44 @@ def _build_answer_grammar(constraint: Constraint) -> Grammar:
 
 
 def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
-    """Lists the grammars inside a constraint that must be tested separately, each with the caller's name for
-    it. Free text before them would hide their cost."""
-    alone = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
+    """Returns the grammars inside a constraint that must be tested separately, with the caller's names for
+    them. In the whole grammar, free text before them would hide their cost."""
+    after_prelude = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
-        return alone
+        return after_prelude
     group = load_group(constraint.source)
     formats = () if group.format is None else ((group.format.field, _build_answer_grammar(group.format)),)
-    return (*alone, *formats, *calls.build_argument_grammars(group, COMPACT | STRICT))
+    return (*after_prelude, *formats, *calls.build_argument_grammars(group, COMPACT | STRICT))
 
 
-def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
-    """Returns the constraint on an answer without calls, its grammar, and the beginnings that its texts must
-    not have. None if the calls have no such constraint."""
+class AnswerFormat(NamedTuple):
+    """The caller's constraint on an answer without calls."""
+
+    constraint: Constraint
+    grammar: Grammar
+    call_beginnings: tuple[str, ...]
+    """The beginnings of calls. No text of the format may begin with one of them."""
+
+
+def find_answer_format(constraint: Constraint) -> AnswerFormat | None:
+    """Returns the constraint on an answer without calls; None if there is no such constraint."""
     group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
     if group is None or group.format is None or not group.is_either:
         return None
-    return group.format, _build_answer_grammar(group.format), group.heads
+    return AnswerFormat(group.format, _build_answer_grammar(group.format), group.heads)
 
 
 def _build_calls_grammar(group: CallGroup) -> Grammar:
-    """Builds the grammar of a group of calls. It includes the group's format if the output may be that
-    instead."""
-    of_calls = calls.build_call_grammar(group, COMPACT | STRICT)
-    text, places = LLMatcher.grammar_from_lark(of_calls.text), of_calls.places
+    """Builds the grammar of a group of calls. If an answer without calls is possible, the grammar includes
+    the format of that answer."""
+    call_grammar = calls.build_call_grammar(group, COMPACT | STRICT)
+    text, places = LLMatcher.grammar_from_lark(call_grammar.text), call_grammar.places
     if group.format is None or not group.is_either:
         return Grammar(text, places)
-    form = _build_answer_grammar(group.format)
-    if form.places is not None:
-        places = (places or JsonPlaces()) | find_format_places(group, form.places)
-    return Grammar(join_grammars(text, calls.FORMAT, form.text), places)
+    answer_grammar = _build_answer_grammar(group.format)
+    if answer_grammar.places is not None:
+        places = (places or JsonPlaces()) | find_format_places(group, answer_grammar.places)
+    return Grammar(join_grammars(text, calls.FORMAT, answer_grammar.text), places)
 
 
 def _build_lark_grammar(text: str) -> Grammar:
@@ -188,7 +197,7 @@ def _escape_literal(char: str) -> str:
 
 
 def _require_plain_lark(source: str, field: str) -> str:
-    """Returns the grammar if its structure contains only rules. Raises an error otherwise."""
+    """Returns the grammar for the compiler. Raises UnsupportedParameter for refused parts."""
     body = LARK_HEADER.sub("", source, count=1)
     for text in LARK_TEXT.finditer(body):
         if text["regex"]:
@@ -202,9 +211,9 @@ def _require_plain_lark(source: str, field: str) -> str:
                 f'{field}: literals of either case ("..."i) are not supported', param=field
             )
     structure = LARK_TEXT.sub(" ", body)
-    for unbuilt, says in LARK_REFUSED.items():
-        if match := unbuilt.search(structure):
-            raise UnsupportedParameter(f"{field}: {match[0][:32]!r}: {says}", param=field)
+    for pattern, reason in LARK_REFUSED.items():
+        if match := pattern.search(structure):
+            raise UnsupportedParameter(f"{field}: {match[0][:32]!r}: {reason}", param=field)
     return "%llguidance {}\n" + body
 
 
@@ -212,7 +221,7 @@ GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F
 r"""An escape of GBNF: `\` with a character's number or with one other character."""
 
 GBNF_SIGNS = frozenset('"\\[]^-/')
-"""Characters with a meaning in a literal or class."""
+"""Characters with a special meaning in a literal or class of GBNF."""
 
 
 def _unescape(escape: re.Match[str]) -> str:
@@ -240,17 +249,17 @@ def _translate_gbnf(source: str, field: str) -> str:
 
 
 GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")
-"""Literals, classes, comments and repetitions; the rest are names of rules and signs."""
+"""A literal, class, comment or repetition. All other text is names of rules, and operators."""
 
 
 def _require_rules(text: str) -> None:
-    """Raises ValueError if the converter cannot distinguish two names of rules, or if a name has no rule."""
+    """Raises ValueError if a name has no rule, or if the converter would give two rules the same name."""
     structure = GBNF_TEXT.sub(" ", text)
     defined = re.findall(r"([\w-]+)\s*::=", structure)
-    alike = {re.sub(r"[-_]", "", name).lower() for name in defined}
+    converted_names = {re.sub(r"[-_]", "", name).lower() for name in defined}
     if "root" not in defined:
         raise ValueError("there is no rule named root")
-    if len(alike) < len(defined) or "start" in alike:
+    if len(converted_names) < len(defined) or "start" in converted_names:
         raise ValueError("two rules are named alike, or one is named start")
     if unknown := {*re.findall(r"[\w-]+", structure)} - {*defined}:
         raise ValueError(f"there is no rule named {min(unknown)[:64]}")

@@ -1,7 +1,8 @@
-"""Values of grammars: groups of calls and preludes as the renderer describes them, and the compiler's text.
+"""Types of grammars: the groups of calls and preludes that the renderer describes, and compiled grammars.
 
-A group is the source of a constraint of the kind `calls`, in the notation of any model. Only the renderer
-makes groups; their schemas and formats come from callers. `call_grammar` writes the grammar of a group.
+A group of calls is the source of a constraint of the kind `calls`. It describes the calls of a model in that
+model's notation. Only the renderer makes groups, but their schemas and formats come from callers.
+`compiler_grammar` writes the grammar of a group.
 """
 
 import json
@@ -34,7 +35,8 @@ class TextAround(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """One function: the marks before and after its arguments."""
+    """How the model calls one function: the marks before and after the arguments, and the schema of the
+    arguments."""
 
     begin: Marks
     schema: Mapping[str, object]
@@ -45,8 +47,8 @@ class CallFormat:
 
 @dataclass(frozen=True, slots=True)
 class TextFrame:
-    """Marks around a text of its own: one of the model's channels. Other frames may follow a closed frame. A
-    frame that is not closed is the last one."""
+    """A text with marks around it, for example one of the model's channels. Other frames can follow a closed
+    frame. A frame without closing marks is the last one."""
 
     open: Marks
     close: Marks | None = None
@@ -65,29 +67,30 @@ class CallGroup:
     again: Marks | None = None
     """The marks before each further group."""
     sign: str | None = None
-    """A regular expression for the beginning of a group, which the beginning of no text may match. `open` is
-    empty if `sign` is set."""
+    """A regular expression for the beginning of a group. No text may begin with a match. If `sign` is set,
+    `open` is empty."""
     frames: tuple[TextFrame, ...] = ()
-    """The frames in which all text is written, before groups only. Closed frames are also allowed if other
-    text is not."""
+    """The frames that contain all text. They come before groups. Closed frames are allowed even if `around`
+    allows no text."""
     format: Constraint | None = None
     """The caller's constraint on an output without calls; None allows any text."""
     heads: tuple[str, ...] = ()
-    """The beginnings that distinguish calls from a text of `format`, which begins with none of them."""
+    """The beginnings of calls. No text of `format` may begin with one of them."""
 
     @property
     def is_either(self) -> bool:
-        """Whether the output is calls or a text of `format`."""
+        """Whether the output is either calls or a text of `format`."""
         return self.format is not None and self.around is TextAround.TEXT
 
     def dump(self) -> str:
-        """The group as JSON."""
+        """Returns the group as JSON."""
         return json.dumps(to_builtins(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Prelude:
-    """The frames that a choice may write before its constrained part. Each frame is closed."""
+    """The frames that the model may write before the constrained part, for example its reasoning. All frames
+    are closed."""
 
     frames: tuple[TextFrame, ...]
     optional: bool = False
@@ -95,15 +98,15 @@ class Prelude:
     many: bool = False
     """Whether several frames are allowed."""
     budget: int | None = None
-    """The most tokens of the text in a frame. The frame is closed after them. The budget applies only to
-    frames that one token closes."""
+    """The most tokens of the text in a frame; then the frame must be closed. The budget applies only to
+    frames that are closed by one token."""
     never: str = ""
-    """The text of the closing token, which no text in a frame contains."""
+    """The characters of the closing token. No text in a frame may contain them."""
     answer: Marks = ()
     """The marks before the constrained part."""
 
     def dump(self) -> str:
-        """The prelude as JSON."""
+        """Returns the prelude as JSON."""
         return json.dumps(to_builtins(self))
 
 
@@ -119,7 +122,7 @@ def load_group(source: str) -> CallGroup:
 
 @dataclass(frozen=True, slots=True)
 class JsonPlaces:
-    """The marks right before a JSON value in a text."""
+    """Where JSON values begin in a text, by the marks right before them."""
 
     at_start: tuple[Marks, ...] = ()
     """Marks at the text's beginning; empty marks mean the beginning itself."""
@@ -128,18 +131,18 @@ class JsonPlaces:
     after_json: tuple[Marks, ...] = ()
     """Marks after which a value begins anywhere in the text. No entry is empty."""
     keys_run_out: bool = False
-    """Whether keys must match patterns, so that no new key may be left."""
+    """Whether keys must match patterns. Then an object can reach a state in which no new key is possible."""
 
     def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
-        """The places in a text that begins with a prelude."""
+        """Returns the places in a text that begins with a prelude."""
         starts = tuple((*prelude.answer, *start) for start in self.at_start)
         closes = (frame.close or () for frame in prelude.frames)
-        behind = tuple((*close, *start) for close in closes for start in starts)
+        after_frames = tuple((*close, *start) for close in closes for start in starts)
         at_start = starts if prelude.optional else ()
-        return replace(self, at_start=at_start, anywhere=(*self.anywhere, *behind))
+        return replace(self, at_start=at_start, anywhere=(*self.anywhere, *after_frames))
 
     def __or__(self, other: "JsonPlaces") -> "JsonPlaces":
-        """The places of both objects together."""
+        """Returns the places of both objects together."""
         return JsonPlaces(
             (*self.at_start, *other.at_start),
             (*self.anywhere, *other.anywhere),
@@ -150,13 +153,13 @@ class JsonPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The compiler's text of one constraint."""
+    """The compiled form of one constraint."""
 
     text: str
     """The grammar in the compiler's notation."""
     places: JsonPlaces | None = None
-    """The places of JSON objects whose schema accepts unlisted keys, so that the compiler does not keep their
-    keys unique. None if there are none."""
+    """The places of JSON objects whose schemas accept keys that they do not list. For these objects, the
+    compiler does not keep keys unique. None if there are no such objects."""
 
 
 WHOLE_TEXT = JsonPlaces(at_start=((),))
@@ -164,7 +167,7 @@ WHOLE_TEXT = JsonPlaces(at_start=((),))
 
 
 def find_argument_places(group: CallGroup) -> JsonPlaces:
-    """The places of the arguments of a group's calls."""
+    """Returns the places of the arguments of a group's calls."""
     begins = tuple(call.begin for call in group.calls)
     first = tuple((*group.open, *begin) for begin in begins)
     ends = dict.fromkeys(call.end for call in group.calls)
@@ -174,27 +177,28 @@ def find_argument_places(group: CallGroup) -> JsonPlaces:
     return JsonPlaces((), first, later) if group.sign is None else JsonPlaces(first, (), later)
 
 
-def find_format_places(group: CallGroup, alone: JsonPlaces) -> JsonPlaces:
-    """The places of a text of the group's format in an output without calls. `alone`: its places in a text
-    that is only the format."""
+def find_format_places(group: CallGroup, unframed: JsonPlaces) -> JsonPlaces:
+    """Returns the places of JSON values in an answer without calls. `unframed`: the places if the answer has
+    no frames."""
     if not group.frames:
-        return alone
-    framed = tuple(frame.open for frame in group.frames if frame.close is None)
-    return replace(alone, at_start=(), anywhere=framed)
+        return unframed
+    frame_marks = tuple(frame.open for frame in group.frames if frame.close is None)
+    return replace(unframed, at_start=(), anywhere=frame_marks)
 
 
-Part = dict[str, object]
+GrammarEntry = dict[str, object]
 
 
 def join_grammars(first: str, name: str, other: str) -> str:
-    """Combines a grammar with another one, to which it refers by `name`."""
+    """Combines two grammars. The first one refers to the other by `name`."""
     first_grammar, *others = _list_grammars(other)
     return json.dumps({"grammars": [*_list_grammars(first), first_grammar | {"name": name}, *others]})
 
 
-def _list_grammars(grammar: str) -> list[Part]:
-    """A grammar and those that it refers to. A grammar that is not JSON is a single Lark grammar."""
+def _list_grammars(grammar: str) -> list[GrammarEntry]:
+    """Returns a grammar and the grammars to which it refers. A grammar that is not JSON is a single Lark
+    grammar."""
     if not grammar.startswith("{"):
         return [{"lark_grammar": grammar}]
-    grammars: list[Part] = json.loads(grammar)["grammars"]
+    grammars: list[GrammarEntry] = json.loads(grammar)["grammars"]
     return grammars

@@ -1,9 +1,8 @@
-"""Computes the tokens that a constraint allows a running sequence, on threads beside the decode thread.
+"""Computes which tokens a constraint allows next, on threads beside the decode thread.
 
-The decode thread tells a `Guide` which token was drawn, continues with the next step of all sequences, and
-reads the guide's answer later. The answer has first the forced tokens, then the mask of the token after them.
-No function of this module waits. Any failure becomes an error of the guide in which it occurs. A guide
-without an answer allows no token.
+The decode thread gives each drawn token to the `Guide` of its sequence, and reads the guide's answer later.
+First the answer has the forced tokens, then the mask of the token after them. No function of this module
+waits. A failure becomes the error of its guide. A guide without an answer allows no token.
 """
 
 import logging
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher, is_callers_fault
+from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher, is_caused_by_constraint
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue
 from antiphon.telemetry.logs import describe_exception
 
@@ -26,17 +25,17 @@ Clock = Callable[[], float]
 """Returns seconds."""
 
 MatcherFactory = Callable[[Grammar, CompilerVocabulary], Matcher]
-"""Makes a matcher for one text of a grammar."""
+"""Makes a matcher for a new text of a grammar."""
 
 TokenMask = NDArray[np.bool_]
 
 MAX_CPU_SECONDS = 2.0
-"""The most seconds of a worker's CPU for one answer. The mean is under a millisecond. The limit is CPU time,
-because a busy machine delays an answer without making the constraint harder."""
+"""The most CPU seconds of a worker for one answer. The mean is under a millisecond. The limit is in CPU time,
+because a busy machine must not make a constraint fail."""
 
 PATIENCE = 60.0
-"""The most seconds of wall clock for one answer, with the time in the queue. An answer takes so long only if
-no worker makes progress."""
+"""The most seconds of wall clock for one answer, including the time in the queue. An answer needs so long
+only if no worker makes progress."""
 
 TOO_LONG = "the constraint takes too long to follow here; make it simpler"
 BUSY = "the machine is too busy to follow the constraint; try again"
@@ -46,15 +45,15 @@ RETRY_AFTER = 5.0
 
 
 def to_callers_error(error: AntiphonError, field: str | None) -> AntiphonError:
-    """Converts a guide's error to the caller's error if the constraint caused it; returns other errors
-    unchanged. `field`: the caller's name for the constraint."""
-    if is_callers_fault(error):
+    """Converts a guide's error to InvalidValue if the constraint caused it. Returns other errors unchanged.
+    `field`: the caller's name for the constraint."""
+    if is_caused_by_constraint(error):
         return InvalidValue(error.message, param=field, cause=error.cause)
     return error
 
 
 def read_zero() -> float:
-    """The clock of a guide whose answer no worker has begun to compute."""
+    """Returns the CPU clock of a guide before a worker begins its answer."""
     return 0.0
 
 
@@ -71,7 +70,7 @@ class GuideWorkers(Protocol):
 
 
 class Guide:
-    """The path of one sequence through its grammar. The decode thread and a worker never use a guide at the
+    """The position of one sequence in its grammar. The decode thread and a worker never use a guide at the
     same time.
 
     An answer has two parts. When `is_settled` is set, the forced tokens are known. When `is_ready` is set,
@@ -83,11 +82,11 @@ class Guide:
         "_allowed",
         "_began",
         "_clock",
+        "_cpu_clock",
+        "_ends_text",
         "_forced",
         "_grammar",
         "_matcher",
-        "_over",
-        "_spent",
         "_token",
         "error",
         "is_abandoned",
@@ -98,14 +97,14 @@ class Guide:
     )
 
     def __init__(
-        self, grammar: Grammar, desk: "GuideWorkers", clock: Callable[[], float] = time.monotonic
+        self, grammar: Grammar, workers: "GuideWorkers", clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.workers = desk
+        self.workers = workers
         self._grammar = grammar
         self._clock = clock
-        self._spent: Clock = read_zero
+        self._cpu_clock: Clock = read_zero
         self._matcher: Matcher | None = None
-        self._over = False
+        self._ends_text = False
         """Whether the forced tokens end the text. Only a worker uses this attribute."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._token: int | None = None
@@ -114,7 +113,7 @@ class Guide:
         self.error: AntiphonError | None = None
         """The error that prevents further answers."""
         self.is_abandoned = False
-        """Whether the decode thread has given up the guide."""
+        """Whether the decode thread needs no more answers of this guide."""
         self.is_settled = False
         """Whether the forced tokens are known."""
         self.is_ready = False
@@ -124,8 +123,8 @@ class Guide:
     # --- the decode thread
 
     def advance(self, token: int) -> None:
-        """Notes the sequence's next token, which must be an allowed one. A forced token is only marked as
-        used; after any other token the next answer begins."""
+        """Continues with the sequence's next token, which must be allowed. A forced token is only marked as
+        used. After any other token, the next answer begins."""
         if self._forced:
             self._forced = self._forced[1:]
             return
@@ -133,8 +132,8 @@ class Guide:
         self._begin()
 
     def get_forced(self) -> tuple[int, ...]:
-        """The forced next tokens, in order; the last may be an end token. Call it once `is_settled` is set.
-        Raises EngineError."""
+        """Returns the forced next tokens, in order. The last one can be an end token. Call it only if
+        `is_settled` is set. Raises EngineError."""
         self._require(self.is_settled)
         return self._forced
 
@@ -144,7 +143,8 @@ class Guide:
         return forced
 
     def get_allowed(self) -> TokenMask:
-        """One flag for each id that is allowed next. Call it once `is_ready` is set. Raises EngineError."""
+        """Returns a flag for each id: whether the token is allowed next. Call it only if `is_ready` is set.
+        Raises EngineError."""
         self._require(self.is_ready)
         if self._forced:
             only = np.zeros(self.workers.size, dtype=np.bool_)
@@ -155,23 +155,23 @@ class Guide:
         return self._allowed
 
     def get_mask(self) -> tuple[TokenMask, bool]:
-        """The mask, and whether the mask allows one token only. Call it once `is_ready` is set. Raises
+        """Returns the mask, and whether it allows only one token. Call it only if `is_ready` is set. Raises
         EngineError."""
         return self.get_allowed(), bool(self._forced)
 
-    def note_settled(self) -> None:
-        """Records whether the forced tokens are known now, so that all parts of one step use the same state
-        while workers continue. This matters because computing tokens together or one by one changes the last
-        bits of later results."""
+    def record_settled(self) -> None:
+        """Sets `was_settled`, so that all code of one step sees the same state although workers continue.
+        Otherwise the last bits of later results could differ, because forced tokens are computed together or
+        one by one."""
         self.was_settled = self.is_settled
 
     def get_age(self) -> float:
-        """Seconds since the answer was requested."""
+        """Returns seconds since the answer was requested."""
         return self._clock() - self._began
 
     def find_failure(self, field: str | None, cpu_seconds: float = MAX_CPU_SECONDS) -> AntiphonError | None:
-        """The error if there is no answer, or if the answer takes too long; None otherwise. `field`: the
-        caller's name for the constraint. `cpu_seconds`: the most seconds of CPU for the answer."""
+        """Returns the error of the guide, or an error if the answer takes too long; otherwise None. `field`:
+        the caller's name for the constraint. `cpu_seconds`: the most CPU seconds for the answer."""
         if self.error is not None:
             return to_callers_error(self.error, field)
         if self.is_overdue(cpu_seconds):
@@ -179,8 +179,8 @@ class Guide:
         return EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED) if self.is_starved() else None
 
     def is_overdue(self, cpu_seconds: float = MAX_CPU_SECONDS) -> bool:
-        """Whether the answer takes more CPU than allowed."""
-        return not self.is_ready and self._spent() > cpu_seconds
+        """Whether the answer has used more CPU time than allowed."""
+        return not self.is_ready and self._cpu_clock() > cpu_seconds
 
     def is_starved(self) -> bool:
         """Whether the answer takes longer than PATIENCE, although it may have used little CPU."""
@@ -189,37 +189,37 @@ class Guide:
     def _begin(self) -> None:
         """Forgets the last answer and queues the next one for the workers."""
         self.is_settled = self.is_ready = self.was_settled = False
-        self._forced, self._allowed, self._spent = (), None, read_zero
+        self._forced, self._allowed, self._cpu_clock = (), None, read_zero
         self._began = self._clock()
         self.workers.put(self)
 
     def abandon(self) -> None:
-        """Tells the workers that the guide's answers are no longer needed."""
+        """Has the workers drop this guide, because its answers are no longer needed."""
         self.workers.abandon(self)
 
-    def _require(self, known: bool) -> None:
-        """Raises the guide's error if it has one, or EngineError unless `known` is true."""
+    def _require(self, is_available: bool) -> None:
+        """Raises the guide's error if it has one, or EngineError if the answer is not available yet."""
         if self.error is not None:
             raise self.error
-        if not known:
+        if not is_available:
             raise EngineError("the constraint has no answer yet")
 
     # --- a worker
 
     def work(
-        self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
+        self, vocabulary: CompilerVocabulary, cpu_clock: Clock = read_zero, make: MatcherFactory = Matcher
     ) -> None:
-        """Computes the next answer. It raises nothing: after a failure the guide has an error. `spent`: the
-        CPU seconds used so far, readable from other threads. `make` makes a matcher."""
-        self._spent = spent
+        """Computes the next answer. It raises nothing: a failure becomes the guide's error. `cpu_clock`:
+        returns the CPU seconds that this answer has used; other threads call it too."""
+        self._cpu_clock = cpu_clock
         try:
-            self._settle(vocabulary, make)
+            self._compute_forced(vocabulary, make)
             self.is_settled = True
             self.workers.answer_ready.set()
-            self._mask(vocabulary)
+            self._compute_mask(vocabulary)
         except AntiphonError as error:
             self.error = error
-        except BaseException as defect:  # noqa: BLE001 - native code panics with what is no Exception
+        except BaseException as defect:  # noqa: BLE001 - a panic of native code is no Exception
             location = describe_exception(defect)
             log.error("a constraint could not be followed: %s", location)  # noqa: TRY400 - without the message
             self.error = EngineError(
@@ -229,9 +229,8 @@ class Guide:
             self.is_settled = self.is_ready = True
             self.workers.answer_ready.set()
 
-    def _settle(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
-        """Appends the sequence's last token to the matcher, then finds and appends the forced tokens. The
-        first call makes the matcher."""
+    def _compute_forced(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
+        """Appends the sequence's last token to the matcher, then finds and appends the forced tokens."""
         if self._matcher is None:
             self._matcher = make(self._grammar, vocabulary)
         if self._token is not None:
@@ -239,13 +238,13 @@ class Guide:
         forced = self._matcher.find_forced()
         ends = frozenset(vocabulary.tokens.ends)
         self._matcher.consume([token for token in forced if token not in ends])
-        self._over = bool(forced) and forced[-1] in ends
+        self._ends_text = bool(forced) and forced[-1] in ends
         self._forced = tuple(forced)
 
-    def _mask(self, vocabulary: CompilerVocabulary) -> None:
-        """Computes the mask of the token after the forced ones. Raises EngineError if the mask allows no
+    def _compute_mask(self, vocabulary: CompilerVocabulary) -> None:
+        """Computes the mask of the token after the forced tokens. Raises EngineError if it allows no
         token."""
-        if self._matcher is None or self._over:
+        if self._matcher is None or self._ends_text:
             return
         bits = np.frombuffer(self._matcher.compute_mask(), np.uint8)
         allowed = np.unpackbits(bits, bitorder="little", count=vocabulary.size).astype(np.bool_)

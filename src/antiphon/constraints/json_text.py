@@ -1,10 +1,11 @@
 """JSON values in a growing text: where they begin, which objects are open, and which keys each object has.
 
-A grammar already restricts the text to JSON. So this module checks two rules only: a key has one spelling,
-and no object has a key twice. It ignores other text. It reads anything that looks like the beginning of a
-value as a value, until the text proves not to be JSON, and beside any other open value. So a mark in free
-text cannot hide a value that follows. The state of a value is immutable, so that one text can be continued in
-several ways.
+A grammar already restricts the text to JSON. So this module checks only two rules: a key has one spelling,
+and no object has a key twice. It ignores other text.
+
+A mark in free text can look like the beginning of a value. So the module reads every possible value, beside
+all other open values, until the text proves not to be JSON. The state of a value is immutable, so that a text
+can be continued in several ways.
 """
 
 import json
@@ -17,14 +18,14 @@ from typing import NamedTuple
 
 from antiphon.constraints.grammar_types import WHOLE_TEXT, JsonPlaces, Marks
 
-UNPRINTED = '"\\' + "".join(map(chr, range(32)))
+ESCAPED_CHARACTERS = '"\\' + "".join(map(chr, range(32)))
 """Characters that must be escaped in a JSON string."""
 
-ESCAPES = frozenset(json.dumps(char)[1:-1].encode() for char in UNPRINTED)
+ESCAPES = frozenset(json.dumps(char)[1:-1].encode() for char in ESCAPED_CHARACTERS)
 r"""The spelling of these characters in keys: a short escape if there is one, otherwise `\u00` and two
 lower-case digits. The compiler spells the keys of a schema in the same way."""
 
-ESCAPES_BEGUN = frozenset(escape[:size] for escape in ESCAPES for size in range(1, len(escape)))
+PARTIAL_ESCAPES = frozenset(escape[:size] for escape in ESCAPES for size in range(1, len(escape)))
 
 PLAIN = re.compile(rb'[^"\\]*')
 SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
@@ -35,7 +36,7 @@ Level = frozenset[bytes] | None
 
 
 class JsonMode(IntEnum):
-    """The next expected part. The modes are integers for speed, because each token looks them up."""
+    """What is expected next in the text. The modes are integers because they are looked up for each token."""
 
     VALUE = auto()
     FIRST_ITEM = auto()
@@ -64,13 +65,13 @@ ENDED = frozenset({JsonMode.DONE, JsonMode.REFUSED, JsonMode.BROKEN})
 
 
 class JsonText(NamedTuple):
-    """One value as far as it is written. It is a tuple for speed, because one is made for each token that is
-    tried."""
+    """The state of one value that is being written. It is a tuple because one is made for each examined
+    token, and tuples are created fastest."""
 
     mode: JsonMode = JsonMode.VALUE
     levels: tuple[Level, ...] = ()
     key: bytes = b""
-    """The open key as it is spelled so far, without an incomplete escape at its end."""
+    """The beginning of the open key, as it is spelled, without an incomplete escape."""
     escape: bytes = b""
     """The incomplete escape in the open string or key."""
 
@@ -78,14 +79,14 @@ class JsonText(NamedTuple):
         """Reads more bytes. Returns the new state and the index at which the value ended. If the value is
         still open, the index is the number of bytes."""
         if self.mode is JsonMode.STRING and not self.escape and QUOTE not in data and BACKSLASH not in data:
-            return self, len(data)  # the usual case
+            return self, len(data)  # the most frequent case
         reader = _JsonReader(self, data, start)
         reader.read()
         return JsonText(reader.mode, reader.levels, reader.key, reader.escape), reader.at
 
 
 class _JsonReader:
-    """Reads bytes in the current mode of a text."""
+    """Reads bytes of one value. It has the mutable state during `JsonText.read`."""
 
     __slots__ = ("at", "data", "escape", "key", "levels", "mode")
 
@@ -95,7 +96,7 @@ class _JsonReader:
         self.at = start
 
     def read(self) -> None:
-        """Reads the next part of the text in its current mode."""
+        """Reads until the bytes or the value end."""
         size = len(self.data)
         while self.at < size and self.mode not in ENDED:
             READERS[self.mode](self)
@@ -119,13 +120,13 @@ class _JsonReader:
             self.key, self.mode = b"", JsonMode.COLON
 
     def _read_escape(self) -> None:
-        """Reads one more byte of an escape. In a key, adds the complete escape to the key, and refuses a
-        misspelled one."""
+        """Reads one byte of an escape in a key. Adds the complete escape to the key. Refuses a misspelled
+        escape."""
         self.escape += self._next()
         if self.escape in ESCAPES:
             self.key += self.escape
             self.escape = b""
-        elif self.escape not in ESCAPES_BEGUN:
+        elif self.escape not in PARTIAL_ESCAPES:
             self.mode = JsonMode.REFUSED
 
     def read_string(self) -> None:
@@ -201,7 +202,8 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _end_value(self) -> None:
-        """Expects a comma or a bracket after a value, or nothing if the whole text is complete."""
+        """Sets the mode after a value: expects a comma or bracket, or nothing if the whole value is
+        complete."""
         self.mode = JsonMode.COMMA if self.levels else JsonMode.DONE
 
     def _read_plain(self) -> bytes:
@@ -228,29 +230,28 @@ READERS: Mapping[JsonMode, Callable[[_JsonReader], None]] = MappingProxyType(
 
 
 class PartialMarks(NamedTuple):
-    """Incomplete marks, after which a value may begin."""
+    """Marks of which the text contains the beginning. A value begins after complete marks."""
 
     texts: tuple[bytes, ...]
     size: int = 0
-    """The number of bytes of these marks that were read."""
+    """How many bytes of these marks the text contains."""
 
 
 class FoundValues(NamedTuple):
-    """The open values of a text, as far as it is read."""
+    """The state of a text: its open values and incomplete marks."""
 
     values: tuple[JsonText, ...] = ()
-    """The open values."""
-    leads: tuple[PartialMarks, ...] = ()
+    partial_marks: tuple[PartialMarks, ...] = ()
     tail: bytes = b""
     """The end of the text, which may contain the beginning of a mark."""
 
 
 class JsonFinder:
-    """Reads the texts of one grammar. Any thread may use it."""
+    """Finds the JSON values in texts of one grammar. Any thread may use it."""
 
     def __init__(self, places: JsonPlaces, spelling: Callable[[int], bytes]) -> None:
-        """`spelling` gives the bytes that a token adds to a text. For a token without text, `spelling` gives
-        a name that occurs in no text."""
+        """`spelling`: returns the bytes that a token adds to a text. For a token without text, it returns a
+        name that occurs in no text."""
 
         def spell(marks: Marks) -> bytes:
             return b"".join(spelling(mark) if isinstance(mark, int) else mark.encode() for mark in marks)
@@ -262,13 +263,14 @@ class JsonFinder:
         self.is_whole = replace(places, keys_run_out=False) == WHOLE_TEXT
         """Whether the text is one value and nothing else."""
         at_start = PartialMarks(tuple(map(spell, places.at_start)))
-        self.start = (
-            FoundValues((JsonText(),)) if self.is_whole else self._read(FoundValues(leads=(at_start,)), b"")
-        )
+        if self.is_whole:
+            self.start = FoundValues((JsonText(),))
+        else:
+            self.start = self._read(FoundValues(partial_marks=(at_start,)), b"")
         """The state of an empty text."""
 
     def read(self, values: FoundValues, data: bytes) -> FoundValues | None:
-        """Reads more bytes. Returns None if the bytes repeat or misspell a key."""
+        """Reads more bytes and returns the new state. Returns None if the bytes repeat or misspell a key."""
         if self.is_whole:
             value, _ = values.values[0].read(data)
             return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
@@ -276,23 +278,26 @@ class JsonFinder:
         return None if any(value.mode is JsonMode.REFUSED for value in values.values) else values
 
     def _read(self, found_values: FoundValues, data: bytes) -> FoundValues:
-        """Reads more bytes into all open values and marks. Returns the values and marks that are open
-        afterwards."""
-        parts: list[JsonText | PartialMarks] = [*found_values.values, *found_values.leads]
-        open_now = [each for part in parts for each in self._follow(part, data, 0)]
+        """Reads more bytes of all open values and incomplete marks. Returns the new state."""
+        open_now: list[JsonText | PartialMarks] = []
+        parts: list[JsonText | PartialMarks] = [*found_values.values, *found_values.partial_marks]
+        for part in parts:
+            open_now += self._follow(part, data, 0)
         tail = b""
         if self._anywhere:
             text = found_values.tail + data
             mark_ends = self._find_mark_ends(text, len(found_values.tail))
-            open_now += [each for at in mark_ends for each in self._follow(JsonText(), data, at)]
+            for at in mark_ends:
+                open_now += self._follow(JsonText(), data, at)
             tail = text[-self._longest :]
         values = tuple(each for each in open_now if isinstance(each, JsonText))
-        return FoundValues(values, tuple(each for each in open_now if isinstance(each, PartialMarks)), tail)
+        partial_marks = tuple(each for each in open_now if isinstance(each, PartialMarks))
+        return FoundValues(values, partial_marks, tail)
 
     def _follow(
         self, part: JsonText | PartialMarks, data: bytes, at: int
     ) -> Iterator[JsonText | PartialMarks]:
-        """Reads the bytes from one open value or mark. Returns the values and marks that are open
+        """Reads bytes of one open value or of incomplete marks. Yields the values and marks that are open
         afterwards."""
         if isinstance(part, PartialMarks):
             yield from self._follow_marks(part, data, at)
@@ -303,22 +308,22 @@ class JsonFinder:
         elif value.mode is not JsonMode.BROKEN:
             yield value
 
-    def _follow_marks(self, lead: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
+    def _follow_marks(self, marks: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
         """Reads the bytes after incomplete marks. Yields the values that begin after complete marks, and the
         marks that are still incomplete."""
         following = data[at:]
-        going_on = []
-        for text in lead.texts:
-            rest = text[lead.size :]
+        incomplete = []
+        for text in marks.texts:
+            rest = text[marks.size :]
             if following.startswith(rest):
                 yield from self._follow(JsonText(), data, at + len(rest))
             elif rest.startswith(following):
-                going_on.append(text)
-        if going_on:
-            yield PartialMarks(tuple(going_on), lead.size + len(following))
+                incomplete.append(text)
+        if incomplete:
+            yield PartialMarks(tuple(incomplete), marks.size + len(following))
 
     def _find_mark_ends(self, text: bytes, start: int) -> Iterator[int]:
-        """The indices, after the start, at which marks end."""
+        """Yields the indices where marks end, counted from `start`."""
         for at in range(start, len(text)):
             if text[at] in self._last_bytes and text.endswith(self._anywhere, 0, at + 1):
                 yield at + 1 - start

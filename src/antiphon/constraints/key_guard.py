@@ -1,10 +1,10 @@
-"""Keeps keys unique, which a grammar cannot do: no key of a constrained text is repeated or misspelled.
+"""Keeps the keys of JSON objects unique, because a grammar cannot do this.
 
-A guard follows the JSON of one text token by token. It removes from each mask the tokens that `json_text`
-would refuse. It reads few of these tokens. For each state of a text, tables record the effect of every token
-on a key. A state is the next expected part of the text, and whether an object is open. Most tokens have no
-effect on a key. The other tokens are sorted by the facts that decide about them: no fact, the keys of the
-open object, or the whole text.
+A guard follows the JSON of one text token by token. It removes from each mask the tokens that would repeat or
+misspell a key. It must be fast, so it does not read every token of the vocabulary. Tables have the effect of
+every token on keys, for each state of a text. A state is the expected next part, and whether an object is
+open. Most tokens have no effect on a key. The others are in three groups: tokens that are always refused,
+tokens that are refused for some keys of the open object, and tokens that must be read.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from antiphon.constraints.grammar_types import JsonPlaces
 from antiphon.constraints.json_text import (
     BACKSLASH,
     ESCAPES,
-    ESCAPES_BEGUN,
+    PARTIAL_ESCAPES,
     QUOTE,
     FoundValues,
     JsonFinder,
@@ -28,14 +28,14 @@ from antiphon.constraints.json_text import (
 from antiphon.errors import EngineError
 
 Bit = tuple[int, int]
-"""Some ids in a mask: the index of a byte, and the bits of the other ids in that byte."""
+"""Removes ids from a mask: the index of a byte of the mask, and the bits that stay in this byte."""
 
 UNKNOWN = b"\xff"
-"""Bytes that represent the text of an open key; they occur in no text."""
+"""Stands for the unknown text of an open key. It occurs in no text."""
 
 
 class SuspectTokens(NamedTuple):
-    """Tokens that may repeat or misspell a key in one state of a text."""
+    """Tokens that can repeat or misspell a key in one state of a text."""
 
     refused: Sequence[Bit]
     """Tokens that repeat or misspell a key after any text in this state."""
@@ -44,30 +44,30 @@ class SuspectTokens(NamedTuple):
     keys: frozenset[bytes]
     """The keys of `by_key`."""
     others: Sequence[int]
-    """Tokens about which only reading them decides."""
+    """Tokens that must be read to decide."""
 
 
 class KeyTables:
-    """The tokens of one vocabulary. Any thread may use it."""
+    """Tables of the tokens of one vocabulary, by their effect on keys. Any thread may use it."""
 
-    def __init__(self, spelled: Sequence[bytes]) -> None:
-        """`spelled` gives the bytes that each id adds to a text. For an id without text, it gives a name that
-        occurs in no text."""
-        self.spelled = spelled
-        closing = sorted((piece, token) for token, piece in enumerate(spelled) if QUOTE in piece)
+    def __init__(self, spellings: Sequence[bytes]) -> None:
+        """`spellings`: the bytes that each id adds to a text. An id without text has a name that occurs in no
+        text."""
+        self.spellings = spellings
+        closing = sorted((piece, token) for token, piece in enumerate(spellings) if QUOTE in piece)
         self._closing = [piece for piece, _ in closing]
         self._closing_ids = [token for _, token in closing]
         self._string_starters = [
             token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece
         ]
-        """Tokens that may begin a string and complete or misspell it."""
-        self.with_value = [token for token in self._string_starters if self._holds_refused_value(token)]
-        """Tokens that contain the beginning of a value that is itself refused."""
+        """Tokens that can begin a string and complete or misspell it."""
+        self.with_value = [token for token in self._string_starters if self._contains_refused_value(token)]
+        """Tokens that contain the beginning of a value, and repeat or misspell a key in it."""
         self._key_openers: dict[tuple[JsonMode, bool], Sequence[int]] = {}
         self._suspects: dict[tuple[JsonMode, bool, bytes], SuspectTokens] = {}
 
     def find_completing(self, rest: bytes) -> Sequence[int]:
-        """Tokens that begin with the rest of a key and its closing quote."""
+        """Returns tokens that begin with the rest of a key and its closing quote."""
         rest += QUOTE
         first = last = bisect_left(self._closing, rest)
         while last < len(self._closing) and self._closing[last].startswith(rest):
@@ -78,28 +78,28 @@ class KeyTables:
     def _ids(self) -> Mapping[bytes, Sequence[int]]:
         """The ids of the tokens with each spelling."""
         ids: dict[bytes, tuple[int, ...]] = {}
-        for token, piece in enumerate(self.spelled):
+        for token, piece in enumerate(self.spellings):
             ids[piece] = (*ids.get(piece, ()), token)
         return ids
 
     def find_beginning(self, rest: bytes) -> Iterator[int]:
-        """Tokens that are the rest of a key without its quote, or a beginning of that rest."""
+        """Yields tokens that are the rest of a key, without its quote, or a beginning of the rest."""
         for size in range(1, len(rest) + 1):
             yield from self._ids.get(rest[:size], ())
 
     def find_key_openers(self, text: JsonText) -> Sequence[int]:
-        """Tokens that may come outside of a key and after which an object needs another key."""
+        """Returns tokens after which an object needs another key, for a text that is not inside a key."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object)
         if state not in self._key_openers:
             empty = JsonText(text.mode, (frozenset() if in_object else None,))
             self._key_openers[state] = [
-                token for token, piece in enumerate(self.spelled) if _opens_key(empty, piece)
+                token for token, piece in enumerate(self.spellings) if _opens_key(empty, piece)
             ]
         return self._key_openers[state]
 
     def get_suspects(self, text: JsonText) -> SuspectTokens:
-        """The tokens that may repeat or misspell a key in the current state of a text."""
+        """Returns the tokens that can repeat or misspell a key in the current state of a text."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object, text.escape)
         suspects = self._suspects.get(state)
@@ -108,50 +108,50 @@ class KeyTables:
         return suspects
 
     def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
-        """Finds the tokens that may repeat or misspell a key in a state of a text. The state is the mode,
-        whether an object is open, and the incomplete escape."""
+        """Finds the tokens that can repeat or misspell a key. The state of the text is the mode, whether an
+        object is open, and the incomplete escape."""
         key_start = UNKNOWN if mode is JsonMode.KEY else b""
         start = JsonText(mode, (frozenset() if in_object else None,), key_start, escape)
         refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
         undecided = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for token in tokens:
-            piece = self.spelled[token]
+            piece = self.spellings[token]
             text, end = start.read(piece)
             keys = (text.levels and text.levels[0]) or ()
             if text.mode is JsonMode.REFUSED:
                 refused.append(token)
-            elif (QUOTE in piece[end:] and text.mode is JsonMode.DONE) or (
-                mode is JsonMode.KEY and len(keys) > 1
-            ):
-                undecided.append(token)
+            else:
+                has_string_after = QUOTE in piece[end:] and text.mode is JsonMode.DONE
+                has_second_key = mode is JsonMode.KEY and len(keys) > 1
+                if has_string_after or has_second_key:
+                    undecided.append(token)
             for key in keys:
                 by_key[key.removeprefix(UNKNOWN)].append(token)
         return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), undecided)
 
     def _sort_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
-        """Sorts the tokens that may come inside a key with this incomplete escape. Returns the tokens that
-        misspell the key by their first byte, and the tokens that may complete or misspell the key."""
+        """Sorts the tokens for a text inside a key, with this incomplete escape. Returns the tokens whose
+        first byte misspells the key, and the tokens that can complete or misspell the key."""
         refused, tokens = list[int](), list[int]()
-        for token, piece in enumerate(self.spelled):
-            escaped = escape + piece[:1]
-            ends = not escape or escaped in ESCAPES
-            if not ends and escaped not in ESCAPES_BEGUN:
+        for token, piece in enumerate(self.spellings):
+            longer_escape = escape + piece[:1]
+            is_complete = not escape or longer_escape in ESCAPES
+            if not is_complete and longer_escape not in PARTIAL_ESCAPES:
                 refused.append(token)
-            elif not ends or QUOTE in piece or BACKSLASH in piece:
+            elif not is_complete or QUOTE in piece or BACKSLASH in piece:
                 tokens.append(token)
         return refused, tokens
 
-    def _holds_refused_value(self, token: int) -> bool:
-        """Whether the token contains the beginning of a JSON value that repeats or misspells a key in the
-        token itself."""
-        piece = self.spelled[token]
+    def _contains_refused_value(self, token: int) -> bool:
+        """Whether the token contains the beginning of a JSON value, and repeats or misspells a key in it."""
+        piece = self.spellings[token]
         starts = (at for at, sign in enumerate(piece) if sign in b"{[")
         return any(JsonText().read(piece, at)[0].mode is JsonMode.REFUSED for at in starts)
 
 
 def _opens_key(text: JsonText, piece: bytes) -> bool:
-    """Whether a key is needed or open after a token, or may be after the end of the open value."""
+    """Whether a key can be needed or open after a token."""
     if QUOTE not in piece and b"," not in piece and not piece.isspace():
         return False
     after, end = text.read(piece)
@@ -167,47 +167,48 @@ def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
 
 
 class RivalKeys(NamedTuple):
-    """Keys of an object that begin like its open key."""
+    """The keys of an object that begin like its open key."""
 
     keys: frozenset[bytes]
-    begun: bytes
+    key_start: bytes
+    """The written part of the open key."""
     rivals: list[bytes]
 
 
 class KeyGuard:
-    """Guards the keys of one text. It is not thread safe."""
+    """Keeps the keys of one text unique. It is not thread safe."""
 
     def __init__(self, places: JsonPlaces, tables: KeyTables) -> None:
         self._tables = tables
-        self._finder = JsonFinder(places, tables.spelled.__getitem__)
+        self._finder = JsonFinder(places, tables.spellings.__getitem__)
         self._found = self._finder.start
         self._last_rivals = RivalKeys(frozenset(), b"", [])
-        self.run_out = places.keys_run_out
-        """Whether the text may reach a place where no new key is left."""
-        self.known: dict[FoundValues, bool] = {}
-        """For places that the text may reach soon: whether a key is left there. The entries are valid while
-        the same objects and keys are open."""
+        self.keys_run_out = places.keys_run_out
+        """Whether the text can reach a state in which no new key is possible."""
+        self.continuations: dict[FoundValues, bool] = {}
+        """Whether the text can continue, for states that it can reach soon. The entries are valid while the
+        same objects and keys are open."""
 
     def copy(self) -> "KeyGuard":
-        """An independent copy at the same place of the text."""
+        """Returns an independent copy with the same text."""
         return copy(self)
 
     def consume(self, tokens: Iterable[int]) -> None:
-        """Appends tokens. Raises EngineError for one that repeats or misspells a key."""
+        """Appends tokens. Raises EngineError for a token that repeats or misspells a key."""
         for token in tokens:
             values = self._read(self._found, token)
             if values is None:
                 raise EngineError("a token came that repeats or misspells a key")
             if not _are_alike(values, self._found):
-                self.known = {}
+                self.continuations = {}
             self._found = values
 
     def read_token(self, token: int) -> FoundValues | None:
-        """The text after a token; None if the token is refused."""
+        """Returns the state of the text after a token; None if the token is refused."""
         return self._read(self._found, token)
 
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
-        """The tokens before the first that repeats or misspells a key."""
+        """Returns the tokens before the first token that repeats or misspells a key."""
         values: FoundValues | None = self._found
         for at, token in enumerate(tokens):
             if values is None or (values := self._read(values, token)) is None:
@@ -215,7 +216,7 @@ class KeyGuard:
         return tokens
 
     def restrict(self, mask: bytes) -> bytes:
-        """The mask without tokens that repeat or misspell a key."""
+        """Returns the mask without tokens that repeat or misspell a key."""
         bits, refused = list[Bit](), list[int]()
         suspected = [] if self._finder.is_whole else [*self._tables.with_value]
         for value in self._found.values:
@@ -230,7 +231,8 @@ class KeyGuard:
         return remove_tokens(mask, refused, bits) if bits or refused else mask
 
     def find_narrowing(self, mask: bytes) -> list[int]:
-        """Allowed tokens after which the open key begins like a known key, or an object needs another key."""
+        """Returns the allowed tokens after which the open key begins like an existing key, or an object needs
+        another key."""
         tokens = list[int]()
         for value in self._found.values:
             if value.mode is not JsonMode.KEY:
@@ -242,14 +244,14 @@ class KeyGuard:
         return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_narrowing(token)]
 
     def _is_narrowing(self, token: int) -> bool:
-        """Whether, after the token, a key is needed and may have to be a known one."""
+        """Whether a key is needed after the token, and perhaps only existing keys are possible."""
         values = self.read_token(token)
         return values is not None and any(map(_is_narrow, values.values))
 
     def _find_completing(
         self, value: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
     ) -> Iterator[int]:
-        """Tokens that complete one of the keys."""
+        """Yields the tokens that complete one of the keys."""
         key_start = value.key + value.escape
         if value.mode is not JsonMode.KEY or not key_start:
             for key in keys & suspects.keys:
@@ -259,17 +261,17 @@ class KeyGuard:
                 yield from self._tables.find_completing(key[len(key_start) :])
 
     def _find_rivals(self, keys: frozenset[bytes], key_start: bytes) -> list[bytes]:
-        """The keys that begin like the open key. While the same key is open, it searches only the keys that
-        matched before the last token."""
+        """Returns the keys that begin like the open key. While the same key is open, it searches only the
+        result of the last call."""
         last = self._last_rivals
-        within = last.rivals if last.keys is keys and key_start.startswith(last.begun) else keys
+        within = last.rivals if last.keys is keys and key_start.startswith(last.key_start) else keys
         rivals = [key for key in within if key.startswith(key_start)]
         self._last_rivals = RivalKeys(keys, key_start, rivals)
         return rivals
 
     def _read(self, values: FoundValues, token: int) -> FoundValues | None:
         """Returns the text after a token; None if the token repeats or misspells a key."""
-        return self._finder.read(values, self._tables.spelled[token])
+        return self._finder.read(values, self._tables.spellings[token])
 
 
 def _is_allowed(mask: bytes, token: int) -> bool:
@@ -278,7 +280,7 @@ def _is_allowed(mask: bytes, token: int) -> bool:
 
 
 def _is_narrow(value: JsonText) -> bool:
-    """Whether a key is needed and may have to be a known one."""
+    """Whether a key is needed, and perhaps only existing keys are possible."""
     keys = value.levels[-1] if value.levels else None
     if not keys or value.mode is JsonMode.NEXT_KEY:
         return bool(keys)
@@ -307,20 +309,20 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 SINGLE = ("items", "additionalProperties")
 
 DECIDED_ELSEWHERE = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf"})
-"""Keywords that list everything that a schema accepts: its values, or the schemas that accept them."""
+"""Keywords that restrict the values of a schema completely: by listing them, or by other schemas."""
 
 
 def has_open_objects(schema: object) -> bool:
-    """Whether a compiled schema, or any schema in it, accepts keys that it does not list. If the answer is
-    no, it is certain; if it is yes, it may be wrong."""
+    """Whether a compiled schema, or any schema in it, can accept keys that it does not list. A negative
+    answer is certain."""
     if not isinstance(schema, dict):
         return schema is not False
     return _is_open(schema) or any(map(has_open_objects, _list_schemas(schema)))
 
 
 def has_key_patterns(schema: object) -> bool:
-    """Whether the keys of any object must match a pattern that restricts how keys end. Then few keys may
-    match, or few of them may begin like a known key."""
+    """Whether the keys of any object must match a pattern with an end. Then perhaps few new keys are
+    possible."""
     if not isinstance(schema, dict):
         return False
     patterns = schema.get("patternProperties")

@@ -28,30 +28,30 @@ MAX_KEPT_BYTES = 64 * 1024 * 1024
 ENTRIES = 1024
 
 PER_SECOND, PER_CHARACTER, LEAST = 400e6, 100, 32 * 1024
-"""The most bytes that a compiled grammar uses: for each second of CPU that compiling took, for each character
-of its text, and at least. The compiler does not report it; hostile and everyday grammars were measured at 18
-to 300 MB/s."""
+"""Estimates the bytes of a compiled grammar, because the compiler does not report them. The estimate is the
+largest of three: bytes per CPU second of compiling, bytes per character of the text, and a least number.
+Measured grammars, hostile and usual ones, had 18 to 300 MB for each second."""
 
 
 class MatcherCache:
-    """Compiled grammars of one vocabulary. A request with a known grammar takes a copy, which costs
+    """Caches compiled grammars of one vocabulary. A request with a cached grammar gets a copy, which costs
     microseconds. Any thread may use it."""
 
     def __init__(self, capacity: int = MAX_KEPT_BYTES, clock: Callable[[], float] = time.thread_time) -> None:
-        """`clock` gives the calling thread's CPU seconds."""
+        """`clock`: returns the calling thread's CPU seconds."""
         self._clock = clock
         self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(capacity, ENTRIES)
-        """Unused matchers, from which copies are made. Each use needs the lock, because copying a matcher
-        reads it."""
+        """Unused matchers, from which copies are made. A copy needs the lock, because it reads the
+        matcher."""
         self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
-        """The estimated bytes of all kept matchers."""
+        """The estimated bytes of all cached matchers."""
         return self._kept.held_size
 
     def get_matcher(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> Matcher:
-        """A matcher for a checked grammar. Raises EngineError if it does not compile."""
+        """Returns a matcher for a checked grammar. Raises EngineError if it does not compile."""
         key = sha256(repr(grammar).encode()).digest()
         with self._lock:
             matcher = self._kept.get(key)
@@ -66,15 +66,15 @@ class MatcherCache:
 
 
 WORKERS = 2
-"""The number of threads that compute masks. A thread that does not return from its work is replaced."""
+"""How many threads compute masks. A thread whose work does not end is replaced."""
 
 TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
-"""The kinds of tokens that may be part of constrained text."""
+"""The kinds of tokens that can be part of constrained text."""
 
 
 def build_token_table(table: VocabularyTable) -> TokenTable:
-    """The vocabulary in the form that constraints need. Raises UnsupportedParameter for a model without end
-    tokens."""
+    """Returns the vocabulary in the form that constraints need. Raises UnsupportedParameter for a model
+    without end tokens."""
     if not table.end_ids:
         problem = "this model has no end token, so no constrained text could end; leave the constraint out"
         raise UnsupportedParameter(problem)
@@ -87,8 +87,8 @@ def build_token_table(table: VocabularyTable) -> TokenTable:
 
 
 def create_cpu_clock() -> Clock:
-    """Makes a clock of this thread's CPU time that any thread may read. If the system has none, it is a wall
-    clock."""
+    """Returns a clock of this thread's CPU time that any thread can read. If the system has no such clock,
+    returns a wall clock."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
     number = time.pthread_getcpuclockid(threading.get_ident())
@@ -96,7 +96,7 @@ def create_cpu_clock() -> Clock:
     def clock() -> float:
         try:
             return time.clock_gettime(number)
-        except OSError:  # the thread has ended, and so has its work
+        except OSError:  # the thread has ended
             return 0.0
 
     return clock
@@ -110,14 +110,14 @@ class MaskWorkers:
     """The threads of one engine that compute masks."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """`tokenize` splits a text as the model does. Building the vocabulary takes half a second for 131,072
+        """`tokenize`: splits a text as the model does. The constructor takes half a second for 131,072
         ids."""
         self._vocabulary = CompilerVocabulary(tokens, tokenize)
         self._compiled = MatcherCache()
         self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
-        """Guides that were given up while a worker computed for them; that worker ends when it returns."""
+        """Guides that were abandoned while a worker computed for them. This worker ends after its work."""
         self._in_progress: set[Guide] = set()
         """The guides for which workers compute now."""
         self._closed = False
@@ -139,7 +139,7 @@ class MaskWorkers:
         self._jobs.put(guide)
 
     def abandon(self, guide: Guide) -> None:
-        """Drops a guide. If a worker computes for the guide and does not return, starts another worker."""
+        """Drops a guide. If a worker computes for it and does not end, starts another worker."""
         guide.is_abandoned = True
         with self._lock:
             if guide in self._in_progress and guide not in self._stuck and guide.is_overdue():
@@ -157,7 +157,7 @@ class MaskWorkers:
         threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
 
     def _work(self) -> None:
-        """Computes the answers of queued guides, until the workers are closed or this worker was replaced."""
+        """Computes the answers of queued guides, until the workers are closed or this worker is replaced."""
         cpu = create_cpu_clock()
         while (guide := self._jobs.get()) is not None:
             if guide.is_abandoned:
@@ -167,18 +167,18 @@ class MaskWorkers:
             try:
                 guide.work(self._vocabulary, partial(measure_since, cpu(), cpu), self._compiled.get_matcher)
             finally:
-                surplus = self._note_done(guide)
-            if surplus:
+                is_replaced = self._finish_guide(guide)
+            if is_replaced:
                 return
 
-    def _note_done(self, guide: Guide) -> bool:
-        """Notes that a worker has finished with a guide. Returns whether another worker has replaced this one
-        meanwhile."""
+    def _finish_guide(self, guide: Guide) -> bool:
+        """Removes a guide from the guides in progress. Returns whether another worker has replaced this
+        one."""
         with self._lock:
             self._in_progress.discard(guide)
-            surplus = guide in self._stuck
+            is_replaced = guide in self._stuck
             self._stuck.discard(guide)
-        return surplus
+        return is_replaced
 
 
 LINE_BREAK = b"\n"
@@ -187,36 +187,38 @@ LINE_BREAK = b"\n"
 def split_after_line_break(
     tokenize: Callable[[bytes], list[int]], table: VocabularyTable
 ) -> Callable[[bytes], list[int]]:
-    """Splits the middle of a text, for a tokenizer that adds a space before every text. It tokenizes the text
-    after a line break, and removes the line break's tokens. If these tokens cannot be separated, it returns
-    nothing, and the compiler takes the longest pieces."""
+    """Returns a function that splits the middle of a text, for a tokenizer that adds a space before every
+    text.
+
+    The function tokenizes a line break and the text, and removes the line break's tokens. If they cannot be
+    separated from the text, it returns no tokens; then the compiler takes the longest pieces.
+    """
     head = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
-        """Tokenizes the text after a line break, and removes the line break's tokens."""
         tokens = tokenize(LINE_BREAK + text)
         rest = tokens[len(head) :]
-        same = tokens[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
-        return rest if same else []
+        is_separable = tokens[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
+        return rest if is_separable else []
 
     return split
 
 
 class RevocableTokenizer:
-    """The model's tokenizer until `revoke` is called. It exists because mask threads may outlive the
-    model."""
+    """The model's tokenizer, which can be disabled. Mask threads can run longer than the model, and must not
+    call its tokenizer then."""
 
     def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
         self._tokenize: Callable[[bytes], list[int]] | None = tokenize
         self._lock = threading.Lock()
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text; none after `revoke`."""
+        """Returns the tokens of a text; an empty list after `revoke`."""
         with self._lock:
             return self._tokenize(text) if self._tokenize is not None else []
 
     def revoke(self) -> None:
-        """Disables the tokenizer, and returns when no thread uses the tokenizer any more."""
+        """Disables the tokenizer. Waits until no thread uses it."""
         with self._lock:
             self._tokenize = None
 
@@ -227,12 +229,12 @@ class ModelConstraints:
     def __init__(
         self, vocabulary: Callable[[], Awaitable[VocabularyTable]], tokenize: Callable[[bytes], list[int]]
     ) -> None:
-        """`tokenize` splits a text as the model does. Threads other than the event loop's call it."""
+        """`tokenize`: splits a text as the model does; is called in other threads than the event loop's."""
         self._vocabulary = vocabulary
         self._tokenize = RevocableTokenizer(tokenize)
         self._checker: Checker | None = None
         self._masks: MaskWorkers | None = None
-        self._making = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
 
     async def check(self, constraint: Constraint) -> Grammar:
         """Returns the grammar of a constraint that can be followed. Raises the error that refuses the
@@ -256,7 +258,7 @@ class ModelConstraints:
 
     async def _ensure_checker(self) -> tuple[Checker, MaskWorkers]:
         """Returns the checker and the workers. The first call makes both."""
-        async with self._making:
+        async with self._start_lock:
             if self._checker is None or self._masks is None:
                 table = await self._vocabulary()
                 tokens = build_token_table(table)

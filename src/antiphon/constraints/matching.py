@@ -1,13 +1,11 @@
-"""The compiler with explicit limits. It follows a grammar token by token, and turns every failure into an
-error.
+"""Follows a grammar token by token with the compiler's matcher, with limits. Every failure becomes an error.
 
-The compiler's own matcher raises nothing. After an error its mask allows the end token, so a broken grammar
-would end an incomplete text as if the text were complete. So each call here checks whether the matcher has an
-error.
+The compiler's matcher raises nothing. After an error, its mask allows the end token. So an incomplete text
+would end as if it were complete. Therefore each call here checks whether the matcher has an error.
 
-If keys must match patterns, a token may lead to a place where only a repeated key could follow. To find such
-dead ends, the search continues after a few tokens only: those after which the open key begins like a known
-key, or an object needs another key.
+If keys must match patterns, a token can lead to a dead end: only a repeated key could follow. To find dead
+ends, the search looks ahead after few tokens: tokens after which the open key begins like an existing key, or
+an object needs another key.
 """
 
 import re
@@ -23,56 +21,58 @@ from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 MAX_PLACES = 64
-"""The most places that are examined for the same keys. A dead end beyond them ends the text with an error."""
+"""The most states that are examined for the same keys. If a dead end is not found, the text ends with an
+error."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadEndSearch:
-    """The current place of a text, in the compiler and in the guard of keys. Searching ahead does not change
-    the place."""
+    """Looks ahead from the current state of a text, and does not change the state."""
 
     matcher: LLMatcher
     keys: KeyGuard
-    known: dict[FoundValues, bool]
-    """Whether the text can continue from each place that was examined."""
+    continuations: dict[FoundValues, bool]
+    """Whether the text can continue, for each examined state."""
 
     def find_dead_ends(self, mask: bytes) -> list[int]:
-        """Tokens of a mask after which the text cannot continue."""
+        """Returns the tokens of a mask after which the text cannot continue."""
         return [token for token in self.keys.find_narrowing(mask) if not self._can_continue(token)]
 
     def _can_continue(self, token: int) -> bool:
-        """Whether the text can continue after the token. Remembers the outcome for the place after the
-        token."""
+        """Whether the text can continue after the token. Caches the result for the state after the token."""
         values = self.keys.read_token(token)
-        if values is None or values in self.known or len(self.known) >= MAX_PLACES:
-            return values is not None and self.known.get(values, True)
-        ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.known)
+        if values is None:
+            return False
+        if values in self.continuations or len(self.continuations) >= MAX_PLACES:
+            return self.continuations.get(values, True)
+        ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.continuations)
         ahead.matcher.consume_token(token)
         ahead.keys.consume([token])
         mask = ahead.keys.restrict(ahead.matcher.compute_bitmask())
         if ahead.matcher.is_error():
-            return True  # a limit was exceeded, so the outcome is unknown
+            return True  # a limit was exceeded, so the result is unknown
         narrowing = ahead.keys.find_narrowing(mask)
-        is_wide = bool(remove_tokens(mask, narrowing).strip(b"\0"))
-        self.known[values] = is_wide or any(ahead._can_continue(each) for each in narrowing)
-        return self.known[values]
+        has_other_tokens = bool(remove_tokens(mask, narrowing).strip(b"\0"))
+        can_continue = has_other_tokens or any(ahead._can_continue(each) for each in narrowing)
+        self.continuations[values] = can_continue
+        return can_continue
 
 
 MAX_SHOWN = 300
 """The most characters of a compiler message in an error."""
 
 SPECIAL = b"\xff"
-"""Marks tokens without text; this byte occurs in no text."""
+"""The first byte in the name of a token without text. It occurs in no text."""
 
 LIMIT_PASSED = re.compile(
     r"(lexer error|parser error): too many|parser error: current row has", re.IGNORECASE
 )
-"""The beginnings of compiler messages about exceeded limits; they contain no text of a caller."""
+"""Compiler messages about exceeded limits. They contain no text of a caller."""
 
 BEYOND = "the constraint passed a limit: "
 DEAD_END = "the model has no token that the constraint allows"
 STOPPED = "the constraint's matcher stopped: "
-"""The beginnings of messages of errors along a text. The first two causes are the caller's constraint."""
+"""The causes of errors while a grammar is followed. The first two are caused by the constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class TokenTable:
     """A vocabulary in the compiler's form."""
 
     pieces: tuple[bytes, ...]
-    """The bytes that each id adds to the text; empty for ids that may occur in no text."""
+    """The bytes that each id adds to the text; empty for ids that must not occur in a text."""
     ends: tuple[int, ...]
     """The end tokens, which are allowed when the grammar is complete."""
 
@@ -89,8 +89,8 @@ class CompilerVocabulary:
     """A vocabulary for which masks are made. Building it takes half a second for 131,072 ids."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """`tokenize` splits forced text as the model's tokenizer does. If it returns nothing, the longest
-        pieces are taken."""
+        """`tokenize`: splits forced text as the model's tokenizer does. If it returns no tokens, the text is
+        split into the longest pieces."""
         self.tokens = tokens
         self.size = len(tokens.pieces)
         self.limits = LLParserLimits(
@@ -111,16 +111,16 @@ class CompilerVocabulary:
 
     @cached_property
     def key_tables(self) -> KeyTables:
-        """The tables of tokens that may affect JSON keys."""
+        """The tables of tokens that can affect JSON keys."""
         return KeyTables(self._source.tokens)
 
     def spell(self, text: str) -> list[int]:
-        """Splits a text into tokens, the longest first."""
+        """Splits a text into the longest tokens."""
         return self._source.split_longest(text.encode())
 
 
 class _TokenizerSource:
-    """The tokenizer under the names that the compiler requires."""
+    """The tokenizer, with the attributes that the compiler requires."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None) -> None:
         self.tokens = [piece or SPECIAL + b"<%d>" % token for token, piece in enumerate(tokens.pieces)]
@@ -133,20 +133,19 @@ class _TokenizerSource:
         self.bos_token_id = None
         self._tokenize = tokenize or self.split_longest
         self._ids = {piece: token for token, piece in reversed(list(enumerate(tokens.pieces))) if piece}
-        self._most = max(map(len, self._ids), default=1)
+        self._longest_piece = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes) -> list[int]:
         return self._tokenize(text) or self.split_longest(text)
 
     def split_longest(self, text: bytes) -> list[int]:
-        """Splits the text into the longest pieces, as far as there are matching ones."""
+        """Splits a text into the longest pieces. Stops where no piece matches."""
         tokens: list[int] = []
         at = 0
         while at < len(text):
-            size = next(
-                (n for n in range(min(self._most, len(text) - at), 0, -1) if text[at : at + n] in self._ids),
-                0,
-            )
+            size = min(self._longest_piece, len(text) - at)
+            while size and text[at : at + size] not in self._ids:
+                size -= 1
             if not size:
                 return tokens
             tokens.append(self._ids[text[at : at + size]])
@@ -158,15 +157,15 @@ class Matcher:
     """One text and its position in a grammar. It is not thread safe."""
 
     def __init__(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> None:
-        """Raises EngineError when the grammar does not compile."""
+        """Raises EngineError if the grammar does not compile."""
         self._vocabulary = vocabulary
         self._matcher = LLMatcher(vocabulary.tokenizer, grammar.text, log_level=0, limits=vocabulary.limits)
         places = grammar.places
         self._keys = None if places is None else KeyGuard(places, vocabulary.key_tables)
-        self._require_sound()
+        self._require_no_error()
 
     def copy(self) -> "Matcher":
-        """An independent copy at the same place of the text."""
+        """Returns an independent copy with the same text."""
         other = object.__new__(Matcher)
         other._vocabulary = self._vocabulary
         other._matcher = self._matcher.deep_copy()
@@ -174,33 +173,32 @@ class Matcher:
         return other
 
     def compute_mask(self) -> bytes:
-        """Computes the mask: one bit for each id, the lowest first, in little-endian words of 32. Raises
+        """Computes the mask: one bit for each id, the lowest first, in little-endian words of 32 bits. Raises
         EngineError."""
         mask = self._matcher.compute_bitmask()
-        self._require_sound()
+        self._require_no_error()
         if self._keys is None:
             return mask
         mask = self._keys.restrict(mask)
-        if not self._keys.run_out:
+        if not self._keys.keys_run_out:
             return mask
-        return remove_tokens(
-            mask, DeadEndSearch(self._matcher, self._keys, self._keys.known).find_dead_ends(mask)
-        )
+        search = DeadEndSearch(self._matcher, self._keys, self._keys.continuations)
+        return remove_tokens(mask, search.find_dead_ends(mask))
 
     def find_forced(self) -> list[int]:
-        """The tokens that must come next, because each is the only possible one. An end token if only the end
-        is allowed. Raises EngineError."""
+        """Returns the tokens that must come next, because each of them is the only possible one. Returns an
+        end token if the text must end. Raises EngineError."""
         if self._matcher.is_stopped():
-            self._require_sound()
+            self._require_no_error()
             return [self._vocabulary.tokens.ends[0]]
         tokens = self._matcher.compute_ff_tokens()
-        self._require_sound()
+        self._require_no_error()
         return tokens if self._keys is None else self._keys.cut_to_allowed(tokens)
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Appends tokens. Raises EngineError for a token that the grammar does not allow."""
         is_accepted = self._matcher.consume_tokens(list(tokens))
-        self._require_sound()
+        self._require_no_error()
         if not is_accepted:
             raise EngineError("a token came that the constraint does not allow")
         if self._keys is not None:
@@ -211,28 +209,29 @@ class Matcher:
         """Whether the text may end here."""
         return bool(self._matcher.is_accepting())
 
-    def _require_sound(self) -> None:
+    def _require_no_error(self) -> None:
         """Raises EngineError if the compiler's matcher has reported an error."""
         if problem := self._matcher.get_error():
+            first_line = extract_first_line(problem)
+            is_limit = LIMIT_PASSED.match(problem) is not None
             raise EngineError(
-                f"the constraint cannot be followed any further: {extract_first_line(problem)}",
-                cause=BEYOND + extract_first_line(problem)
-                if LIMIT_PASSED.match(problem)
-                else STOPPED + self._get_reason(),
+                f"the constraint cannot be followed any further: {first_line}",
+                cause=BEYOND + first_line if is_limit else STOPPED + self._get_reason(),
             )
 
     def _get_reason(self) -> str:
-        """The reason why the matcher stopped, without the token."""
+        """Returns why the matcher stopped, without text of the caller."""
         return str(self._matcher.stop_reason())
 
 
-def is_callers_fault(error: AntiphonError) -> bool:
+def is_caused_by_constraint(error: AntiphonError) -> bool:
     """Whether the constraint, and not the server, caused an error along a text."""
     return (error.cause or "").startswith((BEYOND, DEAD_END))
 
 
 def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: str) -> None:
-    """Raises InvalidValue with the compiler's message about a grammar; warnings count as errors."""
+    """Raises InvalidValue with the compiler's message if a grammar does not compile. Warnings count as
+    errors."""
     _, problems = LLMatcher.validate_grammar_with_warnings(
         grammar.text, vocabulary.tokenizer, limits=vocabulary.limits
     )
@@ -241,5 +240,5 @@ def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: st
 
 
 def extract_first_line(problem: str) -> str:
-    """The first line of the compiler's message. The later lines describe the compiler's state."""
+    """Returns the first line of the compiler's message. The later lines describe the compiler's state."""
     return problem.strip().partition("\n")[0][:MAX_SHOWN]

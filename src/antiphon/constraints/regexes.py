@@ -1,8 +1,8 @@
-"""The regular expressions and whitespace patterns that are accepted. Nothing is compiled here.
+"""Checks the regular expressions and whitespace patterns of callers. It compiles nothing.
 
 A regular expression must have the same meaning in Python, in JavaScript and in the compiler. It is refused if
-one of the three would read it differently, or if it has no automaton: lookaround, backreferences, word
-boundaries, flags, set operations.
+one of the three would read it differently, or if it needs more than an automaton: lookaround, backreferences,
+word boundaries, flags and set operations.
 """
 
 import re
@@ -10,17 +10,17 @@ import re
 from antiphon.errors import InvalidValue
 
 CLASSES = frozenset("dDwWsS")
-"""Escapes for classes; `\\d`, `\\w` and `\\s` are of ASCII."""
+"""Escapes for classes. `\\d`, `\\w` and `\\s` match only ASCII."""
 
 CONTROLS = frozenset("nrtfv")
 
 HEX = {"x": 2, "u": 4}
-"""Escapes that give a character's number, with their count of digits."""
+"""Escapes with a character's number, and how many digits they have."""
 
 SET_OPERATORS = ("&&", "--", "~~")
 
 UNESCAPABLE = frozenset("<>")
-"""Characters whose escapes are word boundaries to the compiler."""
+"""Characters that must not be escaped: for the compiler, the escapes are word boundaries."""
 
 GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
 
@@ -28,14 +28,15 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names the refused part, unless the pattern means the same everywhere."""
+    """Raises InvalidValue, which names the refused part, unless the pattern has the same meaning
+    everywhere."""
     at, in_class = 0, False
     while at < len(pattern):
         if pattern[at] == "\\":
             at = _skip_escape(pattern, at, field)
         elif in_class:
             in_class = pattern[at] != "]"
-            _require_plain(pattern, at, field)
+            _require_plain_class_character(pattern, at, field)
             at += 1
         elif pattern[at] == "[":
             at += 1 + pattern.startswith("^", at + 1)
@@ -60,7 +61,7 @@ def _skip_escape(pattern: str, at: int, field: str) -> int:
     )
 
 
-def _require_plain(pattern: str, at: int, field: str) -> None:
+def _require_plain_class_character(pattern: str, at: int, field: str) -> None:
     """Raises InvalidValue for a nested class or a set operation inside a class."""
     if pattern[at] == "[":
         raise _build_refusal(pattern, at, "write a bracket in a class as \\[", field)
@@ -91,10 +92,10 @@ def _skip_outside_class(pattern: str, at: int, field: str) -> int:
     return at + 1
 
 
-def _build_refusal(pattern: str, at: int, says: str, field: str) -> InvalidValue:
-    """Builds the error that shows the refused part of a pattern and the reason."""
+def _build_refusal(pattern: str, at: int, reason: str, field: str) -> InvalidValue:
+    """Returns the error for a refused part of a pattern."""
     excerpt = pattern[at : at + 12]
-    return InvalidValue(f"the regular expression at character {at}, {excerpt!r}: {says}", param=field)
+    return InvalidValue(f"the regular expression at character {at}, {excerpt!r}: {reason}", param=field)
 
 
 CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
@@ -108,12 +109,12 @@ QUOTED = '"\\'
 
 
 def make_quotable(pattern: str, field: str) -> str:
-    """Rewrites a pattern so that the compiler quotes it correctly for JSON; it matches no more than the
-    original.
+    """Rewrites a pattern so that the compiler quotes it correctly for JSON. The result matches no more than
+    the original.
 
-    If a class contains all control characters, the compiler assumes that it contains the quote and the
-    backslash too. So the control characters are removed from negated classes without these two, and such
-    ranges are refused.
+    If a class contains all control characters, the compiler assumes that the class contains the quote and the
+    backslash too. So if a negated class does not contain these two, the control characters are removed from
+    it. Other such classes are refused.
     """
     try:
         return CLASS.sub(lambda match: _remove_controls(match, field), pattern)
@@ -124,8 +125,8 @@ def make_quotable(pattern: str, field: str) -> str:
 
 
 def _remove_controls(match: re.Match[str], field: str) -> str:
-    """Returns a class without control characters where the compiler would quote it wrongly. Raises
-    InvalidValue if they cannot be removed."""
+    """Removes control characters from a class that the compiler would quote incorrectly. Raises InvalidValue
+    if they cannot be removed."""
     inner = match["inner"]
     if inner is None or all(re.fullmatch(match[0], char, re.ASCII) for char in QUOTED):
         return match[0]

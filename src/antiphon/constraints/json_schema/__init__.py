@@ -1,7 +1,7 @@
-"""JSON Schemas of every draft, rewritten in the keywords that the compiler supports.
+"""Rewrites JSON Schemas of every draft in the keywords that the compiler supports.
 
 `reader` reads one schema by the rules of its draft (`keywords`, `assertions`) and follows its references
 (`references`). `lowering` replaces the keywords that the compiler lacks, with `objects`, `negation` and
-`disjointness`. `lowering.normalize_schema` reads and lowers a schema. This package compiles nothing. All of
-its work is bounded, because the server reads schemas while it decodes a request.
+`disjointness`. `lowering.normalize_schema` reads and lowers a schema. This package compiles nothing. Its
+time is limited, because the server reads schemas while it decodes a request.
 """

@@ -1,4 +1,4 @@
-"""Keywords that examine one value and contain no schemas: types, bounds, lengths, texts, constants."""
+"""Reads the keywords that contain no schemas: bounds, lengths, patterns, formats, constants and names."""
 
 from collections.abc import Callable, Mapping
 from typing import NoReturn
@@ -27,7 +27,8 @@ COUNTS = tuple(
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 Handler = Callable[[str, Mapping[str, Json], Position, SchemaBuilder], None]
-"""Reads the keyword of a name in a schema at a position."""
+"""Reads one keyword of a schema into a builder. Its arguments: the keyword's name, the schema, the position
+and the builder."""
 
 
 class AssertionReader:
@@ -49,8 +50,8 @@ class AssertionReader:
         }
 
     def make_compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
-        """Returns the pattern for the compiler. If the pattern cannot be enforced, notes a relaxation and
-        returns None."""
+        """Returns the pattern for the compiler. If it cannot be enforced, adds a relaxation and returns
+        None."""
         try:
             require_portable(pattern, self._field)
             return make_quotable(pattern, self._field)
@@ -83,7 +84,7 @@ class AssertionReader:
     def _read_bound(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads a bound. If `exclusive` is a boolean, as in draft 4, the other keyword has the bound."""
+        """Reads a bound. In draft 4, `exclusiveMinimum` is a boolean, and `minimum` has the bound."""
         value = schema[name]
         if isinstance(value, bool) and name.startswith("exclusive"):
             value = schema.get(name.removeprefix("exclusive").lower()) if value else None
@@ -96,7 +97,7 @@ class AssertionReader:
         if bound != value:
             builder.mark_inexact()
         if abs(value) > LARGEST and (value > 0) == is_upper:
-            # The new bound is already inside the original one, so it need not be exclusive.
+            # The rounded bound is stricter than the original one, so it need not be exclusive.
             name = "maximum" if is_upper else "minimum"
         builder.add(name, bound)
 
@@ -112,9 +113,9 @@ class AssertionReader:
     def _read_required(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads the list of required names, each once. A boolean of draft 3 is ignored here."""
+        """Reads the list of required names without duplicates. Ignores a boolean, which draft 3 allows."""
         value = schema["required"]
-        if isinstance(value, bool):  # draft 3: the reader of properties reads it
+        if isinstance(value, bool):  # the reader of properties reads the boolean
             return
         if not is_text_list(value) or not isinstance(value, list):
             self.reject("required", at, "must be a list of texts")
@@ -147,19 +148,19 @@ class AssertionReader:
     def _read_format(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads a format. A format that is not enforced is noted as a relaxation."""
-        form = self.require_text("format", schema["format"], at)
-        if form in OWN_FORMATS:
-            builder.add("pattern", f"^{OWN_FORMATS[form]}$")
-        elif form in COMPILER_FORMATS:
-            builder.add("format", form)
-            max_length, own_limit = COMPILER_FORMATS[form], parse_count(schema.get("maxLength"))
+        """Reads a format. Adds a relaxation for a format that is not enforced."""
+        format_name = self.require_text("format", schema["format"], at)
+        if format_name in OWN_FORMATS:
+            builder.add("pattern", f"^{OWN_FORMATS[format_name]}$")
+        elif format_name in COMPILER_FORMATS:
+            builder.add("format", format_name)
+            max_length, own_limit = COMPILER_FORMATS[format_name], parse_count(schema.get("maxLength"))
             if max_length is not None and (own_limit is None or own_limit > max_length):
                 builder.add("maxLength", max_length)
         else:
             format_names = ", ".join(sorted([*OWN_FORMATS, *COMPILER_FORMATS]))
             self._relaxations.add(
-                "format", at.place, f"the format {form[:64]!r} is not known; known are {format_names}"
+                "format", at.place, f"the format {format_name[:64]!r} is not known; known are {format_names}"
             )
 
     def _read_unique(
@@ -174,8 +175,8 @@ class AssertionReader:
     def _read_dependent(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads the names that a property requires. In `dependencies`, it reads the lists and draft 3's
-        single texts; the schema reader reads the schemas there."""
+        """Reads the names that a property requires. In `dependencies`, reads lists of names and, as in draft
+        3, single names. The schema reader reads the schemas in `dependencies`."""
         value = schema[name]
         if not isinstance(value, dict):
             self.reject(name, at, "must be an object of lists of names")

@@ -1,11 +1,11 @@
-"""Proofs that no value satisfies two schemas at once.
+"""Proves that no value satisfies two schemas at once.
 
-A schema is treated as a list of alternatives, each a list of keywords that all apply. Keywords that are not
-understood are left out, which makes an alternative accept more. So each proof stays valid.
+A schema is treated as a list of alternatives. An alternative is a list of schemas that all apply. Unknown
+keywords are ignored. So an alternative can only accept more than the schema, and each proof stays valid.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import islice, product
+from itertools import chain, islice, product
 
 from antiphon.constraints.json_schema.keywords import Json, freeze
 from antiphon.constraints.json_schema.schemas import Budget, Schema
@@ -17,26 +17,30 @@ MAX_ALTERNATIVES = 24
 """The most alternatives of one schema. If a schema has more, none of them is examined."""
 
 ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
-"""The types of values; a number is either an integer or has a fraction."""
+"""The types of values. A number is an integer or has a fraction."""
 
 Alternative = tuple[Mapping[str, Json], ...]
 
 
 class Disjointness:
-    """Proofs about the schemas of one document."""
+    """Proves statements about the schemas of one document."""
 
     def __init__(self, definitions: Mapping[str, Schema], budget: Budget) -> None:
         self._definitions = definitions
         self._budget = budget
         self._listed: dict[int, frozenset[object]] = {}
-        """The values that schemas list, by the identity of the list."""
+        """The frozen values of each enum, by the identity of its list."""
 
     def are_disjoint(self, left: Schema, right: Schema, depth: int = 0) -> bool:
         """Whether it is proved that no value satisfies both."""
         if depth > MAX_DEPTH or not self._budget.spend(1):
             return False
         others = self._list_alternatives(right, 0)
-        return all(self._are_apart(a, b, depth) for a in self._list_alternatives(left, 0) for b in others)
+        return all(
+            self._are_apart(alternative, other, depth)
+            for alternative in self._list_alternatives(left, 0)
+            for other in others
+        )
 
     # --- alternatives
 
@@ -50,19 +54,19 @@ class Disjointness:
         groups = [self._list_alternatives(each, depth + 1) for each in self._list_conjuncts(schema)]
         for name in ("anyOf", "oneOf"):
             if isinstance(branches := schema.get(name), list) and len(branches) <= MAX_ALTERNATIVES:
-                alternatives = [one for each in branches for one in self._list_alternatives(each, depth + 1)]
-                groups.append(alternatives)
+                of_branches = (self._list_alternatives(branch, depth + 1) for branch in branches)
+                groups.append(list(chain.from_iterable(of_branches)))
         if not self._budget.spend(sum(map(len, groups)) + 1):
             return [()]
-        many = islice(product(*groups), MAX_ALTERNATIVES + 1)
-        combined = [(schema, *(part for parts in each for part in parts)) for each in many]
+        combinations = islice(product(*groups), MAX_ALTERNATIVES + 1)
+        combined = [(schema, *chain.from_iterable(parts)) for parts in combinations]
         return combined if len(combined) <= MAX_ALTERNATIVES else [(schema,)]
 
     def _list_conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
-        """Yields the schemas under `allOf` and the target of a reference: all of them apply beside the
-        schema's own keywords."""
-        both = schema.get("allOf")
-        yield from both if isinstance(both, list) else ()
+        """Yields the schemas that apply in addition to the schema's own keywords: those of `allOf`, and the
+        target of a reference."""
+        all_of = schema.get("allOf")
+        yield from all_of if isinstance(all_of, list) else ()
         reference = schema.get("$ref")
         if isinstance(reference, str):
             yield self._definitions.get(reference.removeprefix("#/$defs/"), True)
@@ -118,7 +122,7 @@ class Disjointness:
 
 
 def get_types(schema: Mapping[str, Json]) -> frozenset[str]:
-    """The types that a schema's own keyword allows."""
+    """Returns the types that a schema's own keyword allows."""
     type_names = schema.get("type")
     if type_names is None:
         return ALL_TYPES
@@ -127,14 +131,13 @@ def get_types(schema: Mapping[str, Json]) -> frozenset[str]:
 
 
 def get_required(schema: Mapping[str, Json]) -> list[str]:
-    """The names that a schema's own keyword requires."""
+    """Returns the names that a schema's own keyword requires."""
     names = schema.get("required")
     return names if isinstance(names, list) else []
 
 
 def get_property(schemas: Alternative, name: str) -> Schema:
-    """The schema that the given schemas together impose on a property, as far as this module understands
-    their keywords."""
+    """Returns the schema for a property by all these schemas together. Unknown keywords are ignored."""
     property_schemas: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")
@@ -152,7 +155,7 @@ def get_property(schemas: Alternative, name: str) -> Schema:
 
 
 def find_type(frozen: object) -> str:
-    """The type of a frozen value."""
+    """Returns the type of a frozen value."""
     match frozen:
         case (str(kind), _):
             return kind
@@ -167,14 +170,14 @@ def find_type(frozen: object) -> str:
 
 
 def is_empty(schemas: Alternative, least: str, most: str) -> bool:
-    """Whether the minimum count exceeds the maximum."""
+    """Whether the highest minimum of a count exceeds the lowest maximum."""
     lows = [each[least] for each in schemas if isinstance(each.get(least), int)]
     highs = [each[most] for each in schemas if isinstance(each.get(most), int)]
     return bool(lows and highs) and max(map(_to_number, lows)) > min(map(_to_number, highs))
 
 
 def are_bounds_apart(schemas: Alternative) -> bool:
-    """Whether the minimum exceeds the maximum."""
+    """Whether no number is within the bounds of all schemas."""
     lows = [
         _to_number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
     ]
@@ -184,10 +187,10 @@ def are_bounds_apart(schemas: Alternative) -> bool:
     if not lows or not highs:
         return False
     low, high = max(lows), min(highs)
-    strict = any(
+    is_exclusive = any(
         each.get("exclusiveMinimum") == low or each.get("exclusiveMaximum") == high for each in schemas
     )
-    return low > high or (low == high and strict)
+    return low > high or (low == high and is_exclusive)
 
 
 def _to_number(value: Json) -> float:

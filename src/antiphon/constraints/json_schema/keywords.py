@@ -1,5 +1,4 @@
-"""The keywords of JSON Schema: which draft has each, what their values must be, and the formats that are
-enforced."""
+"""The keywords of JSON Schema: their drafts, checks of their values, and the enforced formats."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -35,7 +34,7 @@ OLDEST, NEWEST = Draft.DRAFT_3, Draft.DRAFT_2020_12
 
 
 def find_draft(name: str) -> Draft | None:
-    """The draft that `$schema` names; None for another meta-schema."""
+    """Returns the draft that `$schema` names; None for another meta-schema."""
     uri = name.strip().rstrip("#")
     return next((URIS.get(uri.removeprefix(each)) for each in SCHEMES if uri.startswith(each)), None)
 
@@ -64,32 +63,32 @@ KEYWORDS: Mapping[str, tuple[Draft, Draft]] = {
     **_list_since(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
     **_list_since(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
 }
-"""Keywords that assert something, with the first and the last draft that define them."""
+"""Keywords that restrict values, with the first and the last draft that define them."""
 
 ANNOTATIONS = frozenset(
     "title description default examples $comment deprecated readOnly writeOnly contentMediaType "
     "contentEncoding contentSchema $schema $id $anchor $defs definitions $vocabulary $dynamicAnchor "
     "$recursiveAnchor".split()
 )
-"""Keywords that assert nothing in some draft; they are not passed to the compiler."""
+"""Keywords that do not restrict values. They are not passed to the compiler."""
 
 EXTENSION = "x-"
 """The prefix of extension names: annotations by convention."""
 
 GUIDANCE = "x-guidance"
-"""The one extension that changes the compiler's behaviour. It is not applied, so it is reported."""
+"""The only extension that would change the compiler's behaviour. It is not applied but reported."""
 
 
 def is_annotation(name: str, draft: Draft | None) -> bool:
-    """Whether a keyword is known to assert nothing."""
+    """Whether a keyword is known not to restrict values."""
     if name == "id":
         return draft is None or draft <= Draft.DRAFT_4
     return name in ANNOTATIONS or (name.startswith(EXTENSION) and name != GUIDANCE)
 
 
 def has_keyword(draft: Draft | None, name: str) -> bool:
-    """Whether a keyword asserts something in a draft. A schema without a draft (None) may use all
-    keywords."""
+    """Whether a keyword restricts values in a draft. A schema without a draft (None) has the keywords of all
+    drafts."""
     if name not in KEYWORDS:
         return False
     first, last = KEYWORDS[name]
@@ -105,11 +104,11 @@ EXACT = 2**53
 """The largest integer up to which the compiler represents each integer exactly."""
 
 LARGEST = 2**63 - 1024
-"""The largest bound that the compiler supports. A larger one is replaced by this one."""
+"""The largest bound that the compiler supports. It replaces larger bounds."""
 
 MAX_COUNT = 100_000
-"""The largest length or number of items that the compiler counts. A larger maximum is replaced by this
-one."""
+"""The largest length or number of items that the compiler counts. It replaces larger
+maxima."""
 
 MAX_VALUES = 4096
 """The most items of one enum, and values in it."""
@@ -136,14 +135,14 @@ def is_exact(value: Json) -> bool:
 
 
 def parse_count(value: Json) -> int | None:
-    """Parses a length or number of items; 2.0 is 2. None for any other value."""
+    """Returns a length or number of items; 2.0 becomes 2. Returns None for any other value."""
     if not is_number(value) or not isinstance(value, int | float) or value < 0 or value != value // 1:
         return None
     return int(value)
 
 
 def round_inward(value: float, is_upper: bool) -> float:
-    """The nearest bound that the compiler represents and that allows no more values."""
+    """Returns the nearest bound that the compiler can represent and that is not less strict."""
     if is_exact(value):
         return value
     bounded = min(max(value, -LARGEST), LARGEST)
@@ -173,7 +172,8 @@ def walk_values(value: Json) -> Iterator[Json]:
 
 
 def freeze(value: Json) -> object:
-    """Converts a value to a dictionary key, equal if JSON Schema considers the values equal."""
+    """Converts a value to a hashable value. Two results are equal if JSON Schema considers the values
+    equal."""
     if isinstance(value, bool):
         return ("boolean", value)
     if isinstance(value, dict):
@@ -210,4 +210,4 @@ COMPILER_FORMATS = {
     "uuid": None,
     "uri": None,
 }
-"""Formats that the compiler implements correctly, with the most characters that they may have."""
+"""Formats that the compiler implements correctly, with their most characters."""

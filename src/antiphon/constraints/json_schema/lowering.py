@@ -1,7 +1,7 @@
-"""Writes a schema in the keywords that the compiler supports, and notes the keywords that cannot be written.
+"""Rewrites a schema in the keywords that the compiler supports. Lists the keywords that cannot be rewritten.
 
-Each unsupported keyword becomes additional schemas under `allOf`. Schemas with alternatives multiply when the
-compiler combines them, so their number is bounded.
+Each unsupported keyword becomes additional schemas under `allOf`. The compiler multiplies the alternatives of
+these schemas, so the number of alternatives is limited.
 """
 
 import json
@@ -44,25 +44,24 @@ TOGETHER = (
 only if they are adjacent."""
 
 COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
-"""Keywords that apply only beside another keyword, which is rewritten together with them."""
+"""Keywords that only change the meaning of another keyword. They are rewritten together with it."""
 
 NOT_KEPT = "it cannot be kept while generating"
 
 MAX_OPTIONAL = 240
-"""The most optional properties of one object. For each of them the compiler counts four, and allows 1,000,
-because any optional property may follow any other."""
+"""The most optional properties of one object. The compiler counts four for each of them, and allows 1,000."""
 
 MAX_BRANCHES = 256
 """The most alternatives of a oneOf that are examined."""
 
 MAX_EXCLUDED = 5
-"""The most alternatives of a oneOf that are each written as excluding the others."""
+"""The most alternatives of a oneOf that can be rewritten so that each one excludes the others."""
 
 MAX_POSITIONS = 8
-"""The most items of an array among which `contains` may look for one."""
+"""The most items of an array with `contains`."""
 
 MAX_PRODUCT = 64
-"""The most alternatives of all schemas that apply at once for one schema."""
+"""The most combined alternatives of the schemas that apply at once."""
 
 MAX_WRITTEN = 16_384
 """The most schemas that one schema may become."""
@@ -70,12 +69,12 @@ MAX_WRITTEN = 16_384
 
 @dataclass
 class _AlternativeBudget:
-    """Counts the alternatives of schemas that apply at once."""
+    """Counts the combined alternatives of schemas that apply at once."""
 
     product: int = 1
 
     def take(self, times: int) -> bool:
-        """Multiplies the count of alternatives by `times`. Returns whether the count stays within its
+        """Multiplies the number of alternatives by `times`. Returns whether the number stays within its
         limit."""
         if times > 1 and self.product * times > MAX_PRODUCT:
             return False
@@ -146,13 +145,13 @@ class _Lowering:
         }
         if additions:
             all_of = lowered.get("allOf")
-            more = [self._lower_schema(each, budget) for each in additions]
-            lowered["allOf"] = [*(all_of if isinstance(all_of, list) else []), *more]
+            lowered_additions = [self._lower_schema(each, budget) for each in additions]
+            lowered["allOf"] = [*(all_of if isinstance(all_of, list) else []), *lowered_additions]
         return lowered
 
     def _lower_value(self, name: str, value: Json, budget: _AlternativeBudget) -> Json:
-        """Writes the schemas in the value of one keyword for the compiler, and notes the definitions that it
-        refers to."""
+        """Writes the schemas in the value of one keyword for the compiler. Queues the definitions to which
+        they refer."""
         if name in ONE:
             return self._lower_schema(value, _AlternativeBudget())
         if name in MANY and isinstance(value, list):
@@ -172,7 +171,7 @@ class _Lowering:
     def _rewrite(
         self, schema: Mapping[str, Json], budget: _AlternativeBudget
     ) -> tuple[dict[str, Json], list[Schema]]:
-        """Splits a schema into the keywords that stay, and the schemas that apply additionally."""
+        """Rewrites one schema. Returns the keywords that stay, and the schemas that apply in addition."""
         replaced = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
         remaining = {name: value for name, value in schema.items() if name not in replaced}
         place = schema.get(PLACE)
@@ -185,14 +184,14 @@ class _Lowering:
                 additions += written
         if not write_patterns(remaining):
             self._relax("patternProperties", place, "a name may match two of its patterns")
-        more, lost = bound_properties(remaining)
-        for name in lost:
+        more_additions, unenforced = bound_properties(remaining)
+        for name in unenforced:
             self._relax(name, place)
         self._require_few_optional(remaining)
-        return remaining, additions + more
+        return remaining, additions + more_additions
 
     def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
-        """Notes that a keyword is not enforced at a place."""
+        """Adds a relaxation: a keyword that is not enforced."""
         self._read.relaxations.add(keyword, _as_place(place), reason)
 
     def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
@@ -210,8 +209,8 @@ class _Lowering:
     # --- keywords
 
     def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
-        """Writes `oneOf` as `anyOf` if no value satisfies two of its schemas. Otherwise writes each schema so
-        that it excludes the other ones."""
+        """Writes `oneOf` as `anyOf`, if it is proved that no value satisfies two of its schemas. Otherwise
+        writes each schema so that it excludes the others."""
         value = schema["oneOf"]
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
@@ -232,12 +231,11 @@ class _Lowering:
     def _exclude_others(self, branches: list[Schema]) -> list[Schema]:
         """Returns each branch together with the negations of all other branches. Raises CannotNegateError if
         there is no negation, or if there are too many alternatives."""
-        refused = [negate(each, self._definitions, self._budget) for each in branches]
-        if _count_alternatives(refused) > MAX_PRODUCT:
+        negations = [negate(each, self._definitions, self._budget) for each in branches]
+        if _count_alternatives(negations) > MAX_PRODUCT:
             raise CannotNegateError
         return [
-            {"allOf": [branch, *(no for other, no in enumerate(refused) if other != at)]}
-            for at, branch in enumerate(branches)
+            {"allOf": [branch, *negations[:at], *negations[at + 1 :]]} for at, branch in enumerate(branches)
         ]
 
     def _write_not(self, schema: Mapping[str, Json]) -> list[Schema] | None:
@@ -248,8 +246,8 @@ class _Lowering:
             return None
 
     def _write_if(self, schema: Mapping[str, Json]) -> list[Schema] | None:
-        """Writes `if` as two alternatives: the condition with `then`, and the negation of the condition with
-        `else`. None if there is no negation."""
+        """Writes `if` as two alternatives: the condition with `then`, and its negation with `else`. Returns
+        None if the condition has no negation."""
         condition = as_schema(schema["if"])
         then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
         if isinstance(condition, bool):
@@ -257,28 +255,28 @@ class _Lowering:
         if then is True and other is True:
             return []
         try:
-            refused = negate(condition, self._definitions, self._budget)
+            negation = negate(condition, self._definitions, self._budget)
         except CannotNegateError:
             return None
-        without: Schema = refused if other is True else {"allOf": [refused, other]}
-        return [build_any_of([without, {"allOf": [condition, then]}])]
+        else_branch: Schema = negation if other is True else {"allOf": [negation, other]}
+        return [build_any_of([else_branch, {"allOf": [condition, then]}])]
 
 
 def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
-    """Returns the object under a keyword, or an empty one if the value is not an object."""
+    """Returns the value of a keyword if it is an object, otherwise an empty object."""
     value = schema[name]
     return value if isinstance(value, dict) else {}
 
 
 def _as_place(value: Json) -> SchemaPlace:
-    """Returns the place that the reader noted in a schema."""
+    """Returns a schema's place, which the reader stored under PLACE."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
         return _as_place(value[0]), value[1]
     return None
 
 
 def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
-    """The names of keywords. The keywords of a group directly follow the first one of the group."""
+    """Yields the names of keywords, so that the keywords of each group of TOGETHER are adjacent."""
     written: set[str] = set()
     for name in schema:
         group = next((each for each in TOGETHER if name in each), (name,))
@@ -288,32 +286,27 @@ def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _count_alternatives(schemas: list[Schema]) -> int:
-    """The number of alternatives that the compiler makes of schemas that all apply."""
-    many = 1
+    """Returns the number of alternatives that the compiler makes of schemas that all apply."""
+    count = 1
     for each in schemas:
         if isinstance(each, dict):
-            both, any_one = each.get("allOf"), each.get("anyOf")
-            many *= _count_alternatives(both) if isinstance(both, list) else 1
-            if isinstance(any_one, list):
-                many *= sum(_count_alternatives([branch]) for branch in any_one)
-    return many
+            all_of, any_of = each.get("allOf"), each.get("anyOf")
+            count *= _count_alternatives(all_of) if isinstance(all_of, list) else 1
+            if isinstance(any_of, list):
+                count *= sum(_count_alternatives([branch]) for branch in any_of)
+    return count
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """Writes `contains` as one alternative for each position. None if there are too many positions."""
-    min_contains, max_contains, max_items = (
-        schema.get("minContains", 1),
-        schema.get("maxContains"),
-        schema.get("maxItems"),
-    )
+    """Writes `contains` as one alternative for each position. Returns None if there are too many
+    positions."""
+    min_contains, max_contains = schema.get("minContains", 1), schema.get("maxContains")
+    max_items = schema.get("maxItems")
     if min_contains == 0 and max_contains is None:
         return []
-    if (
-        min_contains != 1
-        or max_contains is not None
-        or not isinstance(max_items, int)
-        or max_items > MAX_POSITIONS
-    ):
+    if min_contains != 1 or max_contains is not None:
+        return None
+    if not isinstance(max_items, int) or max_items > MAX_POSITIONS:
         return None
     at_each: list[Schema] = [
         {"type": "array", "prefixItems": [*([True] * at), schema["contains"]], "minItems": at + 1}
@@ -323,15 +316,15 @@ def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
 
 
 def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """Restricts the items after those of prefixItems, if no keyword beside it examines items too."""
+    """Writes `unevaluatedItems` as `items`. Returns None if another keyword evaluates items too."""
     if schema["unevaluatedItems"] is True or "items" in schema:
         return []
     if schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if", "not", "contains", "dependentSchemas"}:
         return None
     prefix = schema.get("prefixItems")
-    ahead: list[Json] = [True] * len(prefix) if isinstance(prefix, list) else []
-    schema_items: dict[str, Json] = {"prefixItems": ahead} if ahead else {}
-    return [schema_items | {"items": schema["unevaluatedItems"]}]
+    evaluated: list[Json] = [True] * len(prefix) if isinstance(prefix, list) else []
+    prefix_items: dict[str, Json] = {"prefixItems": evaluated} if evaluated else {}
+    return [prefix_items | {"items": schema["unevaluatedItems"]}]
 
 
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
@@ -344,7 +337,7 @@ class NormalizedSchema:
 
     schema: Schema
     relaxations: tuple[Relaxation, ...]
-    """The keywords of the original schema that it does not fully enforce."""
+    """The keywords of the original schema that are not fully enforced."""
 
 
 def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> NormalizedSchema:
@@ -360,9 +353,12 @@ def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> No
 def relax_schema(
     schema: Json, field: str, without_references: bool = False
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns the schema that the compiler enforces, and the keywords that it does not fully enforce. Raises
-    InvalidValue. Raises UnsupportedParameter for a reference without a target in the document, unless
-    `without_references` is set."""
+    """Returns the schema that the compiler enforces, and the keywords that are not fully enforced. Raises
+    InvalidValue.
+
+    Raises UnsupportedParameter for a reference without a target in the document, unless `without_references`
+    is set.
+    """
     normalized = normalize_schema(schema, field)
     if not without_references:
         refuse_relaxed((each for each in normalized.relaxations if each.keyword in REFERENCES), field)
@@ -378,7 +374,7 @@ def make_compilable(source: str, field: str) -> Schema:
 
 
 def parse_json(source: str, field: str) -> Json:
-    """Parses JSON without NaN, duplicate keys and halves of surrogate pairs. Raises InvalidValue."""
+    """Parses JSON. Raises InvalidValue, also for NaN, duplicate keys and lone surrogates."""
     try:
         value: Json = json.loads(source, object_pairs_hook=_build_object, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()
@@ -395,7 +391,7 @@ def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """Builds an object from its pairs. Raises ValueError for a duplicate key."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key is twice in one object")
     return members
 
 

@@ -1,7 +1,7 @@
-"""The exact negation of a schema, as a schema, if there is one.
+"""Writes the exact negation of a schema as another schema, if this is possible.
 
-Each keyword is negated by itself; a schema refuses a value if any of its keywords does. Regular expressions,
-items and additional properties have no negation in the keywords that the compiler supports.
+Each keyword is negated separately, because a schema refuses a value if any keyword refuses it. Regular
+expressions, items and additional properties have no negation in the keywords that the compiler supports.
 """
 
 import re
@@ -17,10 +17,10 @@ MAX_PARTS = 200
 """The most schemas in one negation."""
 
 MAX_NUMBERS = 8
-"""The most numbers that may be excluded from all numbers."""
+"""The most numbers that one negation can exclude."""
 
 MAX_TEXT = 1024
-"""The most characters of all texts that may be excluded from all texts."""
+"""The most characters of all texts that one negation can exclude."""
 
 SINGLE_TYPES = ("null", "boolean", "object", "array", "number", "string")
 
@@ -30,12 +30,12 @@ class CannotNegateError(Exception):
 
 
 def negate(schema: Schema, definitions: Mapping[str, Schema], budget: Budget) -> Schema:
-    """A schema that accepts exactly what this one refuses. Raises CannotNegateError."""
+    """Returns a schema that accepts exactly the values that `schema` refuses. Raises CannotNegateError."""
     return _Negation(definitions, budget).negate(schema, 0)
 
 
 class _Negation:
-    """One negation and its cost so far."""
+    """Writes one negation, and counts its schemas."""
 
     def __init__(self, definitions: Mapping[str, Schema], budget: Budget) -> None:
         self._definitions = definitions
@@ -96,13 +96,12 @@ class _Negation:
         return [{"type": others}] if others else []
 
     def _negate_required(self, value: Json, depth: int) -> list[Schema]:
-        """Returns a schema for each required name, which accepts objects without that name."""
+        """Returns a schema for each required name. It accepts objects without that name."""
         names = value if isinstance(value, list) else []
         return [{"type": "object", "properties": {name: False}} for name in names]
 
     def _negate_properties(self, value: Json, depth: int) -> list[Schema]:
-        """Returns a schema for each property, which accepts objects whose value of that property is
-        refused."""
+        """Returns a schema for each property. It accepts objects whose value of that property is refused."""
         if not isinstance(value, dict):
             raise CannotNegateError
         negated = {name: self.negate(as_schema(each), depth) for name, each in value.items()}
@@ -119,7 +118,7 @@ class _Negation:
         raise CannotNegateError
 
     def _negate_any_of(self, value: Json, depth: int) -> list[Schema]:
-        """Returns a schema that accepts values which all branches refuse."""
+        """Returns a schema that accepts the values that all branches refuse."""
         return [{"allOf": [self.negate(as_schema(each), depth) for each in _as_list(value)]}]
 
     def _negate_all_of(self, value: Json, depth: int) -> list[Schema]:
@@ -145,19 +144,21 @@ def as_schema(value: Json) -> Schema:
 
 
 def build_any_of(parts: Sequence[Schema]) -> Schema:
-    """A schema that accepts a value if any part does."""
+    """Returns a schema that accepts a value if any part accepts it."""
     if not parts:
         return False
     return parts[0] if len(parts) == 1 else {"anyOf": list(parts)}
 
 
 def build_below(kind: str, name: str, value: Json) -> list[Schema]:
-    """Returns schemas that accept values of a type whose count is smaller than the given value."""
+    """Returns schemas that accept values of a type whose count is below `value`. `name`: the keyword of the
+    maximum."""
     return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
 
 
 def build_above(kind: str, name: str, value: Json) -> list[Schema]:
-    """Returns schemas that accept values of a type whose count is larger than the given value."""
+    """Returns schemas that accept values of a type whose count is above `value`. `name`: the keyword of the
+    minimum."""
     return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
 
 
@@ -165,7 +166,7 @@ def build_above(kind: str, name: str, value: Json) -> list[Schema]:
 
 
 def refuse_values(values: list[Json]) -> Schema:
-    """A schema that accepts all values except these. Raises CannotNegateError for lists and objects."""
+    """Returns a schema that accepts all other values. Raises CannotNegateError for lists and objects."""
     texts = [each for each in values if isinstance(each, str)]
     numbers = sorted({float(each) for each in values if is_number(each) and isinstance(each, int | float)})
     flags = [each for each in values if isinstance(each, bool)]
@@ -202,27 +203,29 @@ def _build_between(numbers: list[float]) -> list[Schema]:
 
 
 def build_pattern_of_others(texts: list[str]) -> str:
-    """A regular expression that matches every text but these."""
+    """Returns a regular expression that matches every other text."""
     if sum(map(len, texts)) > MAX_TEXT:
         raise CannotNegateError
     return f"^(?:{_build_others(sorted(set(texts)), 0)})$"
 
 
 def _build_others(texts: list[str], at: int) -> str:
-    """Writes a pattern for the rest of a text from index `at` on, which matches the rest of none of these
-    texts. The texts share all characters before `at`. They are few and short, and each recursion handles one
-    character."""
+    """Returns a pattern for the rest of a text from index `at` on. It matches the rest of none of these
+    texts.
+
+    The texts are equal before `at`. Each recursion handles one character; the texts are few and short.
+    """
     if at > MAX_TEXT // 8:
         raise CannotNegateError
-    ends = texts[0][at:] == ""
+    has_end = texts[0][at:] == ""
     following: dict[str, list[str]] = {}
-    for text in texts[1:] if ends else texts:
+    for text in texts[1:] if has_end else texts:
         following.setdefault(text[at], []).append(text)
     branches = [
         f"{_escape_character(char)}(?:{_build_others(group, at + 1)})" for char, group in following.items()
     ]
     branches.append(f"[^{''.join(map(_escape_character, following))}][\\s\\S]*" if following else "[\\s\\S]+")
-    return "|".join(branches) + ("" if ends else "|")
+    return "|".join(branches) + ("" if has_end else "|")
 
 
 def _escape_character(char: str) -> str:

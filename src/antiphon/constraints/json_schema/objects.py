@@ -1,4 +1,4 @@
-"""Rewrites keywords about objects that the compiler lacks, or supports in some schemas only."""
+"""Rewrites keywords about objects that the compiler does not support, or supports only in some schemas."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,23 +8,23 @@ from antiphon.constraints.json_schema.negation import as_schema
 from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Schema
 
 MAX_COUNTED = 16
-"""The most properties that may be left out of an object that must have at least one."""
+"""The most optional properties of an object that must have at least one property."""
 
 MAX_NAMES = 64
-"""The most names to which properties may be restricted."""
+"""The most names in a `propertyNames`."""
 
 MAX_DEPTH = 12
 """The most references that are followed to find the evaluated properties."""
 
 IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
-"""Keywords that may evaluate properties in some objects and not in others."""
+"""Keywords that evaluate properties only in some objects."""
 
 # --- counts
 
 
 def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
     """Replaces counts of properties that the compiler does not support. Changes the schema. Returns schemas
-    that apply additionally, and the keywords that cannot be enforced."""
+    that apply in addition, and the keywords that cannot be enforced."""
     required, properties = schema.get("required"), schema.get("properties")
     names = {*(required if isinstance(required, list) else [])}
     optional = [
@@ -32,29 +32,29 @@ def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
         for name, each in (properties.items() if isinstance(properties, dict) else ())
         if name not in names and each is not False
     ]
-    besides: list[Schema] = []
-    lost: list[str] = []
-    if not _keep_most(schema, len(names), len(optional)):
-        lost.append("maxProperties")
+    additions: list[Schema] = []
+    unenforced: list[str] = []
+    if not _can_enforce_most(schema, len(names), len(optional)):
+        unenforced.append("maxProperties")
         del schema["maxProperties"]
     least = schema.get("minProperties", 0)
     if isinstance(least, int) and least <= len(names):
         schema.pop("minProperties", None)
     elif least != 1:
-        lost.append("minProperties")
+        unenforced.append("minProperties")
         del schema["minProperties"]
     elif optional and "maxProperties" not in schema and len(optional) <= MAX_COUNTED:
         del schema["minProperties"]
-        besides.append(_require_one_of(optional, schema))
+        additions.append(_require_one_of(optional, schema))
     elif optional and not _is_closed(schema):
-        lost.append("minProperties")
+        unenforced.append("minProperties")
         del schema["minProperties"]
-    return besides, lost
+    return additions, unenforced
 
 
-def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
-    """Returns whether the compiler can enforce the maximum of properties, or the maximum has no effect.
-    Changes the schema."""
+def _can_enforce_most(schema: dict[str, Json], required: int, optional: int) -> bool:
+    """Whether the compiler can enforce the maximum of properties. Removes a maximum without effect from the
+    schema."""
     max_properties = schema.get("maxProperties")
     if not isinstance(max_properties, int) or (not optional and required <= max_properties):
         return True
@@ -65,7 +65,7 @@ def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
 
 
 def _is_closed(schema: Mapping[str, Json]) -> bool:
-    """Whether a schema accepts no properties except the declared ones."""
+    """Whether a schema accepts only declared properties."""
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 
@@ -96,10 +96,10 @@ def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Sche
     if not keywords:
         return []
     ((name, value),) = keywords.items()
-    listed = [value] if name == "const" else value
-    if name in ("const", "enum") and isinstance(listed, list) and len(listed) <= MAX_NAMES:
-        listed_names = {each: True for each in listed if isinstance(each, str)}
-        return [{"properties": listed_names, "additionalProperties": False}]
+    allowed = [value] if name == "const" else value
+    if name in ("const", "enum") and isinstance(allowed, list) and len(allowed) <= MAX_NAMES:
+        properties = {each: True for each in allowed if isinstance(each, str)}
+        return [{"properties": properties, "additionalProperties": False}]
     pattern = value if name == "pattern" else _build_length_pattern(name, value)
     return [{"patternProperties": {pattern: True}, "additionalProperties": False}] if pattern else None
 
@@ -111,15 +111,15 @@ def _build_length_pattern(name: str, value: Json) -> str | None:
 
 
 def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
-    """Returns schemas that replace `dependentRequired` and `dependentSchemas`. Each allows that the property
-    is absent, or applies what the property requires."""
+    """Returns schemas that replace `dependentRequired` and `dependentSchemas`. Each schema has two
+    alternatives: the property is absent, or its requirements apply."""
     branches: list[Schema] = []
     for name, names in required.items():
         if names and isinstance(names, list):
             branches.append({"anyOf": [{"properties": {name: False}}, {"required": [name, *names]}]})
     for name, each in schemas.items():
-        holds = {"allOf": [{"required": [name]}, each]}
-        branches.append({"anyOf": [{"properties": {name: False}}, holds]})
+        present = {"allOf": [{"required": [name]}, each]}
+        branches.append({"anyOf": [{"properties": {name: False}}, present]})
     return branches
 
 
@@ -129,8 +129,8 @@ def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]
 def find_evaluated(
     schema: Schema, definitions: Mapping[str, Schema], budget: Budget, depth: int = 0
 ) -> tuple[dict[str, Json], dict[str, Json]] | None:
-    """The names and patterns of properties that a schema evaluates in every object. None if they differ from
-    object to object, or are all properties."""
+    """Returns the names and patterns of the properties that a schema evaluates in every object. Returns None
+    if they depend on the object, or if they are all properties."""
     if isinstance(schema, bool):
         return {}, {}
     if depth > MAX_DEPTH or schema.keys() & (IN_PLACE | {"additionalProperties", "unevaluatedProperties"}):
@@ -142,8 +142,8 @@ def find_evaluated(
         names_found.update(dict.fromkeys(value if isinstance(value, dict) else (), True))
     if not budget.spend(len(names) + len(patterns) + 1):
         return None
-    both = schema.get("allOf")
-    inner = [as_schema(each) for each in both] if isinstance(both, list) else []
+    all_of = schema.get("allOf")
+    inner = [as_schema(each) for each in all_of] if isinstance(all_of, list) else []
     if isinstance(reference := schema.get("$ref"), str):
         inner.append(definitions.get(reference.removeprefix("#/$defs/"), {"additionalProperties": True}))
     for each in inner:
@@ -158,13 +158,13 @@ def find_evaluated(
 def close_unevaluated(
     schema: Mapping[str, Json], definitions: Mapping[str, Schema], budget: Budget
 ) -> list[Schema] | None:
-    """Schemas that replace `unevaluatedProperties`; None if the evaluated properties differ from object to
-    object."""
+    """Returns schemas that replace `unevaluatedProperties`. Returns None if the evaluated properties depend
+    on the object."""
     value = schema["unevaluatedProperties"]
     if value is True or "additionalProperties" in schema:
         return []
-    own = {name: each for name, each in schema.items() if name != "unevaluatedProperties"}
-    evaluated = find_evaluated(own, definitions, budget)
+    other_keywords = {name: each for name, each in schema.items() if name != "unevaluatedProperties"}
+    evaluated = find_evaluated(other_keywords, definitions, budget)
     if evaluated is None:
         return None
     names, patterns = evaluated
@@ -190,9 +190,11 @@ RANGE = re.compile(r"(.)-(.)|(.)")
 
 
 def write_patterns(schema: dict[str, Json]) -> bool:
-    """Writes patterns of names as properties where they match fixed names. Returns whether the remaining
-    patterns can be enforced. They can if no name matches two of them; otherwise all undeclared names become
-    allowed. Changes the schema."""
+    """Writes patterns that match fixed names as properties. Changes the schema.
+
+    Returns whether the remaining patterns can be enforced: this is so if no name matches two of them.
+    Otherwise all undeclared names become allowed.
+    """
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict):
         return True
@@ -208,7 +210,7 @@ def write_patterns(schema: dict[str, Json]) -> bool:
 
 
 def are_patterns_apart(patterns: list[str]) -> bool:
-    """Whether it is proved that no name matches two patterns: their first characters differ."""
+    """Whether no name can match two patterns, because their first characters differ."""
     if len(patterns) < 2:
         return True
     seen: set[str] = set()
@@ -221,7 +223,7 @@ def are_patterns_apart(patterns: list[str]) -> bool:
 
 
 def find_first_characters(pattern: str) -> frozenset[str] | None:
-    """The possible first characters of a matching name; None if they are unknown."""
+    """Returns the possible first characters of a matching name; None if they are unknown."""
     match = FIRST.match(pattern)
     if match is None or _has_alternatives(pattern):
         return None
@@ -232,7 +234,7 @@ def find_first_characters(pattern: str) -> frozenset[str] | None:
 
 
 def _list_class_members(inner: str) -> Iterator[str]:
-    """The characters of a class."""
+    """Yields the characters of a class."""
     for low, high, single in RANGE.findall(inner):
         yield from (single,) if single else map(chr, range(ord(low), ord(high) + 1))
 
@@ -253,33 +255,26 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def find_names(pattern: str) -> list[str] | None:
-    """The names that a pattern of a few texts matches, such as `^(a|b)$`. None for other patterns."""
+    """Returns the names that a pattern of a few texts matches, such as `^(a|b)$`. None for other patterns."""
     match = NAMES.fullmatch(pattern)
     if match is None:
         return None
     branches = match[1].split("|") if match[1] is not None else [match[2]]
-    return (
-        [re.sub(r"\\(.)", r"\1", each) for each in branches]
-        if all(map(LITERAL.fullmatch, branches))
-        else None
-    )
+    if not all(map(LITERAL.fullmatch, branches)):
+        return None
+    return [re.sub(r"\\(.)", r"\1", branch) for branch in branches]
 
 
 def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[str, Json]:
-    """Removes patterns that match fixed names from `patterns`. Declares these names as properties if no other
-    pattern may match them. Returns the other patterns."""
+    """Removes patterns that match fixed names from `patterns`, and declares the names as properties. A
+    pattern stays if another pattern can match its names. Returns the remaining patterns."""
     properties = schema.get("properties")
     known_properties = dict(properties) if isinstance(properties, dict) else {}
     names_by_pattern = {pattern: names for pattern in patterns if (names := find_names(pattern))}
-    others = [
-        first
-        for pattern in patterns
-        if pattern not in names_by_pattern
-        for first in [find_first_characters(pattern)]
-    ]
+    others = [find_first_characters(pattern) for pattern in patterns if pattern not in names_by_pattern]
     for pattern, names in names_by_pattern.items():
         if any(first is None or name[0] in first for name in names for first in others):
-            continue
+            continue  # a name can match another pattern too
         for name in names:
             each = patterns[pattern]
             known_properties[name] = (

@@ -1,8 +1,8 @@
-"""Reads a schema of any draft into the keywords of the newest draft. It has no side effects and takes time
+"""Reads a schema of any draft into the keywords of the newest draft. Its time is
 linear in the schema's length.
 
 A schema that names no draft is read as draft 2020-12. A form that only an older draft defines is read as in
-that draft. Keywords that no draft defines have no effect, and are noted.
+that draft. A keyword that no draft defines has no effect, and becomes a relaxation.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ MAX_DEPTH = 48
 """The most levels of nested schemas in a caller's schema."""
 
 MAX_WRITTEN_DEPTH = 192
-"""The most levels of nested schemas after rewriting: each of the caller's levels may become several."""
+"""The most levels of nested schemas in a rewritten schema. One level of the caller can become several."""
 
 MAX_SCHEMAS = 16_384
 """The most schemas in one schema."""
@@ -65,7 +65,7 @@ class _SchemaReader:
         self._document = SchemaDocument(schema, self._draft)
         self._count = 0
         self._names: dict[int, str] = {}
-        """Names of definitions, by the identity of their schemas."""
+        """The names of definitions, by the identity of their schemas."""
         self._waiting: list[tuple[str, ReferenceTarget, SchemaPlace]] = []
         self._assertions = AssertionReader(field_name, self._relaxations)
         self._handlers: dict[str, Handler] = {
@@ -99,7 +99,7 @@ class _SchemaReader:
         return ReadSchema(root, definitions, self._relaxations)
 
     def _find_draft(self, schema: Json) -> Draft | None:
-        """The draft that a schema names; None if it is unknown."""
+        """Returns the draft that a schema names; None if it is unknown."""
         if not isinstance(schema, dict) or "$schema" not in schema:
             return None
         name = schema["$schema"]
@@ -122,8 +122,8 @@ class _SchemaReader:
             self._assertions.reject("a schema", at, "must be an object, true or false")
         at = Position(at.place, at.depth, self._document.find_resource(schema, at.resource))
         builder = SchemaBuilder({PLACE: at.place})
-        alone = "$ref" in schema and ignores_siblings(self._draft)
-        for name in ("$ref",) if alone else schema:
+        has_only_reference = "$ref" in schema and ignores_siblings(self._draft)
+        for name in ("$ref",) if has_only_reference else schema:
             if has_keyword(self._draft, name):
                 self._handlers[name](name, schema, at, builder)
             elif not is_annotation(name, self._draft):
@@ -147,8 +147,8 @@ class _SchemaReader:
     def _read_reference(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads a reference and adds its target to the definitions. A reference without a target is noted as
-        a relaxation."""
+        """Reads a reference and adds its target to the definitions. Adds a relaxation for a reference without
+        a target."""
         reference = self._assertions.require_text(name, schema[name], at)
         document = self._document
         match name:
@@ -164,7 +164,7 @@ class _SchemaReader:
         elif isinstance(target.schema, bool):
             builder.add("allOf", [target.schema])
         elif not isinstance(target.schema, dict):
-            self._assertions.reject(name, at, "points to what is no schema")
+            self._assertions.reject(name, at, "points to a value that is no schema")
         elif target.schema is document.root.schema:
             builder.add("$ref", "#")
         else:
@@ -211,7 +211,7 @@ class _SchemaReader:
     def _read_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads properties; in draft 3 the property itself says whether it is required."""
+        """Reads properties. In draft 3, a property itself says whether it is required."""
         value = schema["properties"]
         builder.add("properties", self._read_map("properties", value, at))
         if isinstance(value, dict):
@@ -224,8 +224,8 @@ class _SchemaReader:
     def _read_pattern_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads patterns of property names. If a pattern cannot be enforced, all names become allowed that no
-        other keyword declares."""
+        """Reads patterns of property names. If a pattern cannot be enforced, all undeclared names become
+        allowed."""
         patterns: dict[str, Json] = {}
         for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
             compilable = self._assertions.make_compilable_pattern("patternProperties", pattern, at)
@@ -259,7 +259,7 @@ class _SchemaReader:
     def _read_dependencies(
         self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads the schemas in a dependency keyword; the assertion reader reads its lists of names."""
+        """Reads `dependencies`: the schemas here, and the lists of names by the assertion reader."""
         self._assertions.handlers[name](name, schema, at, builder)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()

@@ -1,7 +1,6 @@
-"""The targets of references in a schema: identifiers, anchors and pointers inside one document. It also finds
-cycles of references.
+"""Finds the targets of references in a schema, by identifiers, anchors and pointers. Also finds cycles.
 
-References to another document are not followed.
+It does not follow references to other documents.
 """
 
 import re
@@ -21,17 +20,17 @@ NAMED = frozenset("properties patternProperties $defs definitions dependentSchem
 """Keywords that contain a schema, a list of them, or schemas by name, in any draft."""
 
 MAX_NESTING = 256
-"""Nesting levels below which no identifier is searched."""
+"""How many levels of nested schemas are searched for identifiers."""
 
 MAX_IDENTIFIER = 2048
-"""The most characters of an identifier. A longer one is never a target."""
+"""The most characters of an identifier. A longer identifier cannot be a target."""
 
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaResource:
-    """A schema with its own identifier, or the document."""
+    """A schema with its own identifier, or the whole document."""
 
     base: str
     """The resource's identifier, without a fragment."""
@@ -47,7 +46,7 @@ class ReferenceTarget:
 
 
 class SchemaDocument:
-    """A schema with its identifiers and anchors. Schemas are distinguished by identity, so the cost does not
+    """A schema document with its identifiers and anchors. It finds schemas by identity, so the cost does not
     grow with the length of pointers."""
 
     def __init__(self, root: Json, draft: Draft | None) -> None:
@@ -68,12 +67,12 @@ class SchemaDocument:
         """Whether the document is one resource."""
         return not self._inner
 
-    def find_resource(self, schema: Json, around: SchemaResource) -> SchemaResource:
-        """The resource that a schema belongs to; `around` is the resource of the schema around it."""
-        return self._inner.get(id(schema), around)
+    def find_resource(self, schema: Json, outer: SchemaResource) -> SchemaResource:
+        """Returns the resource of a schema. `outer`: the resource of the schema that contains it."""
+        return self._inner.get(id(schema), outer)
 
     def find(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """The target of a reference in a resource; None if the document does not contain it."""
+        """Returns the target of a reference in a resource; None if the document does not contain it."""
         if reference.startswith("#"):
             uri, fragment = resource.base, reference[1:]
         else:
@@ -90,13 +89,14 @@ class SchemaDocument:
         return self._follow(resource_found, fragment)
 
     def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """The target of a dynamic reference. None if another anchor of the same name could replace it."""
+        """Returns the target of a dynamic reference. None if another anchor of the same name could replace
+        it."""
         if self._dynamic[reference.partition("#")[2]] > 1:
             return None
         return self.find(reference, resource)
 
     def _follow(self, resource: SchemaResource, pointer: str) -> ReferenceTarget | None:
-        """The value at a pointer in a resource."""
+        """Returns the value at a pointer in a resource."""
         value = resource.schema
         for step in pointer.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
@@ -127,7 +127,7 @@ class SchemaDocument:
                 waiting += [(inner, resource, depth + 1) for inner in _list_inner_schemas(schema)]
 
     def _find_own_identifier(self, schema: Json, base: str, at_root: bool = False) -> str | None:
-        """The identifier that a schema declares, without a fragment."""
+        """Returns the identifier that a schema declares, without a fragment."""
         if not isinstance(schema, dict):
             return None
         value = schema.get(self._identifier)
@@ -157,7 +157,7 @@ class SchemaDocument:
 
 
 def _list_inner_schemas(schema: Mapping[str, Json]) -> Iterator[Json]:
-    """The direct values of a schema that may be schemas."""
+    """Yields the direct values of a schema that may be schemas."""
     for name, value in schema.items():
         if name in ONE and isinstance(value, dict):
             yield value
@@ -171,14 +171,13 @@ PREFIX = "#/$defs/"
 
 
 def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
-    """Returns the name of a definition that requires itself for the same value, or `#` for the root. No value
-    satisfies such a definition. None if there is no such cycle."""
-    graph = {name: set(_list_targets(each)) for name, each in definitions.items()} | {
-        "#": set(_list_targets(root))
-    }
+    """Returns the name of a definition that applies itself to the same value, or `#` for the root. No value
+    satisfies such a definition. Returns None if there is no cycle."""
+    graph = {name: set(_list_targets(each)) for name, each in definitions.items()}
+    graph["#"] = set(_list_targets(root))
     done: set[str] = set()
-    for start in graph:
-        path = [(start, iter(graph[start]))]
+    for start, start_targets in graph.items():
+        path = [(start, iter(start_targets))]
         walked = {start}
         while path:
             name, targets = path[-1]
@@ -196,12 +195,12 @@ def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
 
 
 def _list_targets(schema: Json) -> Iterator[str]:
-    """The names of the definitions that apply to the same value as the schema."""
+    """Yields the names of the definitions that apply to the same value as the schema."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
             if isinstance(reference := each.get("$ref"), str):
                 yield reference.removeprefix(PREFIX)
-            both = each.get("allOf")
-            waiting += both if isinstance(both, list) else []
+            all_of = each.get("allOf")
+            waiting += all_of if isinstance(all_of, list) else []

@@ -1,5 +1,4 @@
-"""A schema during reading: its keywords, its position, the keywords that are lost, and the limit of
-proofs."""
+"""Types for reading and rewriting a schema: positions, builders, relaxations and the budget of steps."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +9,8 @@ from antiphon.constraints.json_schema.references import SchemaResource
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 SchemaPlace = tuple["SchemaPlace", str] | None
-"""A schema's place in its document: the place of the schema around it, and the step from there. The steps are
-linked, because a text for each schema would grow with the length of names."""
+"""A schema's place in its document: the place of the outer schema, and the step from there. The steps are
+linked, because a text for each schema would take memory quadratic in the length of names."""
 
 MAX_STEP, MAX_PLACE = 64, 200
 """The most characters of one step, and of a place, in a message."""
@@ -36,17 +35,17 @@ class Relaxation:
 
 
 class Relaxations:
-    """The keywords of one schema that are not enforced, each once."""
+    """The keywords of one schema that are not enforced. Each keyword is listed once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Relaxation] = {}
 
     def add(self, keyword: str, place: SchemaPlace, reason: str) -> None:
-        """Notes a keyword, at the first place where it is not enforced."""
+        """Adds a keyword that is not enforced. Only the first place of a keyword is kept."""
         self._found.setdefault(keyword, Relaxation(keyword, place, reason))
 
     def list(self) -> tuple[Relaxation, ...]:
-        """All relaxations."""
+        """Returns all relaxations."""
         return tuple(self._found.values())
 
 
@@ -66,14 +65,14 @@ def reject_value(keyword: str, place: SchemaPlace, field: str, problem: str) -> 
 
 
 INEXACT = "$inexact"
-"""Marks a schema that was read as accepting more or fewer values than its source. No proof relies on such a
+"""The key that marks a schema that accepts more or fewer values than its source. No proof uses such a
 schema."""
 
 PLACE = "$place"
 """The key of a schema's place in its document."""
 
 HIDDEN = frozenset({INEXACT, PLACE})
-"""Notes about a schema that are not keywords."""
+"""Keys that are not keywords of JSON Schema."""
 
 Schema = bool | dict[str, Json]
 
@@ -96,7 +95,7 @@ class Position:
     resource: SchemaResource
 
     def step(self, *names: str) -> "Position":
-        """The position of an inner schema."""
+        """Returns the position of an inner schema. `names`: the steps to it."""
         place = self.place
         for name in names:
             place = (place, name)
@@ -114,29 +113,29 @@ class SchemaBuilder:
         if name not in self.keywords:
             self.keywords[name] = value
             return
-        held = self.keywords[name]
-        if name in ("allOf", "required") and isinstance(held, list) and isinstance(value, list):
-            self.keywords[name] = [*held, *value]
+        existing = self.keywords[name]
+        if name in ("allOf", "required") and isinstance(existing, list) and isinstance(value, list):
+            self.keywords[name] = [*existing, *value]
         else:
             self.add("allOf", [{name: value}])
 
     def mark_inexact(self) -> None:
-        """Notes that the schema accepts more or fewer values than its source."""
+        """Marks the schema: it accepts more or fewer values than its source."""
         self.keywords[INEXACT] = True
 
 
 MAX_STEPS = 60_000
-"""The most keywords, names and alternatives that proofs, negations and collections may examine. If more are
-needed for a proof, its statement counts as unproved."""
+"""The most keywords, names and alternatives that proofs and negations can examine. A statement that needs
+more counts as unproved."""
 
 
 @dataclass
 class Budget:
-    """The remaining steps for one document, so that no schema takes more than part of a second to read."""
+    """The remaining steps for one document. The limit keeps the time for each schema below a second."""
 
     steps: int = MAX_STEPS
 
     def spend(self, steps: int) -> bool:
-        """Takes `steps` steps. Returns whether there were enough."""
+        """Uses some steps. Returns whether enough steps were left."""
         self.steps -= steps
         return self.steps >= 0

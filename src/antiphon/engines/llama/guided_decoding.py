@@ -49,7 +49,7 @@ class GuidedSequences:
                 guide.workers.answer_ready.wait(seconds_left)
         for sequence in running:
             if sequence.guide is not None:
-                sequence.guide.note_settled()
+                sequence.guide.record_settled()
 
     def _is_waiting(self, sequence: TokenSequence) -> bool:
         """Whether the sequence can compute nothing until its constraint has an answer."""
