@@ -17,7 +17,7 @@ def renderer(script=None, *, projects_share=False, **changes):
     """One that takes templates from callers."""
     engine = ScriptedTokenEngine(script or Script(), **changes)
     return Renderer(
-        engine, prove=prove_here, rules=RendererOptions(projects_share, helper=TemplateHelper())
+        engine, prove=prove_here, options=RendererOptions(projects_share, helper=TemplateHelper())
     ), engine
 
 

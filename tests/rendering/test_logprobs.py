@@ -94,7 +94,7 @@ async def test_wanted_tokens_stand_in_the_place_of_the_likeliest():
 )
 async def test_the_operator_bounds_how_many_of_the_likeliest_are_given(most, asked, taken):
     tokens = ScriptedTokenEngine(Script(text="Hello world"))
-    engine = Renderer(tokens, prove=prove_here, rules=RendererOptions(most_logprobs=most))
+    engine = Renderer(tokens, prove=prove_here, options=RendererOptions(most_logprobs=most))
     size = len(tokens.table.pieces)
     for fields in ({"logprobs": asked}, {"prompt_logprobs": asked}, {"logprobs": asked, "echo": True}):
         request = asking(max_tokens=2, **fields)
@@ -114,7 +114,7 @@ async def test_the_operator_bounds_how_many_of_the_likeliest_are_given(most, ask
 
 async def test_wide_answers_are_bounded_though_no_max_tokens_is_said():
     tokens = ScriptedTokenEngine(info=scripted_info(context_length=8192))
-    engine = Renderer(tokens, prove=prove_here, rules=RendererOptions(most_logprobs=-1))
+    engine = Renderer(tokens, prove=prove_here, options=RendererOptions(most_logprobs=-1))
     wide = {"logprobs": 0, "logprob_token_ids": tuple(range(128))}
     for fields in (wide, {"logprobs": -1}):
         with pytest.raises(

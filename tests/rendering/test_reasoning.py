@@ -59,7 +59,7 @@ def made(script, template=QWEN, families=None, **changes):
         vocabulary=build_vocabulary(words),
     )
     return Renderer(
-        engine, prove=prove_here, rules=RendererOptions(families=families or NotationFamilies())
+        engine, prove=prove_here, options=RendererOptions(families=families or NotationFamilies())
     ), engine
 
 

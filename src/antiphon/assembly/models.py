@@ -200,7 +200,7 @@ def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
         state=host.state,
         generation=lambda: host.generation,
         request_load=host.request_load,
-        rules=rules,
+        options=rules,
     )
 
 

@@ -1,4 +1,4 @@
-"""Rendering: from messages to token ids and from tokens to events, once for every token engine.
+"""Rendering: converts messages to token ids, and tokens to events, for every token engine.
 
-Imports nothing by itself, since the sandbox helper imports single modules of it under a memory limit.
+This package imports nothing here: the sandbox imports single modules of it under a memory limit.
 """

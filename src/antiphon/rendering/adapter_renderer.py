@@ -19,29 +19,29 @@ from antiphon.rendering.rendered_request import RenderedRequest
 from antiphon.rendering.renderer import Renderer
 
 ADAPTER = "adapter"
-"""The `param` of the error with which an engine refuses an unknown adapter."""
+"""The `param` of an engine's error about an unknown adapter."""
 
 RETRY_AFTER = 1.0
 """Seconds that a restarted engine needs to load small adapters again."""
 
-LACKING_RETRY_AFTER = 15.0
+FAILED_RETRY_AFTER = 15.0
 """Seconds until an engine that could not load an adapter tries again."""
 
 
 class AdapterRenderer:
-    """A renderer for the adapter of one digest. Close it when the adapter's name is removed."""
+    """A renderer for one adapter. Close it when the adapter's name is removed."""
 
     def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
-        """`lacks`: tells for a digest whether the restarted engine could not load that adapter again."""
+        """`lacks`: returns whether the restarted engine could not load the adapter with a digest again."""
         self._base = base
         self._digest = digest
         self._lacks = lacks
         self._closed = False
 
     async def prepare(self, request: GenerationRequest, context: Context) -> "RenderedAdapterRequest":
-        """Prepares the request as the base model does, and has it use the adapter."""
+        """Prepares the request as the base model does, but for the adapter."""
         prepared = await self._base.prepare_with(request, context, self._digest)
-        return RenderedAdapterRequest(prepared, partial(self._missing, request.model))
+        return RenderedAdapterRequest(prepared, partial(self._build_missing_error, request.model))
 
     async def profile(self) -> Profile:
         return await self._base.profile()
@@ -77,8 +77,8 @@ class AdapterRenderer:
     async def describe_tokenizer(self) -> TokenizerInfo:
         return await self._base.describe_tokenizer()
 
-    def _missing(self, name: str) -> AntiphonError:
-        """Makes the error for a request whose adapter the engine does not know. `name`: the model's name in
+    def _build_missing_error(self, name: str) -> AntiphonError:
+        """Returns the error for a request whose adapter the engine does not know. `name`: the model's name in
         the request."""
         if self._closed:
             return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
@@ -86,7 +86,7 @@ class AdapterRenderer:
             return EngineUnavailable(
                 f"the engine of {name} started again and could not load its adapter; the log says why. It is "
                 "tried again; POST /v1/load_lora_adapter tries at once",
-                retry_after=LACKING_RETRY_AFTER,
+                retry_after=FAILED_RETRY_AFTER,
             )
         return EngineUnavailable(
             f"the engine of {name} has not loaded its adapter yet; try again shortly", retry_after=RETRY_AFTER
@@ -96,10 +96,10 @@ class AdapterRenderer:
 class RenderedAdapterRequest:
     """A `PreparedRequest` that reports a refused adapter as an error of the model."""
 
-    def __init__(self, prepared: RenderedRequest, missing: Callable[[], AntiphonError]) -> None:
-        """`missing`: makes the error for an adapter that the engine does not know."""
+    def __init__(self, prepared: RenderedRequest, build_missing_error: Callable[[], AntiphonError]) -> None:
+        """`build_missing_error`: returns the error for an adapter that the engine does not know."""
         self._prepared = prepared
-        self._missing = missing
+        self._build_missing_error = build_missing_error
         self.size = prepared.size
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
@@ -114,4 +114,4 @@ class RenderedAdapterRequest:
         except InvalidValue as refused:
             if refused.param != ADAPTER:
                 raise
-            raise self._missing() from None
+            raise self._build_missing_error() from None

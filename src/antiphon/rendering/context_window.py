@@ -18,21 +18,27 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
-from antiphon.rendering.echo import PromptEcho, lay_out
+from antiphon.rendering.echo import PromptEcho, compute_layout
 from antiphon.rendering.infill import encode_infill
 from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompt import blame_field, context_sentence, describe_prompt, encode, require_known
+from antiphon.rendering.prompt import (
+    blame_field,
+    context_sentence,
+    describe_prompt,
+    encode,
+    require_token_ids,
+)
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_SCORES = 1 << 20
-"""The most log-probabilities of one answer, alternatives included. They make about 30 megabytes of JSON.
+"""The most log-probabilities of one answer, including alternatives. They are about 30 megabytes of JSON.
 50,000 tokens with 20 alternatives each are below this limit."""
 
 USUAL_WIDTH = 20
-"""The most alternatives for which a request without `max_tokens` counts only its prompt: few answers fill the
-context."""
+"""If a request has no `max_tokens` and at most this many alternatives, only its prompt counts for
+MOST_SCORES. The reason is that few answers fill the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class FittedPrompt:
     repeated: str = ""
     """The last message of a conversation, if the request sets `echo`."""
     begin: Begin | None = None
-    """Where the prompt's choices begin, if the model reasons."""
+    """Whether the prompt's choices begin before, in or after the reasoning, if the model reasons."""
     constraint: Constraint | None = None
     """The constraint of the prompt's choices."""
     logprobs: PromptLogprobs | None = None
@@ -57,7 +63,7 @@ class FittedPrompt:
 async def fit_prompts(
     tokens: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, clock: Clock
 ) -> list[FittedPrompt]:
-    """Fits every prompt of a request before any prompt makes a token. Raises a RequestError."""
+    """Fits all prompts of a request into the context window. Raises a RequestError."""
     require_generating(model_info, request.model)
     _require_tokens(request, model_info)
     fitted: list[FittedPrompt] = []
@@ -69,11 +75,11 @@ async def fit_prompts(
             is_cut = request.output.truncate_prompt is not None
             ids = await encode(tokens, model_info, prompt, clock, is_cut)
             ids = truncate_tokens(ids, request.output, model_info)
-        fits = fit(prompt, ids, request.output, model_info)
-        fits = _add_logprobs(len(fitted), prompt, fits, request.output, model_info)
-        fitted.append(await _add_echo(prompt, fits, request, model_info))
-    _require_writable(request, fitted)
-    min_tokens, free_tokens = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in fitted)
+        fitted_prompt = fit(prompt, ids, request.output, model_info)
+        fitted_prompt = _add_logprobs(len(fitted), prompt, fitted_prompt, request.output, model_info)
+        fitted.append(await _add_echo(prompt, fitted_prompt, request, model_info))
+    _require_few_logprobs(request, fitted)
+    min_tokens, free_tokens = request.sampling.min_tokens or 0, min(each.max_tokens for each in fitted)
     if min_tokens > free_tokens:
         part = describe_prompt(request.prompts[0])
         raise ContextLengthExceeded(
@@ -85,8 +91,8 @@ async def fit_prompts(
 
 
 def _require_continuable(prompt: Prompt, model_info: ModelInfo) -> None:
-    """Raises UnsupportedParameter where a conversation continues its last message, has tools, and the model
-    writes in channels: calls have a channel of their own."""
+    """Raises UnsupportedParameter for a conversation that has tools and continues its last message, if the
+    model writes in channels. Calls have another channel than the last message."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
         return
     if model_info.template is not None and model_info.template.call_notation.channels:
@@ -99,14 +105,14 @@ def _require_continuable(prompt: Prompt, model_info: ModelInfo) -> None:
 
 def require_generating(model_info: ModelInfo, model: str) -> None:
     """Raises UnsupportedParameter for an embedding model or a reranker."""
-    makes = model_info.info.embedding
-    if makes is not None and makes.ranks:
+    embedding = model_info.info.embedding
+    if embedding is not None and embedding.ranks:
         raise UnsupportedParameter(
             f"{model} ranks documents and generates no text; send POST /v1/rerank, or name a model that "
             "generates",
             param="model",
         )
-    if makes is not None:
+    if embedding is not None:
         raise UnsupportedParameter(
             f"{model} is an embedding model: it makes vectors of texts and generates none; ask for "
             "embeddings, or name a model that generates",
@@ -114,19 +120,19 @@ def require_generating(model_info: ModelInfo, model: str) -> None:
         )
 
 
-def _require_writable(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> None:
-    """Raises InvalidValue where the log-probabilities of the answer would fill the memory."""
+def _require_few_logprobs(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> None:
+    """Raises InvalidValue if the answer could have too many log-probabilities for the memory."""
     output, numbers = request.output, 0
-    prompts = sum(len(fits.tokens) for fits in fitted)
+    prompt_tokens = sum(len(prompt.tokens) for prompt in fitted)
     if output.logprobs is not None:
         width = max(output.logprobs, len(output.logprob_token_ids))
         is_bounded = output.max_tokens is not None or width > USUAL_WIDTH
-        output_tokens = sum(fits.max_tokens for fits in fitted) if is_bounded else 0
+        output_tokens = sum(prompt.max_tokens for prompt in fitted) if is_bounded else 0
         candidates = output.best_of or output.choices
-        numbers += (prompts * output.echo + output_tokens) * candidates * (1 + width)
+        numbers += (prompt_tokens * output.echo + output_tokens) * candidates * (1 + width)
     if output.prompt_logprobs is not None:
         choices = 1 if isinstance(request.prompts[0], Conversation) else output.choices
-        numbers += prompts * choices * (1 + output.prompt_logprobs)
+        numbers += prompt_tokens * choices * (1 + output.prompt_logprobs)
     if numbers > MOST_SCORES:
         raise InvalidValue(
             f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
@@ -136,39 +142,41 @@ def _require_writable(request: GenerationRequest, fitted: Sequence[FittedPrompt]
 
 
 def _require_tokens(request: GenerationRequest, model_info: ModelInfo) -> None:
-    """Raises InvalidValue where a field names a token that the model does not have."""
+    """Raises InvalidValue if a field contains a token id that the model does not have."""
     options: SamplingOptions = request.sampling
-    require_known(request.output.stop_token_ids, model_info, "stop_token_ids")
-    require_known(request.output.logprob_token_ids, model_info, "logprob_token_ids")
-    require_known(options.allowed_token_ids or (), model_info, "allowed_token_ids")
-    require_known([token for token, _ in options.logit_bias or ()], model_info, "logit_bias")
+    require_token_ids(request.output.stop_token_ids, model_info, "stop_token_ids")
+    require_token_ids(request.output.logprob_token_ids, model_info, "logprob_token_ids")
+    require_token_ids(options.allowed_token_ids or (), model_info, "allowed_token_ids")
+    require_token_ids([token for token, _ in options.logit_bias or ()], model_info, "logit_bias")
 
 
 def _add_logprobs(
     index: int, prompt: Prompt, fits: FittedPrompt, output: Output, model_info: ModelInfo
 ) -> FittedPrompt:
-    """Returns the prompt with room for the log-probabilities of its tokens, if any are requested. The room
-    has as many alternatives as the widest of the two requested lists."""
-    recites = output.echo and isinstance(prompt, RawPrompt)
-    logprobs = (output.logprobs if recites else None, output.prompt_logprobs)
+    """Adds an empty PromptLogprobs to the prompt, if log-probabilities of its tokens are requested. The
+    request can ask for two lists of alternatives; the longer one decides the number of alternatives."""
+    repeats_prompt = output.echo and isinstance(prompt, RawPrompt)
+    logprobs = (output.logprobs if repeats_prompt else None, output.prompt_logprobs)
     widths = [width for width in logprobs if width is not None]
     if not widths:
         return fits
-    sheet = PromptLogprobs(index, fits.tokens, model_info.spelt.bytes, max(widths), output.prompt_logprobs)
-    return replace(fits, logprobs=sheet)
+    prompt_logprobs = PromptLogprobs(
+        index, fits.tokens, model_info.spelt.bytes, max(widths), output.prompt_logprobs
+    )
+    return replace(fits, logprobs=prompt_logprobs)
 
 
 async def _add_echo(
     prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, model_info: ModelInfo
 ) -> FittedPrompt:
-    """Returns the prompt with the text that its choices repeat, if the request sets `echo`."""
+    """Adds the text that the choices repeat to the prompt, if the request sets `echo`."""
     if not request.output.echo:
         return fits
     if isinstance(prompt, Conversation):
         return replace(fits, repeated=_last_message_text(prompt))
     if request.output.truncate_prompt is not None:
         prompt = RawPrompt(tokens=fits.tokens)
-    layout = await lay_out(prompt, fits.tokens, model_info)
+    layout = await compute_layout(prompt, fits.tokens, model_info)
     logprobs = request.output.logprobs
     return replace(fits, echo=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0))
 
@@ -187,8 +195,7 @@ def _last_message_text(prompt: Conversation) -> str:
 
 
 def truncate_tokens(tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> tuple[int, ...]:
-    """Returns the tokens that are left of a prompt after truncation. Without truncation these are all
-    tokens."""
+    """Truncates a prompt as the request wishes. Returns all tokens if it wishes no truncation."""
     count = output.truncate_prompt
     if count is None:
         return tokens

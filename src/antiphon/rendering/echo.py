@@ -23,12 +23,11 @@ from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
 
 PART = 256
-"""Tokens in one delta of a scored prompt. To encode a delta with all alternatives takes seven milliseconds;
-after each delta other requests run."""
+"""The number of tokens in one delta of a scored prompt. A delta with all alternatives takes seven
+milliseconds to encode. After each delta, other requests run."""
 
 MANY = 10_000
-"""The number of tokens above which a thread computes their offsets. That many tokens take about ten
-milliseconds."""
+"""For more tokens than this, a thread computes the layout. This many tokens take about ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +36,33 @@ class PromptLayout:
 
     text: str
     offsets: Sequence[int]
-    """For each token, the index of the character that holds the token's first byte."""
-    held: bytes = b""
-    """The first bytes of an incomplete character at the end of the prompt. The completion may complete the
+    """For each token, the index of the character that contains the token's first byte."""
+    incomplete: bytes = b""
+    """The bytes of an incomplete character at the end of the prompt. The completion can complete the
     character."""
 
 
-async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
-    """Returns the text at the beginning of a choice, with the positions of its tokens. The text is the
-    caller's text, or the text of the caller's token ids."""
+async def compute_layout(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
+    """Returns the layout of a prompt. Its text is the caller's text, or the text of the caller's token
+    ids."""
     if len(tokens) > MANY:
-        return await asyncio.to_thread(_lay_out_now, prompt, tokens, model_info)
-    return _lay_out_now(prompt, tokens, model_info)
+        return await asyncio.to_thread(_compute_layout, prompt, tokens, model_info)
+    return _compute_layout(prompt, tokens, model_info)
 
 
-def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
-    """Computes the positions of a prompt's tokens in the prompt's text, in the calling thread."""
+def _compute_layout(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
+    """Computes the layout in the calling thread."""
     if not prompt.text:
         return _detokenize(tokens, model_info.pieces)
     text, table = prompt.text, model_info.vocabulary
     name = table.names.get(-1 if table.bos_id is None else table.bos_id)
-    added = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
-    read = _detokenize(tokens[added:], model_info.spelt)
-    # The tokenizer may have added a space at the start. If it normalises texts, offsets follow the decoded
-    # tokens.
-    spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
-    offsets = array("q", [0] * added)
-    offsets.extend(min(max(offset - spaces, 0), len(text)) for offset in read.offsets)
+    added_tokens = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
+    decoded = _detokenize(tokens[added_tokens:], model_info.spelt)
+    # The tokenizer can have added a space at the start. If it normalises texts, the offsets are those of the
+    # decoded tokens.
+    added_spaces = int(decoded.text != text and decoded.text.startswith(f" {text[0]}"))
+    offsets = array("q", [0] * added_tokens)
+    offsets.extend(min(max(offset - added_spaces, 0), len(text)) for offset in decoded.offsets)
     return PromptLayout(text, offsets)
 
 
@@ -81,8 +80,8 @@ class PromptEcho:
     """One prompt, repeated by each of its choices."""
 
     def __init__(self, layout: PromptLayout, logprobs: PromptLogprobs | None = None, width: int = 0) -> None:
-        """`logprobs`: the log-probabilities to repeat; None repeats none. `width`: alternatives of each
-        token."""
+        """`logprobs`: of the prompt's tokens; None if the choices have no log-probabilities. `width`:
+        alternatives of each token."""
         self.layout = layout
         self._logprobs = logprobs
         self._width = width
@@ -91,7 +90,7 @@ class PromptEcho:
         self, decoder: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of a choice, with the prompt before the choice's own text."""
-        decoder.resume(self.layout.held)
+        decoder.resume(self.layout.incomplete)
         return self._insert_prompt(decoder.choice, decoder.decode(sequence))
 
     async def _insert_prompt(
@@ -106,11 +105,12 @@ class PromptEcho:
                     await self._logprobs.wait_until_scored()
                 for expanded in self._expand_event(event, choice, carried):
                     yield expanded
-                    await _let_others_work(expanded is not event)
+                    if expanded is not event:
+                        await _let_other_tasks_run()
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
-        """Yields the event, with the prompt after Started. `carried`: scores without text, which the next
-        event takes."""
+        """Yields the event, and the prompt after Started. `carried`: scores without text; they are added to
+        the next event."""
         if carried and isinstance(event, TextDelta | Finished):
             yield changed(event, scores=join_scores((*carried, event.scores or ())))
             carried.clear()
@@ -124,7 +124,7 @@ class PromptEcho:
                     carried.append(scores)
 
     def _split_parts(self) -> Iterator[tuple[str, Scores]]:
-        """Yields the parts of the prompt's text with their scores. The last part may have scores and no
+        """Yields the parts of the prompt's text with their scores. The last part can have scores but no
         text."""
         if self._logprobs is None:
             yield self.layout.text, ()
@@ -135,8 +135,8 @@ class PromptEcho:
             yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
 
     def _find_cuts(self) -> Iterator[int]:
-        """Yields the index of each token that begins a part. Each such token is the first in its character,
-        so only the last part may have no text."""
+        """Yields the index of the first token of each part, and the end. Such a token is the first of its
+        character. So only the last part can be without text."""
         count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
@@ -165,12 +165,10 @@ async def repeat_prompt(
                 yield TextDelta(choice, text)
 
 
-async def stay_silent(tokens: int) -> AsyncGenerator[TokenEvent, None]:
-    """Yields the events of a choice that only repeats its prompt. No engine makes these events."""
+async def generate_nothing(tokens: int) -> AsyncGenerator[TokenEvent, None]:
+    """Yields the end of a sequence without tokens, for a choice that only repeats its prompt."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 
 
-async def _let_others_work(now: bool) -> None:
-    """Lets other tasks run once, if `now`."""
-    if now:
-        await asyncio.sleep(0)
+async def _let_other_tasks_run() -> None:
+    await asyncio.sleep(0)

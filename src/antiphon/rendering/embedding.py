@@ -1,5 +1,5 @@
-"""Embeddings over a token engine: tokenizes inputs, checks their lengths, collects vectors. It shortens no
-text."""
+"""Embeds texts with a token engine: tokenizes inputs, checks their lengths, and collects vectors. It
+truncates no text."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,8 +19,8 @@ from antiphon.domain.request import (
 from antiphon.engines.base import EmbeddingEngine, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompt import require_known, tokenize_text
-from antiphon.rendering.streams import deadline_error
+from antiphon.rendering.prompt import require_token_ids, tokenize_text
+from antiphon.rendering.streams import build_deadline_error
 from antiphon.rendering.tokenizer import TextTokenizer
 from antiphon.task_group import task_group
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 128
-"""The most texts that one call of the engine tokenizes."""
+"""The most texts that are tokenized at once."""
 
 
 class TokenizedTexts:
@@ -46,7 +46,7 @@ class TokenizedTexts:
             async with asyncio.timeout(context.remaining()):
                 return await self._embed(context)
         except TimeoutError:
-            raise deadline_error() from None
+            raise build_deadline_error() from None
 
     async def _embed(self, context: Context) -> Embeddings:
         """Collects the vectors from the engine, and counts embedded tokens in the progress. Raises
@@ -68,50 +68,47 @@ class TokenizedTexts:
 async def prepare_embedding(
     engine: TokenEngine, tokens: TextTokenizer, model_info: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
-    """Turns the inputs into token ids. Raises a RequestError that names the wrong input."""
-    makes = _require_embedding_model(model_info, request)
+    """Converts the inputs to token ids. Raises a RequestError that names the invalid input."""
+    embedding = _require_embedding_model(model_info, request)
     if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
-    if request.dimensions not in (None, makes.dimensions):
+    if request.dimensions not in (None, embedding.dimensions):
         raise UnsupportedParameter(
-            f"the vectors of {request.model} have {makes.dimensions} dimensions and cannot be made "
+            f"the vectors of {request.model} have {embedding.dimensions} dimensions and cannot be made "
             f"with {request.dimensions}; leave dimensions out",
             param="dimensions",
         )
     texts = await _tokenize_inputs(tokens, model_info, request.inputs)
     _require_fitting(texts, model_info)
-    return TokenizedTexts(engine, texts, makes.dimensions)
+    return TokenizedTexts(engine, texts, embedding.dimensions)
 
 
 def _require_embedding_model(model_info: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
-    """Returns the model's facts about embedding. Raises UnsupportedParameter for a model without them."""
-    makes = model_info.info.embedding
-    if makes is None or makes.ranks:
-        work = "generates text" if makes is None else "ranks documents (POST /v1/rerank)"
+    """Returns the properties of an embedding model. Raises UnsupportedParameter for another model."""
+    embedding = model_info.info.embedding
+    if embedding is None or embedding.ranks:
+        work = "generates text" if embedding is None else "ranks documents (POST /v1/rerank)"
         raise UnsupportedParameter(
             f"{request.model} {work} and makes no vectors; name an embedding model", param="model"
         )
-    return makes
+    return embedding
 
 
 async def _tokenize_inputs(
     tokens: TextTokenizer, model_info: ModelInfo, inputs: Sequence[RawPrompt]
 ) -> list[tuple[int, ...]]:
-    """Returns the token ids of each input: texts get their special tokens, token ids stay as they are."""
+    """Returns the token ids of each input. Texts get special tokens; token ids stay unchanged."""
 
-    async def ids(prompt: RawPrompt) -> tuple[int, ...]:
-        """Returns the token ids of one input."""
-        return (
-            prompt.tokens
-            if prompt.tokens is not None
-            else await tokenize_text(tokens, model_info, prompt.text or "")
-        )
+    async def tokenize(prompt: RawPrompt) -> tuple[int, ...]:
+        if prompt.tokens is not None:
+            return prompt.tokens
+        return await tokenize_text(tokens, model_info, prompt.text or "")
 
-    return await map_in_groups(ids, inputs)
+    return await map_in_groups(tokenize, inputs)
 
 
 async def map_in_groups(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """Returns the results of the work on all items, in order. At most AT_ONCE items are worked on at once."""
+    """Calls `work` for all items, for at most AT_ONCE items at once. Returns the results in order."""
 
     async def run(item: T) -> R:
         return await work(item)
@@ -137,4 +134,4 @@ def _require_fitting(texts: Sequence[tuple[int, ...]], model_info: ModelInfo) ->
                 f"resulted in {len(text)} tokens. Please reduce the length of the input, or split it.",
                 param=field,
             )
-        require_known(text, model_info, field)
+        require_token_ids(text, model_info, field)

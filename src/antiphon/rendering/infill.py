@@ -1,8 +1,8 @@
 """Builds the prompt of a request with `suffix`: the model fills in the middle between two texts.
 
-The order is the one of llama.cpp's server: a begin token where the model wants one, the prefix's token and
-the prompt, the suffix's token and the suffix, the middle's token. Both texts are plain: a control token in
-them would end its part.
+The order is that of llama.cpp's server: the begin token if the model needs one, the prefix token and the
+prompt, the suffix token and the suffix, the middle token. The names of control tokens in both texts are plain
+text.
 """
 
 from antiphon.domain.request import GenerationRequest, Prompt, RawPrompt
@@ -16,8 +16,8 @@ from antiphon.rendering.tokenizer import TextTokenizer
 async def encode_infill(
     tokens: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
 ) -> tuple[int, ...]:
-    """Returns the token ids of a prompt with the request's suffix. Raises UnsupportedParameter for a request
-    whose middle cannot be filled in."""
+    """Returns the token ids of a prompt and the request's suffix. Raises UnsupportedParameter if the model or
+    the request allows no suffix."""
     text, infill = _require_fillable(model_info, request, prompt)
     before, after = TextPiece(text), TextPiece(request.output.suffix)
     require_possible((before, after), model_info, prompt)
@@ -36,7 +36,7 @@ async def encode_infill(
 def _require_fillable(
     model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
 ) -> tuple[str, InfillTokens]:
-    """Returns the text before the middle, and the model's tokens. Raises UnsupportedParameter."""
+    """Returns the text before the middle, and the model's tokens for infill. Raises UnsupportedParameter."""
     infill, output = model_info.vocabulary.infill, request.output
     if not isinstance(prompt, RawPrompt):
         raise _build_refusal("a conversation has no middle; send a prompt instead of messages")
@@ -54,5 +54,5 @@ def _require_fillable(
 
 
 def _build_refusal(reason: str) -> UnsupportedParameter:
-    """Makes the error for a suffix that is refused."""
+    """Returns the error for a suffix that is refused."""
     return UnsupportedParameter(f"suffix is not supported: {reason}", param="suffix")

@@ -1,5 +1,5 @@
-"""Log-probabilities: the allowed number for a request, the values of prompts and of choices, and the ranking
-of candidates (`best_of`)."""
+"""Log-probabilities: limits their number, collects them for prompts and choices, and ranks candidates by them
+(`best_of`)."""
 
 import asyncio
 import sys
@@ -42,8 +42,8 @@ class PromptLogprobs:
         shown_width: int | None,
     ) -> None:
         """`prompt`: the prompt's index in the request. `pieces`: the bytes of every token of the vocabulary.
-        `width`: alternatives of each token. `shown_width`: alternatives that the caller gets apart from any
-        choice; None gives the caller nothing."""
+        `width`: alternatives of each token. `shown_width`: alternatives in the answer's own list of
+        prompt log-probabilities; None if the request does not ask for this list."""
         self.width = width
         self._prompt = prompt
         self._shown_width = shown_width
@@ -53,11 +53,11 @@ class PromptLogprobs:
         self._ids = array("i", [0] * width)
         self._values = array("f", [0.0] * width)
         self._ranks = array("i", [0])
-        self._whole = asyncio.Event()
+        self._scored = asyncio.Event()
 
     async def wait_until_scored(self) -> None:
         """Waits until the engine has scored the whole prompt."""
-        await self._whole.wait()
+        await self._scored.wait()
 
     async def collect_scores(
         self, sequence: AsyncGenerator[TokenEvent, None]
@@ -68,7 +68,7 @@ class PromptLogprobs:
             async for event in events:
                 if isinstance(event, PromptScores):
                     self._add(event)
-                elif isinstance(event, Steps | SequenceFinished) and not self._whole.is_set():
+                elif isinstance(event, Steps | SequenceFinished) and not self._scored.is_set():
                     self._complete()
                 yield event
 
@@ -87,21 +87,21 @@ class PromptLogprobs:
     ) -> PackedScores:
         """Returns the scores of the tokens from `begin` to `end`. `offsets`: the position of each token.
         `width`: alternatives of each token; it is cut to the number that exists."""
-        wide = slice(begin * self.width, end * self.width)
+        alternatives = slice(begin * self.width, end * self.width)
         return PackedScores(
             self._tokens[begin:end],
             offsets,
             self._logprobs[begin:end],
             self._pieces,
             width,
-            self._ids[wide],
-            self._values[wide],
+            self._ids[alternatives],
+            self._values[alternatives],
             self.width,
             self._ranks[begin:end] if ranked else None,
         )
 
     def _add(self, scores: PromptScores) -> None:
-        """Appends a part of the scores. Raises EngineError if the part does not follow on the part before."""
+        """Appends scores. Raises EngineError if they do not begin where the last ones ended."""
         if scores.start != len(self._logprobs):
             raise EngineError("the engine's scores of the prompt do not follow on each other")
         _unpack(self._logprobs, scores.logprobs)
@@ -115,11 +115,11 @@ class PromptLogprobs:
         lengths = (len(self._logprobs), len(self._ids), len(self._values), len(self._ranks))
         if lengths != (count, count * self.width, count * self.width, count):
             raise EngineError("the engine did not score the whole prompt")
-        self._whole.set()
+        self._scored.set()
 
 
 def _unpack(numbers: "array[int] | array[float]", chunk: bytes) -> None:
-    """Appends packed numbers to `numbers`. Packed numbers are little-endian on every machine."""
+    """Appends packed numbers, which are little-endian, to `numbers`."""
     if sys.byteorder == "big":
         swapped = array(numbers.typecode, chunk)
         swapped.byteswap()
@@ -129,14 +129,14 @@ def _unpack(numbers: "array[int] | array[float]", chunk: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """Which data of its tokens a choice reports."""
+    """The data that a choice reports about its tokens."""
 
     logprobs: bool
-    """Whether it reports log-probabilities."""
+    """Whether the choice reports log-probabilities."""
     offset: int = 0
     """The number of characters of the choice's text before its first token."""
     ids: bool = False
-    """Whether it reports token ids."""
+    """Whether the choice reports token ids."""
     selected: tuple[int, ...] = ()
     """Tokens whose log-probabilities replace the likeliest alternatives."""
 
@@ -146,7 +146,7 @@ class PendingToken(NamedTuple):
 
     token: int
     offset: int
-    """The index of the choice's character that holds the token's first byte."""
+    """The index in the choice's text of the character that contains the token's first byte."""
     shows: bool
     """Whether the token adds to the text."""
     score: TokenScore | None
@@ -155,8 +155,8 @@ class PendingToken(NamedTuple):
 class ScoredDecoder(ChoiceDecoder):
     """A choice decoder that reports each token's log-probability or id together with the token's text.
 
-    The stop filter holds back tokens together with their text. It drops the tokens whose whole text it cuts.
-    So a choice has as many scores as ids, for the same tokens.
+    The stop filter holds back tokens together with their text. If it cuts all text of a token, the token is
+    dropped. So a choice reports scores and ids of the same tokens.
     """
 
     __slots__ = ("_certain_length", "_pending", "_pieces", "_scoring", "_shown_length", "_spelt", "_total")
@@ -173,18 +173,17 @@ class ScoredDecoder(ChoiceDecoder):
         self._pieces, self._spelt = options.pieces.bytes, model_info.spelt.bytes
         self._total = 0.0
         self._certain_length = scoring.offset
-        """Number of characters that the tokens so far have made certain. The stop filter may hold some of
-        them back."""
+        """Number of characters of the decoded text. The stop filter can hold some of them back."""
         self._shown_length = scoring.offset
         self._pending: deque[PendingToken] = deque()
 
     def mean_logprob(self) -> float:
-        """Returns the mean log-probability of the tokens that usage counts; 0 if it counts none."""
+        """Returns the mean log-probability of the completion tokens; 0 if there are none."""
         return self._total / self.completion_tokens if self.completion_tokens else 0.0
 
     def _decode_steps(self, steps: Steps) -> str:
-        """Returns the text that these tokens make certain. Counts the tokens up to a stop string and adds
-        their log-probabilities."""
+        """Returns the text of these tokens that the stop filter lets through. Counts the tokens up to a stop
+        string, and adds their log-probabilities."""
         text = ""
         for index, token in enumerate(steps.tokens):
             self.completion_tokens += 1
@@ -198,16 +197,15 @@ class ScoredDecoder(ChoiceDecoder):
         return text
 
     def _decode_token(self, token: int, steps: Steps, index: int) -> str:
-        """Returns the text that a token makes certain. The token waits in `_pending` until that text is
-        shown."""
-        silent = token in self._silent
-        offset = self._certain_length + (not silent and self._detokenizer.breaks_character(token))
+        """Returns the decoded text after a token. The token waits in `_pending` until this text is shown."""
+        is_silent = token in self._silent
+        offset = self._certain_length + (not is_silent and self._detokenizer.breaks_character(token))
         score = self._score(token, steps, index, offset) if self._scoring.logprobs else None
-        self._pending.append(PendingToken(token, offset, not silent and bool(self._pieces[token]), score))
-        text = "" if silent else self._detokenizer.add(token)
+        self._pending.append(PendingToken(token, offset, not is_silent and bool(self._pieces[token]), score))
+        text = "" if is_silent else self._detokenizer.add(token)
         self._certain_length += len(text)
         if self.reasoning_counter is not None:
-            self.reasoning_counter.note(len(text))
+            self.reasoning_counter.count_text(len(text))
         return text
 
     def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
@@ -221,17 +219,17 @@ class ScoredDecoder(ChoiceDecoder):
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta with the scores and ids of all tokens whose text is now shown."""
         self._shown_length += len(text)
-        scores, ids = self._collect_scores(list(self._take_due()))
+        scores, ids = self._collect_scores(list(self._pop_shown_tokens()))
         return TextDelta(self.choice, text, self._take_unreported(), scores, ids)
 
-    def _take_due(self) -> Iterator[PendingToken]:
+    def _pop_shown_tokens(self) -> Iterator[PendingToken]:
         """Removes and yields the pending tokens whose text is now shown."""
         while self._pending and self._pending[0].offset < self._shown_length:
             yield self._pending.popleft()
 
     def _build_finished(self, reason: FinishReason) -> Finished:
-        """Builds the last event, with the tokens that show no text, such as the end of the turn. Tokens of
-        cut text are dropped."""
+        """Builds the last event, with pending tokens that have no text, for example the end of the turn.
+        Tokens whose text is cut are dropped."""
         remaining = [
             token for token in self._pending if not token.shows and token.offset <= self._shown_length
         ]
@@ -241,22 +239,22 @@ class ScoredDecoder(ChoiceDecoder):
         )
 
     def _collect_scores(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:
-        """Returns the scores and ids that the caller requests of these tokens."""
+        """Returns the requested scores and ids of these tokens."""
         scores = tuple(each.score for each in tokens if each.score is not None)
         return scores, tuple(each.token for each in tokens) if self._scoring.ids else ()
 
 
-ALL = -1
-"""The value that requests and the setting use for the whole vocabulary."""
+WHOLE_VOCABULARY = -1
+"""Requests and the setting use this value for all tokens of the vocabulary."""
 
 
 def settle_widths(request: GenerationRequest, model_info: ModelInfo, maximum: int) -> GenerationRequest:
-    """Replaces -1 by the size of the vocabulary. Raises InvalidValue where the request asks for more
-    alternatives than `maximum`."""
+    """Replaces -1 by the size of the vocabulary. Raises InvalidValue if the request asks for more than
+    `maximum` alternatives."""
     output, size = request.output, model_info.info.vocabulary
     if output.logprobs is None and output.prompt_logprobs is None:
         return request
-    bound = size if maximum == ALL else maximum
+    bound = size if maximum == WHOLE_VOCABULARY else maximum
     is_chat = any(isinstance(prompt, Conversation) for prompt in request.prompts)
     name = "top_logprobs" if is_chat else "logprobs"
     logprobs = _settle_width(output.logprobs, size, bound, name)
@@ -269,9 +267,11 @@ def _settle_width(requested: int | None, size: int, bound: int, field: str) -> i
     `bound`."""
     if requested is None:
         return None
-    width = size if requested == ALL else requested
+    width = size if requested == WHOLE_VOCABULARY else requested
     if width > bound:
-        received = f"-1 means all {size} tokens of the vocabulary" if requested == ALL else f"got {requested}"
+        received = f"got {requested}"
+        if requested == WHOLE_VOCABULARY:
+            received = f"-1 means all {size} tokens of the vocabulary"
         raise InvalidValue(
             f"{field} must be at most {bound} on this server (ANTIPHON_MAX_LOGPROBS); {received}", param=field
         )
@@ -281,8 +281,9 @@ def _settle_width(requested: int | None, size: int, bound: int, field: str) -> i
 async def choose_best(
     events: AsyncGenerator[Event, None], decoders: Sequence[ScoredDecoder], prompts: int, choices: int
 ) -> AsyncGenerator[Event, None]:
-    """Yields the events of the `choices` best candidates of each prompt, best first, when all candidates are
-    complete. Equal candidates keep their order. Until then their tokens count as DiscardedTokens."""
+    """Yields the events of the `choices` best candidates of each prompt, the best first, after all candidates
+    have ended. Equal candidates keep their order. Until then, reports the candidates' tokens as
+    DiscardedTokens."""
     deltas: list[list[Delta | Finished]] = [[] for _ in decoders]
     async with aclosing(events):
         async for event in events:
@@ -292,11 +293,10 @@ async def choose_best(
             deltas[event.choice].append(event)
             if event.tokens:
                 yield DiscardedTokens(event.tokens)
-    each = len(decoders) // prompts
+    count = len(decoders) // prompts
     for prompt in range(prompts):
-        ranked = sorted(
-            decoders[prompt * each : (prompt + 1) * each], key=lambda decoder: -decoder.mean_logprob()
-        )
+        candidates = decoders[prompt * count : (prompt + 1) * count]
+        ranked = sorted(candidates, key=lambda decoder: -decoder.mean_logprob())
         for choice, decoder in enumerate(ranked[:choices], start=prompt * choices):
             for event in deltas[decoder.choice]:
                 yield changed(event, choice=choice, tokens=0)

@@ -1,4 +1,4 @@
-"""The renderer's knowledge of a model, loaded once: its vocabulary, its profile and its chat template."""
+"""Loads what the renderer must know about a model: its vocabulary, its profile and its chat template."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ PROOF = "antiphon.rendering.template.chat_template:prove"
 """The name of the sandbox's job that proves a template."""
 
 TRIALS = 2
-"""How often the sandbox may try to prove a template. A good template takes a fiftieth of the allowed time."""
+"""How many trials a template's proof has. A good template needs a fiftieth of the allowed time."""
 
 NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as prompt"
 """The error message for a conversation that is sent to an embedding model. No endpoint renders conversations
@@ -38,7 +38,7 @@ NOT_TAKEN = (
     f"{TEMPLATE_FIELD} is not supported: this server takes no templates from callers; leave it out, or "
     "have its operator set ANTIPHON_REQUEST_TEMPLATES=true"
 )
-"""The error message for a template in a request where the operator takes none."""
+"""The error message for a template in a request, if the operator allows no such templates."""
 
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 """Proves a template from the payload of `build_proof`. Raises TemplateRefused."""
@@ -46,18 +46,18 @@ Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The facts about one model. They are valid as long as the model's engine serves the same weights."""
+    """Information about one model. It is valid while the model's engine serves the same weights."""
 
     info: EngineInfo
     """The engine's information when it was loaded, with an empty load."""
     vocabulary: Vocabulary
     pieces: Pieces
     spelt: Pieces
-    """The same pieces, except that each control token shows its name."""
+    """The same pieces, but each control token has its name as text."""
     ends: frozenset[int]
     """Tokens that end a turn; they show no text."""
     longest_piece: int
-    """Bytes of the longest token. This number tells quickly which text cannot fit."""
+    """Bytes of the longest token. A text with more bytes than the context could hold needs no tokenizing."""
     profile: Profile
     special: SpecialTokens
     """The special tokens that templates need."""
@@ -74,7 +74,7 @@ class ModelInfo:
     """Cache of `single_tokens`."""
 
     def pieces_showing(self, marks: Iterable[str]) -> Pieces:
-        """Returns pieces in which the control tokens among these marks show their names."""
+        """Returns pieces in which the control tokens among these marks have their names as text."""
         marked = frozenset(mark for mark in marks if mark in self.controls)
         if not marked:
             return self.pieces
@@ -85,7 +85,7 @@ class ModelInfo:
         return self._shown_pieces[marked]
 
     def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
-        """Returns the ids of those texts that are exactly one normal token, by text."""
+        """Returns a token id for each text that is exactly one normal token."""
         return {text: token for text in texts if (token := self._find_token(text)) is not None}
 
     def _find_token(self, text: str) -> int | None:
@@ -98,9 +98,8 @@ class ModelInfo:
 
 
 async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
-    """Proves a template in the sandbox, and tries again when the sandbox stopped the job. Raises
-    TemplateRefused. Raises ServerBusy where the machine is too busy; the next request then proves the
-    template again."""
+    """Proves a template in the sandbox. If the sandbox stops the job, tries again. Raises TemplateRefused.
+    Raises ServerBusy if the machine is too busy; the next request then proves the template again."""
     for trial in range(1, TRIALS + 1):
         try:
             await run_job(PROOF, payload)
@@ -114,7 +113,8 @@ async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
 async def load_info(
     engine: TokenEngine, prove: Prove, previous: ModelInfo | None, families: NotationFamilies = BY_TEMPLATE
 ) -> ModelInfo:
-    """Loads the model's facts. Returns `previous` if the engine's information is the same as before."""
+    """Loads the information about the model. Returns `previous` if the engine's information has not
+    changed."""
     info = replace(await engine.info(), load=Load())
     if previous is not None and info == previous.info:
         return previous
@@ -144,9 +144,8 @@ async def load_info(
 def with_template(
     model_info: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor
 ) -> ModelInfo:
-    """Returns the facts with the request's own template, if the request brings one. Raises
-    UnsupportedParameter where there is no `helper` to render it, and TemplateRefused for an embedding
-    model."""
+    """Returns the information with the request's own template, if the request has one. Raises
+    UnsupportedParameter if there is no `helper` to render it, and TemplateRefused for an embedding model."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return model_info
     if helper is None:
@@ -155,20 +154,20 @@ def with_template(
         raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
     source, template = prompt.template, model_info.template
     layout = detect_calls(source, model_info.families.calls)
-    silent = model_info.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
-    if silent and template is not None:
-        layout = template.call_notation  # the weights know no other notation
+    has_call_sign = any(sign in source for sign, _ in CALL_SIGNS)
+    if model_info.families.calls is None and not has_call_sign and template is not None:
+        layout = template.call_notation  # the model was trained with this notation
     notation = detect_reasoning(source, model_info.families.reasoning)
     if notation is None and template is not None:
         notation = template.reasoning_notation
-    own = RequestTemplate(
+    request_template = RequestTemplate(
         source, model_info.special, model_info.families, layout, notation, helper, actor.caller
     )
-    return replace(model_info, template=own)
+    return replace(model_info, template=request_template)
 
 
 def build_tokenizer_info(model_info: ModelInfo) -> TokenizerInfo:
-    """Returns the facts about the tokenizer that the API reports."""
+    """Returns the properties of the tokenizer that the API reports."""
     table = model_info.vocabulary
     return TokenizerInfo(
         context_length=model_info.info.context_length,
@@ -187,16 +186,16 @@ def _spell_token(model_info: ModelInfo, token: int | None) -> str | None:
 def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
     """Returns the names of all control tokens, and those of the begin and end tokens."""
     names = vocabulary.names
-    bos, eos = (
-        names.get(-1 if index is None else index, "") for index in (vocabulary.bos_id, vocabulary.eos_id)
-    )
+    bos = "" if vocabulary.bos_id is None else names.get(vocabulary.bos_id, "")
+    eos = "" if vocabulary.eos_id is None else names.get(vocabulary.eos_id, "")
     return SpecialTokens(tuple(names.values()), bos, eos)
 
 
 async def _load_template(
     source: str | None, special: SpecialTokens, prove: Prove, families: NotationFamilies
 ) -> tuple[ChatTemplate | None, str]:
-    """Returns the model's template after its proof. Without a template it returns None and the reason."""
+    """Returns the model's template after its proof. If there is no usable template, returns None and the
+    reason."""
     if source is None:
         return (
             None,

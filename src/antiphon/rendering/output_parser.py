@@ -1,5 +1,5 @@
-"""The effects of tools and reasoning on a request: the constraint of its choices, and the readers that
-separate calls and reasoning from text."""
+"""Handles tools and reasoning in a request: builds the constraint of calls, and separates calls and reasoning
+from the text of the choices."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -64,42 +64,43 @@ class OutputParser:
         self, original: GenerationRequest, request: GenerationRequest, model_info: ModelInfo, clock: Clock
     ) -> None:
         """`original`: the request before `constrain_calls`."""
-        self._either = is_calls_or_format(original)
+        self._is_calls_or_format = is_calls_or_format(original)
         self._request = request
-        self._facts = model_info
+        self._model_info = model_info
         self._tools = _get_tools(request)
         self._clock = clock
-        self._calls = _reads_calls(request, model_info)
+        self._calls = _must_read_calls(request, model_info)
 
     @property
     def facts(self) -> ModelInfo:
-        """The model's facts, with pieces that show the control tokens that the readers need."""
-        template = self._facts.template
+        """The model's information, in which the control tokens that the readers need have their names as
+        text."""
+        template = self._model_info.template
         if template is None:
-            return self._facts
+            return self._model_info
         marks = template.call_notation.marks if self._calls or self._in_channels else ()
         if template.reasoning_notation is not None and _is_chat(self._request):
             marks += template.reasoning_notation.marks
-        return replace(self._facts, pieces=self._facts.pieces_showing(marks))
+        return replace(self._model_info, pieces=self._model_info.pieces_showing(marks))
 
     def parse(
         self, decoder: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
-        """Yields the events of one choice, with calls and reasoning apart from text. `begin`: where the
-        choice begins; with None no reasoning is read."""
+        """Yields the events of one choice, with calls and reasoning separated from text. `begin`: where the
+        choice begins; None if no reasoning is separated."""
         reader = self._build_reader(begin)
-        if reader is None or self._facts.template is None:
+        if reader is None or self._model_info.template is None:
             return events
         if begin is not None:
             decoder.reasoning_counter = ReasoningCounter(reader.spans)
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
-        ids = _make_id_source(self._clock, self._facts.template.call_notation.short_ids)
+        ids = _make_id_source(self._clock, self._model_info.template.call_notation.short_ids)
         show_reasoning = _get_reasoning(self._request).shown
         return ChoiceParser(decoder.choice, reader, ids, required, show_reasoning).parse(events)
 
     def _build_reader(self, begin: Begin | None) -> OutputReader | None:
         """Makes the reader of one choice; None if the choice is plain text."""
-        template = self._facts.template
+        template = self._model_info.template
         if template is None:
             return None
         inner = self._build_answer_reader(template.call_notation)
@@ -111,21 +112,21 @@ class OutputParser:
 
     def _build_answer_reader(self, layout: CallNotation) -> OutputReader:
         """Makes the reader of the text after reasoning."""
-        if self._calls and self._either and self._tools is not None:
+        if self._calls and self._is_calls_or_format and self._tools is not None:
             return layout.build_either_reader(self._tools)
         return layout.build_reader() if self._calls or self._in_channels else PlainReader()
 
     @property
     def _in_channels(self) -> bool:
         """Whether the model writes everything in channels, so that every choice needs a reader."""
-        template = self._facts.template
+        template = self._model_info.template
         if template is None or template.reasoning_notation is None or not _is_chat(self._request):
             return False
         return template.reasoning_notation.channels
 
 
-def _reads_calls(request: GenerationRequest, model_info: ModelInfo) -> bool:
-    """Whether the text is read for calls. The text of a model with channels is read even if the request
+def _must_read_calls(request: GenerationRequest, model_info: ModelInfo) -> bool:
+    """Whether calls must be found in the text. For a model with channels, they are found even if the request
     forbids calls."""
     tools, constraint = _get_tools(request), request.output.constraint
     if tools is None or model_info.template is None:
@@ -159,8 +160,9 @@ def _make_id_source(clock: Clock, short: bool) -> Callable[[], str]:
 class ChoiceParser:
     """Parses the events of one choice.
 
-    Tokens, ids and scores belong to the first part that they make certain. Marks and reasoning that is not
-    shown make no part, so their tokens count with the next part.
+    A part is a piece of text, reasoning or a call. Tokens, ids and scores are reported with the first part
+    that they complete. Marks and hidden reasoning are no parts, so their tokens are reported with the next
+    part.
     """
 
     __slots__ = (
@@ -183,7 +185,7 @@ class ChoiceParser:
         required: bool = False,
         show_reasoning: bool = True,
     ) -> None:
-        """`ids`: makes the id of a call. `required`: the choice must be calls without text.
+        """`ids`: returns a new id for a call. `required`: whether the choice must be calls without text.
         `show_reasoning`: whether the answer contains the reasoning."""
         self._choice = choice
         self._reader = reader
@@ -196,7 +198,7 @@ class ChoiceParser:
         self._token_ids: tuple[int, ...] = ()
 
     async def parse(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """Yields the events of the choice. Reasoning and calls replace the text that they were read from."""
+        """Yields the events of the choice, with events for reasoning and calls in place of their text."""
         async with aclosing(events):
             async for event in events:
                 for parsed in self._parse_event(event):
@@ -205,47 +207,47 @@ class ChoiceParser:
     def _parse_event(self, event: Event) -> Iterator[Event]:
         """Yields the events that replace one event of the choice."""
         if isinstance(event, TextDelta):
-            self._note(event)
+            self._add_unreported(event)
             yield from self._convert_parts(self._reader.add(event.text))
         elif isinstance(event, Finished):
-            yield from self._end_events(event)
+            yield from self._finish(event)
         else:
             yield event
 
-    def _note(self, event: TextDelta) -> None:
-        """Keeps the tokens, ids and scores of a delta for the next part."""
+    def _add_unreported(self, event: TextDelta) -> None:
+        """Adds the tokens, ids and scores of a delta to those for the next part."""
         self._tokens += event.tokens
         self._token_ids += event.ids
         if event.scores:
             self._scores.append(event.scores)
 
-    def _end_events(self, event: Finished) -> Iterator[Event]:
+    def _finish(self, event: Finished) -> Iterator[Event]:
         """Yields the last parts and the event that ends the choice."""
         yield from self._convert_parts(self._reader.end(self._required))
-        called = event.reason is FinishReason.STOP and self._reader.is_complete
-        reason = FinishReason.TOOL_CALLS if called else event.reason
-        tokens, scores, ids = self._take_due()
+        has_calls = event.reason is FinishReason.STOP and self._reader.is_complete
+        reason = FinishReason.TOOL_CALLS if has_calls else event.reason
+        tokens, scores, ids = self._take_unreported()
         joined_scores = None if event.scores is None else join_scores([scores, event.scores])
         yield Finished(event.choice, reason, tokens + event.tokens, joined_scores, ids + event.ids)
 
-    def _convert_parts(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
-        for part in all_said:
+    def _convert_parts(self, parts: Iterable[OutputPart]) -> Iterator[Event]:
+        for part in parts:
             if not isinstance(part, ReasoningPart):
                 yield self._convert_part(part)
             elif self._shown:
-                yield ReasoningDelta(self._choice, part.text, *self._take_due())
+                yield ReasoningDelta(self._choice, part.text, *self._take_unreported())
 
     def _convert_part(self, part: OutputPart) -> Event:
-        due = self._take_due()
+        unreported = self._take_unreported()
         if isinstance(part, VisiblePart):
-            return TextDelta(self._choice, part.text, *due)
+            return TextDelta(self._choice, part.text, *unreported)
         if isinstance(part, CallName):
             self._calls += 1
-            return ToolCallStarted(self._choice, self._calls - 1, self._ids(), part.name, *due)
-        return ToolCallDelta(self._choice, self._calls - 1, part.text, *due)
+            return ToolCallStarted(self._choice, self._calls - 1, self._ids(), part.name, *unreported)
+        return ToolCallDelta(self._choice, self._calls - 1, part.text, *unreported)
 
-    def _take_due(self) -> tuple[int, Scores, tuple[int, ...]]:
-        """Returns the count, scores and ids of tokens that no event contains yet, and clears them."""
+    def _take_unreported(self) -> tuple[int, Scores, tuple[int, ...]]:
+        """Returns the count, scores and ids of tokens that no event has reported yet, and clears them."""
         tokens, self._tokens = self._tokens, 0
         scores, self._scores = join_scores(self._scores), []
         ids, self._token_ids = self._token_ids, ()

@@ -21,8 +21,8 @@ MOST_CUT = 1 << 20
 """The most characters of a prompt that the server truncates. The tokenizer reads the dropped part too."""
 
 LARGE_CONVERSATION = 20_000
-"""The number of characters above which a thread renders a conversation. That many take about one millisecond.
-Each message counts 200 characters more."""
+"""A thread renders a conversation with more characters. This many take about one millisecond. Each message
+counts as 200 more characters."""
 
 
 async def encode(
@@ -31,26 +31,26 @@ async def encode(
     """Returns the token ids of a prompt. `is_cut`: whether the prompt is truncated later; such a prompt may
     be longer than the context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
-        looked_at = prompt.tokens if is_cut else prompt.tokens[: model_info.info.context_length]
-        require_known(looked_at, model_info, "prompt")  # a prompt with more tokens does not fit anyway
+        # Without truncation, a prompt with more tokens is refused later.
+        checked = prompt.tokens if is_cut else prompt.tokens[: model_info.info.context_length]
+        require_token_ids(checked, model_info, "prompt")
         return prompt.tokens
     if model_info.info.embedding is not None and isinstance(prompt, RawPrompt):
         return await tokenize_text(tokens, model_info, prompt.text or "", prompt.add_special)
     if isinstance(prompt, RawPrompt) and not prompt.text:
-        return start_of_text(model_info) if prompt.add_special else ()
+        return build_text_start(model_info) if prompt.add_special else ()
     adds_bos = _adds_bos(prompt, model_info)
     pieces = await render_prompt(model_info, prompt, clock)
     require_possible(pieces, model_info, prompt, MOST_CUT if is_cut else 0)
-    bos = model_info.vocabulary.names.get(
-        -1 if model_info.vocabulary.bos_id is None else model_info.vocabulary.bos_id
-    )
-    stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
-    return await tokens.tokenize(pieces, adds_bos and not stands)
+    bos_id = model_info.vocabulary.bos_id
+    bos = None if bos_id is None else model_info.vocabulary.names.get(bos_id)
+    has_bos = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
+    return await tokens.tokenize(pieces, adds_bos and not has_bos)
 
 
-def start_of_text(model_info: ModelInfo) -> tuple[int, ...]:
-    """Returns the token that begins a new text: the begin token; without one, the end token, as OpenAI does
-    with `<|endoftext|>`; without both, none."""
+def build_text_start(model_info: ModelInfo) -> tuple[int, ...]:
+    """Returns the token that begins a new text: the begin token. Without a begin token, returns the end
+    token, as OpenAI does with `<|endoftext|>`. Returns no token if the model has neither."""
     table = model_info.vocabulary
     start = table.eos_id if table.bos_id is None else table.bos_id
     return () if start is None else (start,)
@@ -96,13 +96,13 @@ async def render_prompt(model_info: ModelInfo, prompt: Prompt, clock: Clock) -> 
 
 
 def _is_plain(prompt: Conversation) -> bool:
-    """Whether the caller's values for the template are so simple that rendering stays fast. The template was
-    proved without such values."""
+    """Whether the caller's values for the template are simple. Other values can make rendering slow, because
+    the template was proved without them."""
     values = prompt.template_values.values()
     return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
 
 
-def require_known(tokens: Sequence[int], model_info: ModelInfo, field: str) -> None:
+def require_token_ids(tokens: Sequence[int], model_info: ModelInfo, field: str) -> None:
     """Raises InvalidValue for an id outside the vocabulary."""
     size = model_info.info.vocabulary
     if tokens and not (min(tokens) >= 0 and max(tokens) < size):
@@ -115,8 +115,8 @@ def require_known(tokens: Sequence[int], model_info: ModelInfo, field: str) -> N
 def require_possible(
     pieces: Sequence[TextPiece], model_info: ModelInfo, prompt: Prompt, cut: int = 0
 ) -> None:
-    """Raises ContextLengthExceeded for a text that no tokenizer can make short enough. `cut`: the characters
-    that truncation allows anyway."""
+    """Raises ContextLengthExceeded for a text that has too many characters for the context with any
+    tokenizer. `cut`: the characters that are allowed because the prompt is truncated later."""
     size = sum(len(piece.text) for piece in pieces)
     least = size // model_info.longest_piece
     if size > cut and least > model_info.info.context_length:
@@ -133,7 +133,7 @@ def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
     if not all(map(is_whole, texts)):
         raise InvalidValue(
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",
-            param=_field(prompt),
+            param=_name_field(prompt),
         )
 
 
@@ -143,22 +143,23 @@ def context_sentence(model_info: ModelInfo) -> str:
 
 
 def describe_prompt(prompt: Prompt) -> str:
-    """Names the prompt for an error, together with the other parts of the request that count."""
+    """Returns the name of the prompt for an error, with the other parts of the request that count."""
     if not isinstance(prompt, Conversation):
         return "prompt"
-    written = "prompt that the request's chat template writes" if prompt.template is not None else ""
-    return written or ("messages and tools" if prompt.tools is not None else "messages")
+    if prompt.template is not None:
+        return "prompt that the request's chat template writes"
+    return "messages and tools" if prompt.tools is not None else "messages"
 
 
 def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
-    """Returns the request field that makes a prompt too long, from the lengths of the prompt's parts. It is
-    the request's template where messages and tools make less than half of the text."""
+    """Returns the request field that makes a prompt too long. It is the request's template if messages and
+    tools are less than half of the text. `lengths`: of the prompt's parts."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
-        return _field(prompt)
+        return _name_field(prompt)
     own_bytes, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
-    return TEMPLATE_FIELD if not size or 2 * own_bytes < size else _field(prompt)
+    return TEMPLATE_FIELD if not size or 2 * own_bytes < size else _name_field(prompt)
 
 
-def _field(prompt: Prompt) -> str:
+def _name_field(prompt: Prompt) -> str:
     """Returns the request field that holds the prompt."""
     return "messages" if isinstance(prompt, Conversation) else "prompt"

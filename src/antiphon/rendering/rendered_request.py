@@ -1,7 +1,7 @@
-"""A request that the renderer prepared: its prompts are token ids that fit, and its size is known.
+"""Streams a prepared request, whose prompts are token ids that fit the context.
 
-The request's stream runs one sequence for each choice and merges the events of all sequences. `decode` turns
-tokens into text, `logprobs` adds log-probabilities and ranks candidates, `echo` repeats the prompt.
+The stream runs one sequence for each choice, and merges the events of all sequences. `decode` converts tokens
+to text. `logprobs` adds log-probabilities and ranks candidates. `echo` repeats the prompt.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering.context_window import FittedPrompt
-from antiphon.rendering.decode.choice_decoder import ChoiceDecoder, decode_options
-from antiphon.rendering.echo import repeat_prompt, stay_silent
+from antiphon.rendering.decode.choice_decoder import ChoiceDecoder, build_decode_options
+from antiphon.rendering.echo import generate_nothing, repeat_prompt
 from antiphon.rendering.logprobs import ScoredDecoder, ScoreOptions, choose_best
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.output_parser import OutputParser
 from antiphon.rendering.streams import enforce_deadline, merge
 
 RETRY_AFTER = 1.0
-"""Seconds that callers wait when the engine restarted under a prepared request."""
+"""Seconds until a caller should retry if the engine restarted after the request was prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +64,23 @@ class RenderedRequest:
         parser = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
         choice_set = build_choices(request, parser.facts, fitted)
         token_requests = build_token_requests(request, self._ready.shared, fitted, context.clock)
-        spoken = [
-            add_repeated_message(
-                parser.parse(decoder, each[0].begin, self._decode_choice(decoder, *each)),
-                decoder.choice,
-                each[0],
-            )
-            for decoder, each in zip(choice_set.decoders, token_requests, strict=True)
-        ]
+        choice_events: list[AsyncGenerator[Event, None]] = []
+        for decoder, (prompt, token_request) in zip(choice_set.decoders, token_requests, strict=True):
+            decoded = self._decode_choice(decoder, prompt, token_request)
+            parsed = parser.parse(decoder, prompt.begin, decoded)
+            choice_events.append(add_repeated_message(parsed, decoder.choice, prompt))
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
         tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), choice_set.decoders, ids)
-        started = False
+        has_started = False
         async with (
             map_engine_death(choice_set.decoders),
-            aclosing(choice_set.choose(enforce_deadline(merge(spoken), context))) as events,
+            aclosing(choice_set.choose(enforce_deadline(merge(choice_events), context))) as events,
         ):
             async for event in events:
                 if not isinstance(event, Started):
                     yield event
-                elif not started:
-                    started = True
+                elif not has_started:
+                    has_started = True
                     yield tally.build_started()
         yield tally.build_usage()
 
@@ -92,8 +89,10 @@ class RenderedRequest:
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of one choice."""
         scores = prompt.logprobs if token_request.prompt_logprobs is not None else None
-        works = scores is not None or token_request.max_tokens > 0
-        sequence = self._engine.generate(token_request) if works else stay_silent(len(prompt.tokens))
+        needs_engine = scores is not None or token_request.max_tokens > 0
+        sequence = (
+            self._engine.generate(token_request) if needs_engine else generate_nothing(len(prompt.tokens))
+        )
         if scores is not None:
             sequence = scores.collect_scores(sequence)
         events = (
@@ -105,10 +104,10 @@ class RenderedRequest:
 def build_token_requests(
     request: GenerationRequest, token_request: TokenRequest, fitted: Sequence[FittedPrompt], clock: Clock
 ) -> Iterator[tuple[FittedPrompt, TokenRequest]]:
-    """Yields one token request for each choice; the choices of one prompt are siblings of a group."""
+    """Yields one token request for each choice, with its prompt. The choices of one prompt are a group."""
     candidates = request.output.best_of or request.output.choices
     for prompt in fitted:
-        # The caller may have chosen the request's id, so it cannot name the group.
+        # The request's id can come from the caller, so it cannot identify the group.
         group = clock.unique() if candidates > 1 else None
         segments = (TokenSegment(prompt.tokens),)
         scored = prompt.logprobs.width if prompt.logprobs is not None else None
@@ -128,8 +127,8 @@ def build_token_requests(
 
 
 def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> RequestSize:
-    """Returns the size of the request: the tokens of all prompts, each prompt counted once, and the most
-    tokens that all candidates together may make."""
+    """Returns the size of the request: the tokens of all prompts, and the most tokens that all candidates
+    together can generate."""
     candidates = request.output.best_of or request.output.choices
     max_output = sum(prompt.max_tokens for prompt in fitted) * candidates
     return RequestSize(sum(len(prompt.tokens) for prompt in fitted), max_output)
@@ -149,14 +148,14 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
 def add_repeated_message(
     events: AsyncGenerator[Event, None], choice: int, prompt: FittedPrompt
 ) -> AsyncGenerator[Event, None]:
-    """Yields the events of a choice with the repeated message of the conversation before them. The message is
-    not read for calls or reasoning again."""
+    """Adds the repeated message of the conversation before the events of a choice. Calls and reasoning are
+    not searched in this message."""
     return repeat_prompt(choice, prompt.repeated, events) if prompt.repeated else events
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSet:
-    """The decoders of one request's candidates, and the way to select choices from the candidates."""
+    """The decoders of one request's candidates, and how choices are selected from the candidates."""
 
     decoders: Sequence[ChoiceDecoder]
     """One decoder for each candidate; those of the first prompt come first."""
@@ -169,9 +168,9 @@ def build_choices(
 ) -> ChoiceSet:
     """Makes a decoder for each candidate. The decoders are plain if the caller requests no token ids and no
     log-probabilities."""
-    output, manner = request.output, decode_options(request, model_info)
+    output, options = request.output, build_decode_options(request, model_info)
     if output.logprobs is None and output.best_of is None and not output.token_ids:
-        plain = [ChoiceDecoder(index, manner) for index in range(len(fitted) * output.choices)]
+        plain = [ChoiceDecoder(index, options) for index in range(len(fitted) * output.choices)]
         return ChoiceSet(plain, lambda events: events)
     candidates = output.best_of or output.choices
     scored: list[ScoredDecoder] = []
@@ -180,7 +179,7 @@ def build_choices(
         has_logprobs, token_ids = output.logprobs is not None, output.logprob_token_ids
         scoring = ScoreOptions(has_logprobs, offset, output.token_ids, token_ids)
         scored += [
-            ScoredDecoder(len(scored) + index, manner, model_info, scoring) for index in range(candidates)
+            ScoredDecoder(len(scored) + index, options, model_info, scoring) for index in range(candidates)
         ]
     if output.best_of is None:
         return ChoiceSet(scored, lambda events: events)
@@ -206,16 +205,16 @@ class RequestTally:
     def build_usage(self) -> Usage:
         """Builds the last event of the request, with the token counts of all choices."""
         completion_tokens = sum(decoder.completion_tokens for decoder in self.decoders)
-        thought = sum(
+        reasoning_tokens = sum(
             decoder.reasoning_counter.tokens
             for decoder in self.decoders
             if decoder.reasoning_counter is not None
         )
-        return Usage(sum(self.prompts), completion_tokens, self._count_cached(), thought)
+        return Usage(sum(self.prompts), completion_tokens, self._count_cached(), reasoning_tokens)
 
     def _count_cached(self) -> int:
         """Counts the cached tokens of each prompt once. A token counts as cached if no choice of the prompt
         computed it."""
-        each = len(self.decoders) // len(self.prompts)
-        groups = (self.decoders[begin : begin + each] for begin in range(0, len(self.decoders), each))
+        count = len(self.decoders) // len(self.prompts)
+        groups = (self.decoders[begin : begin + count] for begin in range(0, len(self.decoders), count))
         return sum(min(decoder.cached or 0 for decoder in group) for group in groups)

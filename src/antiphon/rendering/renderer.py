@@ -33,11 +33,11 @@ from antiphon.rendering.model_info import (
     with_template,
 )
 from antiphon.rendering.output_parser import constrain_calls
-from antiphon.rendering.prompt import encode, render_prompt, require_known
+from antiphon.rendering.prompt import encode, render_prompt, require_token_ids
 from antiphon.rendering.reasoning.constraint import constrain_prompt
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
 from antiphon.rendering.rerank import TokenizedPairs, prepare_rerank
-from antiphon.rendering.streams import deadline_error
+from antiphon.rendering.streams import build_deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper
@@ -46,7 +46,7 @@ from antiphon.rendering.tokenizer import BOUNDS, FairTokenizer, tokenize_banned_
 T = TypeVar("T")
 
 MANY = 10_000
-"""The number of tokens above which a thread decodes them. That many tokens take about two milliseconds."""
+"""A thread decodes more tokens than this. This many tokens take about two milliseconds."""
 
 
 CHECKS = QueueLimits(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
@@ -59,8 +59,7 @@ class RendererOptions:
     """The operator's settings for a model's requests."""
 
     projects_share: bool = False
-    """Whether the cached prefix of one project's request may serve another project. The prefix of a request
-    with a salt never serves another."""
+    """Whether projects share cached prefixes. The prefix of a request with a salt is never shared."""
     families: NotationFamilies = BY_TEMPLATE
     """The configured families of the model's notations."""
     helper: TemplateHelper | None = None
@@ -70,7 +69,8 @@ class RendererOptions:
 
 
 class Renderer:
-    """`Engine`, `Tokenizing`, `TextEmbedding` and `Observable` over a token engine, which it owns."""
+    """Implements `Engine`, `Tokenizing`, `TextEmbedding` and `Observable` with a token engine, which it
+    owns."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class Renderer:
         generation: Callable[[], int] = lambda: 0,
         request_load: Callable[[], None] = lambda: None,
         prove: Prove = prove_in_sandbox,
-        rules: RendererOptions = RendererOptions(),
+        options: RendererOptions = RendererOptions(),
     ) -> None:
         """`state`: returns the engine's state. `generation`: returns a number that grows when the engine
         comes back, perhaps with other weights. `request_load`: has the engine loaded if it is parked."""
         self._engine = engine
-        self._rules = rules
-        self._places = FairSemaphore(BOUNDS)
+        self._options = options
+        self._tokenizer_queue = FairSemaphore(BOUNDS)
         """The queue in which callers wait to tokenize long texts."""
         self._checks = FairSemaphore(CHECKS)
         """The queue in which callers wait for the check of a constraint."""
@@ -94,10 +94,10 @@ class Renderer:
         self._generation = generation
         self.request_load = request_load
         self._prove = prove
-        self._facts: ModelInfo | None = None
+        self._model_info: ModelInfo | None = None
         self._info_generation = 0
         """The generation of the engine that `_facts` describes."""
-        self._learning = asyncio.Lock()
+        self._refresh_lock = asyncio.Lock()
 
     # --- Engine ---
 
@@ -115,8 +115,8 @@ class Renderer:
         return await self._run_in_time(prepare_rerank(self._engine, tokens, model_info, request), context)
 
     async def profile(self) -> Profile:
-        """Returns what the model can do. Asking for it loads no parked model."""
-        if self._facts is None and self._state() in (EngineState.PARKED, EngineState.LOADING):
+        """Returns the model's profile. Does not load a parked model."""
+        if self._model_info is None and self._state() in (EngineState.PARKED, EngineState.LOADING):
             raise EngineUnavailable("the model is not loaded; its first request has it loaded")
         return (await self._refresh_info()).profile
 
@@ -135,12 +135,12 @@ class Renderer:
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         require_text(prompt)
-        model_info = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
+        model_info = with_template(await self._refresh_info(), prompt, self._options.helper, actor)
         return await encode(self._make_tokenizer(actor, SystemClock()), model_info, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         require_text(conversation)
-        model_info = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
+        model_info = with_template(await self._refresh_info(), conversation, self._options.helper, actor)
         pieces = await render_prompt(model_info, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
@@ -155,7 +155,7 @@ class Renderer:
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         model_info = await self._refresh_info()
-        require_known(tokens, model_info, "tokens")
+        require_token_ids(tokens, model_info, "tokens")
         return tuple(model_info.spelt.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
@@ -172,8 +172,8 @@ class Renderer:
         request = drop_declaration(request)
         generation = self._generation()
         model_info = await self._run_in_time(self._refresh_info(), context)
-        model_info = with_template(model_info, request.prompts[0], self._rules.helper, context.actor)
-        original = settle_widths(request, model_info, self._rules.most_logprobs)
+        model_info = with_template(model_info, request.prompts[0], self._options.helper, context.actor)
+        original = settle_widths(request, model_info, self._options.most_logprobs)
         request = constrain_calls(original, model_info)
         fitted = await self._run_in_time(self._fit_prompts(request, model_info, context), context)
         shared_request = self._build_shared_request(request, context, model_info, adapter)
@@ -193,30 +193,23 @@ class Renderer:
         return self._generation() == generation
 
     async def _run_in_time(self, work: Awaitable[T], context: Context) -> T:
-        """Waits for work before the first token. Raises DeadlineExceeded when the request's deadline
-        passes."""
+        """Returns the result of `work`. Raises DeadlineExceeded if the request's deadline passes first."""
         try:
             async with asyncio.timeout(context.remaining()):
                 return await work
         except TimeoutError:
-            raise deadline_error() from None
+            raise build_deadline_error() from None
 
     async def _fit_prompts(
         self, request: GenerationRequest, model_info: ModelInfo, context: Context
     ) -> list[FittedPrompt]:
-        """Turns every prompt into token ids that fit, with the constraint of its choices, before any prompt
-        makes a token."""
+        """Converts every prompt to token ids that fit the context, and adds the constraint of its choices."""
         tokens = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as watch:
             fitted = await fit_prompts(tokens, model_info, request, context.clock)
-        context.progress.unread += watch.unread(
-            [
-                each
-                for prompt in request.prompts
-                if isinstance(prompt, Conversation)
-                for each in prompt.messages
-            ]
-        )
+        conversations = (prompt for prompt in request.prompts if isinstance(prompt, Conversation))
+        messages = [message for conversation in conversations for message in conversation.messages]
+        context.progress.unread += watch.unread(messages)
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [
             constrain_prompt(prompt, fits, request.output.constraint, model_info) for prompt, fits in pairs
@@ -228,7 +221,7 @@ class Renderer:
 
     def _make_tokenizer(self, actor: Actor, clock: Clock) -> FairTokenizer:
         """Returns the engine's tokenizer for one request of the actor."""
-        return FairTokenizer(self._engine, self._places, actor, clock)
+        return FairTokenizer(self._engine, self._tokenizer_queue, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
         """Checks the constraint with the engine. Raises a RequestError that says why the engine cannot apply
@@ -243,7 +236,7 @@ class Renderer:
     def _build_shared_request(
         self, request: GenerationRequest, context: Context, model_info: ModelInfo, adapter: str | None
     ) -> TokenRequest:
-        """Builds the part that the sequences of all prompts and choices share."""
+        """Builds the token request that the sequences of all prompts and choices share."""
         output = request.output
         return TokenRequest(
             segments=(),
@@ -259,28 +252,28 @@ class Renderer:
         )
 
     def _build_salt(self, request: GenerationRequest, context: Context) -> str:
-        """Returns the key that separates prefix caches. It is made of the project and the request's salt; it
-        is empty where all projects share."""
-        if self._rules.projects_share and not request.cache_salt:
+        """Returns the key that separates prefix caches: a hash of the project and the request's salt. It is
+        empty if all projects share prefixes."""
+        if self._options.projects_share and not request.cache_salt:
             return ""
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _refresh_info(self) -> ModelInfo:
-        """Returns the model's facts. Loads them again if the engine came back since."""
+        """Returns the information about the model. Loads it again if the engine was restarted since."""
         generation = self._generation()
-        if self._facts is None or self._info_generation != generation:
-            async with self._learning:
-                if self._facts is None or self._info_generation != generation:
-                    self._facts = await load_info(
-                        self._engine, self._prove, self._facts, self._rules.families
+        if self._model_info is None or self._info_generation != generation:
+            async with self._refresh_lock:
+                if self._model_info is None or self._info_generation != generation:
+                    self._model_info = await load_info(
+                        self._engine, self._prove, self._model_info, self._options.families
                     )
                     self._info_generation = generation
-        return self._facts
+        return self._model_info
 
 
 def drop_declaration(request: GenerationRequest) -> GenerationRequest:
-    """Returns the request without the schema as the caller declared it, which is for vendors."""
+    """Removes the schema in the caller's original form from the request, because only vendors use it."""
     constraint = request.output.constraint
     if constraint is None or constraint.declared is None:
         return request
@@ -289,5 +282,5 @@ def drop_declaration(request: GenerationRequest) -> GenerationRequest:
 
 def _detokenize(tokens: Sequence[int], model_info: ModelInfo) -> str:
     """Returns the text of the tokens. Raises InvalidValue for an id outside the vocabulary."""
-    require_known(tokens, model_info, "tokens")
+    require_token_ids(tokens, model_info, "tokens")
     return model_info.pieces.text(tokens)

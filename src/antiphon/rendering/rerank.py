@@ -1,6 +1,8 @@
-"""Reranking over a token engine: builds the token ids of the query with each document, and collects scores.
+"""Reranks documents with a token engine: builds the token ids of the query with each document, and collects
+scores.
 
-Texts contain no control token. No text is shortened unless the request asks for it.
+Names of control tokens in query and documents are plain text. No text is truncated unless the request asks
+for it.
 """
 
 from array import array
@@ -17,7 +19,7 @@ from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.tokenizer import TextTokenizer
 
 QUERY, DOCUMENT = "{query}", "{document}"
-"""The places of the texts in a model's template."""
+"""The placeholders for the texts in a model's template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,13 @@ class TokenizedPairs:
 
     async def rank(self, context: Context) -> Ranking:
         """Returns the probability of a match for each document. Raises DeadlineExceeded."""
-        rows = await self.pairs.embed(context)
-        odds = array("f", rows.vectors)
-        return Ranking(tuple(map(find_probability, odds)), rows.prompt_tokens)
+        embeddings = await self.pairs.embed(context)
+        log_odds = array("f", embeddings.vectors)
+        return Ranking(tuple(map(find_probability, log_odds)), embeddings.prompt_tokens)
 
 
 def find_probability(log_odds: float) -> float:
-    """Returns the probability whose odds have this logarithm."""
+    """Converts the logarithm of odds to a probability."""
     if log_odds >= 0:
         return 1 / (1 + exp(-log_odds))
     odds = exp(log_odds)
@@ -51,12 +53,13 @@ class PairBuilder:
 
     tokens: TextTokenizer
     before: tuple[int, ...]
-    """The tokens before the document, the query's included."""
+    """The tokens before the document, including the query."""
     after: tuple[int, ...]
     most: int | None
-    """The most tokens of the document; more are cut from its end."""
+    """The most tokens of the document. A longer document is truncated."""
     around: tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]] | None = None
-    """A template's text before and after the document. A whole text is tokenized together with it."""
+    """A template's text before and after the document. A document that is not truncated is tokenized together
+    with it."""
 
     async def build(self, document: str) -> tuple[int, ...]:
         if self.around is None or self.most is not None:
@@ -70,21 +73,21 @@ class PairBuilder:
 async def prepare_rerank(
     engine: TokenEngine, tokens: TextTokenizer, model_info: ModelInfo, request: RerankRequest
 ) -> TokenizedPairs:
-    """Builds the pairs. Raises a RequestError that names the wrong part."""
-    makes = model_info.info.embedding
-    if makes is None or not makes.ranks or not isinstance(engine, EmbeddingEngine):
+    """Builds the pairs of the query with each document. Raises a RequestError that names the invalid part."""
+    embedding = model_info.info.embedding
+    if embedding is None or not embedding.ranks or not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter(f"{request.model} is no reranker; name one", param="model")
     context_length = model_info.info.context_length
     builder = await _start_builder(tokens, model_info, request)
-    # each pair repeats the query, so this bounds their memory
+    # Each pair repeats the query, so this limits the memory of the pairs.
     _require_fitting_query(builder, context_length)
     pairs = await map_in_groups(builder.build, request.documents)
     _require_fitting_pairs(pairs, context_length)
-    return TokenizedPairs(TokenizedTexts(engine, pairs, makes.dimensions))
+    return TokenizedPairs(TokenizedTexts(engine, pairs, embedding.dimensions))
 
 
 async def _start_builder(tokens: TextTokenizer, model_info: ModelInfo, request: RerankRequest) -> PairBuilder:
-    """Tokenizes what all pairs share."""
+    """Tokenizes the query and the other texts that all pairs share."""
     template, most = model_info.info.rerank_template, request.tokens_per_document
     if template is None:
         frame = model_info.vocabulary.pair_frame
@@ -101,14 +104,14 @@ async def _start_builder(tokens: TextTokenizer, model_info: ModelInfo, request: 
 
 
 def split_template(template: str, query: str) -> tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]:
-    """Returns what a template writes before and after the document. Only the template's own text can contain
+    """Returns the texts of a template before and after the document. Only the template's own text can contain
     control tokens."""
     before, _, after = template.partition(DOCUMENT)
     return tuple(_fill(before, query)), tuple(_fill(after, query))
 
 
 def _fill(part: str, query: str) -> list[TextPiece]:
-    """Returns a part of a template with the query in its places."""
+    """Returns a part of a template with the query in place of its placeholders."""
     pieces: list[TextPiece] = []
     for index, text in enumerate(part.split(QUERY)):
         pieces += [TextPiece(query)] * (index > 0)

@@ -1,6 +1,6 @@
-"""Merges streams, and applies deadlines to streams, for items of any kind.
+"""Merges streams, and applies deadlines to streams. Items can be of any kind.
 
-Both functions close their source streams before they return, also after a failure or a cancellation.
+The source streams are closed before a function returns, also after an error or a cancellation.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ from antiphon.task_group import task_group
 T = TypeVar("T")
 
 WAITING = 64
-"""The most items of all streams together that may wait for a slow reader. At that number the streams
-pause."""
+"""The most items of all streams that can wait for a slow reader. Then the streams pause."""
 
 
 async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
@@ -31,26 +30,26 @@ async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T 
     """Returns the stream's next item, or None at its end. Raises DeadlineExceeded."""
     seconds_left = context.remaining()
     if seconds_left == 0:
-        raise deadline_error()
+        raise build_deadline_error()
     try:
         async with asyncio.timeout(seconds_left):
             return await anext(stream, None)
     except TimeoutError:
-        raise deadline_error() from None
+        raise build_deadline_error() from None
 
 
-def deadline_error() -> DeadlineExceeded:
-    """Makes the error for a request that missed its deadline."""
+def build_deadline_error() -> DeadlineExceeded:
+    """Returns the error for a request that missed its deadline."""
     return DeadlineExceeded(
         "the request's deadline passed before it was finished; ask for less, or allow more time"
     )
 
 
 def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Yields the items of all streams as they arrive; the items of one stream stay in order. The first error
+    """Yields the items of all streams as they arrive. The items of one stream stay in order. The first error
     ends all streams and is raised.
 
-    A single stream needs neither a task nor a queue, so the function returns it as it is.
+    A single stream is returned unchanged, because it needs no task and no queue.
     """
     return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
 
@@ -60,7 +59,7 @@ Arrival = tuple[T] | AntiphonError | None
 
 
 async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Yields the items of all streams; each stream runs in a task of its own."""
+    """Yields the items of all streams. Each stream runs in its own task."""
     queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(WAITING)
     async with task_group() as group:
         for stream in streams:
@@ -82,12 +81,12 @@ async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
             raise arrived
         return arrived
     finally:
-        del arrived  # otherwise its traceback keeps the whole request in memory
+        del arrived  # otherwise the error's traceback keeps the whole request in memory
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
-    """Copies one stream to the queue. An error goes through the queue too, since raising it here would cancel
-    the reader. Its traceback is dropped, because it leads to the queue."""
+    """Copies one stream to the queue. Errors are put into the queue too, because raising them here would
+    cancel the reader. The traceback is removed, because it would refer to the queue."""
     try:
         async with aclosing(stream):
             async for item in stream:

@@ -16,88 +16,83 @@ from antiphon.errors import InvalidValue
 from antiphon.rendering.model_info import ModelInfo
 
 LONG_TEXT = 8192
-"""The number of characters above which callers take turns. The worst text of this size takes about twenty
+"""For texts with more characters, callers take turns. The slowest text of this size takes about twenty
 milliseconds."""
 
 BOUNDS = QueueLimits(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
-"""Limits of the queue for long texts. As many texts may wait here as requests may wait for the engine
-itself."""
+"""Limits of the queue for long texts. They are the same as the limits of the engine's own queue."""
 
 
 class TextTokenizer(Protocol):
-    """Turns texts into token ids. Every `TokenEngine` is one."""
+    """Converts texts to token ids. Every `TokenEngine` implements it."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Returns the token ids of the pieces, joined to one text."""
 
 
 class FairTokenizer:
-    """An engine's tokenizer for one request. It handles the request's long texts one after the other, so a
+    """An engine's tokenizer for one request. It tokenizes one long text of the request at a time. So a
     request with many long texts gets no more turns than other requests."""
 
-    __slots__ = ("_actor", "_clock", "_engine", "_one", "_places")
+    __slots__ = ("_actor", "_clock", "_engine", "_one_at_a_time", "_queue")
 
-    def __init__(self, engine: TokenEngine, places: FairSemaphore, actor: Actor, clock: Clock) -> None:
+    def __init__(self, engine: TokenEngine, queue: FairSemaphore, actor: Actor, clock: Clock) -> None:
         self._engine = engine
-        self._places = places
+        self._queue = queue
         self._actor = actor
         self._clock = clock
-        self._one = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Returns the token ids of the pieces. A long text waits for its turn. Raises Overloaded or
-        EngineBusy where too many long texts wait."""
+        EngineBusy if too many long texts wait."""
         if sum(len(piece.text) for piece in pieces) <= LONG_TEXT:
             return await self._engine.tokenize(pieces, add_bos)
-        async with self._one, self._places.hold(self._actor.caller, self._clock):
+        async with self._one_at_a_time, self._queue.hold(self._actor.caller, self._clock):
             return await self._engine.tokenize(pieces, add_bos)
 
 
 LEADS = ("\n", ".")
-"""Texts to put before a word that no space precedes, since the tokenizer puts a space before every text. The
-first lead that shares no token with the word is removed again."""
+"""Texts that are put before a word without a space, for a tokenizer that adds a space before every text. The
+tokens of the lead are then removed. The second lead is for words that share a token with the first one."""
 
 
 async def tokenize_banned_words(
     engine: TokenEngine, model_info: ModelInfo, words: Sequence[str]
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns the token sequences of all words, each sequence once: for the word at the start of a text and
-    for the word after a space. Other tokens with the same letters are not found. Raises InvalidValue for a
-    word that has only spaces."""
-    bare = [word.lstrip(" ") for word in words]
-    for index, word in enumerate(bare):
+    """Returns the different token sequences of all words, at the start of a text and after a space. Other
+    tokens with the same letters are not found. Raises InvalidValue for a word that has only spaces."""
+    stripped = [word.lstrip(" ") for word in words]
+    for index, word in enumerate(stripped):
         if not word:
             field = f"bad_words[{index}]"
             raise InvalidValue(f"{field} has nothing but spaces; give a word", param=field)
-    if not bare:
+    if not stripped:
         return ()
-    prefixed = model_info.vocabulary.space_prefix
-    spaced = await _tokenize_each(engine, [word if prefixed else f" {word}" for word in bare])
-    initial = await (_after_leads(engine, bare) if prefixed else _tokenize_each(engine, bare))
-    return tuple(tokens for tokens in dict.fromkeys((*spaced, *initial)) if tokens)
+    if model_info.vocabulary.space_prefix:
+        after_space = await _tokenize_each(engine, stripped)
+        at_start = await _tokenize_after_leads(engine, stripped)
+    else:
+        after_space = await _tokenize_each(engine, [f" {word}" for word in stripped])
+        at_start = await _tokenize_each(engine, stripped)
+    return tuple(tokens for tokens in dict.fromkeys((*after_space, *at_start)) if tokens)
 
 
-async def _after_leads(engine: TokenEngine, words: Sequence[str]) -> list[tuple[int, ...]]:
-    """Returns the tokens of words that no space precedes. A word that shares a token with every lead gets no
-    tokens."""
+async def _tokenize_after_leads(engine: TokenEngine, words: Sequence[str]) -> list[tuple[int, ...]]:
+    """Returns the tokens of words without a space before them. A word that shares a token with every lead
+    gets no tokens."""
     leads = await _tokenize_each(engine, LEADS)
     columns = [await _tokenize_each(engine, [lead + word for word in words]) for lead in LEADS]
-    return [
-        next(
-            (
-                tokens[len(lead) :]
-                for lead, tokens in zip(leads, row, strict=True)
-                if _starts_with(tokens, lead)
-            ),
-            (),
-        )
-        for row in zip(*columns, strict=True)
-    ]
+    return [_remove_lead(leads, with_leads) for with_leads in zip(*columns, strict=True)]
 
 
-def _starts_with(tokens: tuple[int, ...], lead: tuple[int, ...]) -> bool:
-    """Whether the tokens begin with those of `lead`."""
-    return tokens[: len(lead)] == lead
+def _remove_lead(leads: Sequence[tuple[int, ...]], with_leads: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns the tokens of a word, from the first lead that can be removed. `with_leads`: the tokens of the
+    word after each lead."""
+    for lead, tokens in zip(leads, with_leads, strict=True):
+        if tokens[: len(lead)] == lead:
+            return tokens[len(lead) :]
+    return ()
 
 
 async def _tokenize_each(engine: TokenEngine, texts: Sequence[str]) -> list[tuple[int, ...]]:

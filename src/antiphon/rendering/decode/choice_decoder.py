@@ -25,7 +25,7 @@ class DecodeOptions:
     """Number of tokens before the decoder searches for stop strings."""
 
 
-def decode_options(request: GenerationRequest, model_info: ModelInfo) -> DecodeOptions:
+def build_decode_options(request: GenerationRequest, model_info: ModelInfo) -> DecodeOptions:
     """Builds the options for a request. The token that ends a choice shows no text unless the caller keeps
     it. A kept token shows its text, or its name where control tokens show names."""
     output, sampling = request.output, request.sampling
@@ -125,7 +125,7 @@ class ChoiceDecoder:
             self._unreported += 1
             piece = "" if token in self._silent else self._detokenizer.add(token)
             if self.reasoning_counter is not None:
-                self.reasoning_counter.note(len(piece))
+                self.reasoning_counter.count_text(len(piece))
             if piece:
                 text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
                 if self._filter.stopped:

@@ -146,7 +146,7 @@ class ReasoningCounter:
         self._begins = array("I")
         """For each token, the character where its text begins."""
 
-    def note(self, size: int) -> None:
+    def count_text(self, size: int) -> None:
         """Notes the next token. `size`: the number of characters that the token made certain."""
         self._begins.append(self._at)
         self._at += size

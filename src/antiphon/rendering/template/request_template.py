@@ -138,7 +138,8 @@ class RenderedTemplate(TypedDict):
 
 
 def render(payload: RenderPayload) -> RenderedTemplate:
-    """The sandbox's job: compiles a template and renders one conversation with it. Raises TemplateRefused."""
+    """Returns the sandbox's job: compiles a template and renders one conversation with it. Raises
+    TemplateRefused."""
     special = SpecialTokens(tuple(payload["names"]), payload["bos"], payload["eos"])
     families = NotationFamilies(payload["calls"], payload["thoughts"])
     conversation = decode_conversation(payload)
