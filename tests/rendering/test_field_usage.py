@@ -29,7 +29,7 @@ def unread(source: str, conversation: Conversation = TALK) -> tuple[str, ...]:
     chat = template(source)
     with watch_fields() as watch:
         chat.render(conversation, FakeClock())
-    return watch.unread(conversation.messages)
+    return watch.list_unread(conversation.messages)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_reasoning_that_stands_in_the_content_is_read() -> None:
     with watch_fields() as watch:
         pieces = chat.render(TALK, FakeClock())
     assert "hm" in "".join(piece.text for piece in pieces)
-    assert watch.unread(TALK.messages) == BOTH[:1]
+    assert watch.list_unread(TALK.messages) == BOTH[:1]
 
 
 @pytest.mark.parametrize("texts", ["Hello", "Hello " * 20_000], ids=["here", "in a thread"])

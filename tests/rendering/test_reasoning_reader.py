@@ -223,7 +223,7 @@ def test_tokens_are_counted_by_where_their_text_begins():
     spans: list[Span] = [(0, 7)]
     thoughts = ReasoningCounter(spans)
     for size in (3, 0, 4, 2, 1):
-        thoughts.count_text(size)
+        thoughts.add_token(size)
     assert thoughts.tokens == 3
     spans[:] = [(0, None)]
     assert thoughts.tokens == 5

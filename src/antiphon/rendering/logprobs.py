@@ -205,7 +205,7 @@ class ScoredDecoder(ChoiceDecoder):
         text = "" if is_silent else self._detokenizer.add(token)
         self._certain_length += len(text)
         if self.reasoning_counter is not None:
-            self.reasoning_counter.count_text(len(text))
+            self.reasoning_counter.add_token(len(text))
         return text
 
     def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:

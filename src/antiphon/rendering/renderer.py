@@ -209,7 +209,7 @@ class Renderer:
             fitted = await fit_prompts(tokens, model_info, request, context.clock)
         conversations = (prompt for prompt in request.prompts if isinstance(prompt, Conversation))
         messages = [message for conversation in conversations for message in conversation.messages]
-        context.progress.unread += watch.unread(messages)
+        context.progress.unread += watch.list_unread(messages)
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [
             constrain_prompt(prompt, fits, request.output.constraint, model_info) for prompt, fits in pairs

@@ -19,15 +19,15 @@ class DecodeOptions:
 
     pieces: Pieces
     silent: frozenset[int]
-    """Tokens that show no text, whatever text the vocabulary has for them."""
+    """Tokens that show no text, even if the vocabulary has a text for them."""
     stops: StopStrings
     min_tokens: int = 0
-    """Number of tokens before the decoder searches for stop strings."""
+    """The decoder searches for stop strings only after this many tokens."""
 
 
 def build_decode_options(request: GenerationRequest, model_info: ModelInfo) -> DecodeOptions:
-    """Builds the options for a request. The token that ends a choice shows no text unless the caller keeps
-    it. A kept token shows its text, or its name where control tokens show names."""
+    """Builds the options for a request. The token that ends a choice shows no text, unless the caller wants
+    to keep it. A kept token shows its text, or its name if the caller wants names of control tokens."""
     output, sampling = request.output, request.sampling
     stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
     shows_stop_tokens = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
@@ -59,14 +59,14 @@ class ChoiceDecoder:
     def __init__(self, choice: int, options: DecodeOptions) -> None:
         self.choice = choice
         self.completion_tokens = 0
-        """Number of tokens up to the token that completes a stop string, that token included."""
+        """Number of tokens, up to and including the token that completes a stop string."""
         self.cached: int | None = None
         """Number of the choice's prompt tokens that the engine did not compute; None before the engine admits
         the choice."""
         self.queued: float | None = None
         """Seconds that the choice waited for admission."""
         self.reasoning_counter: ReasoningCounter | None = None
-        """Counts the tokens of reasoning, where the model may reason."""
+        """Counts the tokens of reasoning; None if the model does not reason."""
         self._min_tokens = options.min_tokens
         self._silent = options.silent
         self._detokenizer = Detokenizer(options.pieces)
@@ -89,9 +89,9 @@ class ChoiceDecoder:
     def _convert_event(self, event: TokenEvent) -> Iterator[Event]:
         """Converts an event of the sequence to events of the choice."""
         if isinstance(event, Steps):
-            first = not self.completion_tokens
+            is_first = not self.completion_tokens
             text = self._decode_steps(event)
-            if first:
+            if is_first:
                 yield Started(0)
             if text:
                 yield self._build_delta(text)
@@ -110,31 +110,31 @@ class ChoiceDecoder:
     def _end_events(self) -> Iterator[Event]:
         """Yields the rest of the text and the event that ends the choice."""
         if not self._filter.stopped:
-            last_text = self._take_rest()
+            last_text = self._flush()
             if last_text:
                 yield self._build_delta(last_text)
         reason = FinishReason.STOP if self._filter.stopped else self._reason
         yield self._build_finished(reason)
 
     def _decode_steps(self, steps: Steps) -> str:
-        """Returns the text that these tokens make certain. Tokens after a stop string are neither shown nor
-        counted."""
+        """Returns the text of these tokens that the stop filter lets through. Tokens after a stop string are
+        neither shown nor counted."""
         text = ""
         for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
             piece = "" if token in self._silent else self._detokenizer.add(token)
             if self.reasoning_counter is not None:
-                self.reasoning_counter.count_text(len(piece))
+                self.reasoning_counter.add_token(len(piece))
             if piece:
                 text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
                 if self._filter.stopped:
                     break
         return text
 
-    def _take_rest(self) -> str:
-        """Returns the text that the stop filter and the detokenizer held back. Called when no more tokens
-        come."""
+    def _flush(self) -> str:
+        """Returns the text that the stop filter and the detokenizer held back. Call it after the last
+        token."""
         text = self._filter.add(self._detokenizer.end())
         return text if self._filter.stopped else text + self._filter.end()
 
@@ -147,6 +147,6 @@ class ChoiceDecoder:
         return Finished(self.choice, reason, self._take_unreported())
 
     def _take_unreported(self) -> int:
-        """Returns the number of tokens that no event contains yet, and sets it to 0."""
+        """Returns the number of tokens that no event has reported yet, and sets it to 0."""
         tokens, self._unreported = self._unreported, 0
         return tokens

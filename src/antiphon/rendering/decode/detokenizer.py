@@ -1,5 +1,5 @@
-"""Converts token ids to text as they arrive, in whole characters only, even if one character is split between
-tokens.
+"""Converts token ids to text as they arrive. It returns only whole characters, also if tokens split a
+character.
 
 This module handles bytes and UTF-8. Other modules handle stop strings, leading spaces and end tokens.
 """
@@ -21,10 +21,10 @@ class Pieces:
     def __init__(self, pieces: tuple[bytes, ...], texts: tuple[str | None, ...] | None = None) -> None:
         self.bytes = pieces
         self.texts = tuple(map(_decode_whole, pieces)) if texts is None else texts
-        """For each token, its text if the token holds whole characters, otherwise None."""
+        """The text of each token; None if the token cuts a character."""
 
     def with_names(self, names: Mapping[int, str]) -> "Pieces":
-        """Returns the same pieces with these tokens shown as their names."""
+        """Returns the same pieces, but with names as the texts of these tokens."""
         pieces, texts = list(self.bytes), list(self.texts)
         for token, name in names.items():
             pieces[token], texts[token] = name.encode(), name
@@ -53,10 +53,10 @@ class Detokenizer:
         self._bytes = pieces.bytes
         self._decoder = _utf8(errors="replace")
         self._pending = False
-        """Whether the decoder holds the first bytes of a character."""
+        """Whether the decoder has the first bytes of an incomplete character."""
 
     def add(self, token: int) -> str:
-        """Returns the text that is certain now; empty while a character is incomplete."""
+        """Returns the whole characters after a token; empty while a character is incomplete."""
         token_text = self._texts[token]
         if token_text is not None and not (self._pending and token_text):
             return token_text
@@ -70,7 +70,7 @@ class Detokenizer:
         self._pending = bool(held_bytes)
 
     def breaks_character(self, token: int) -> bool:
-        """Whether this token leaves the incomplete character before it unfinished. One U+FFFD then replaces
+        """Whether this token does not continue the incomplete character before it. Then one U+FFFD replaces
         that character before the token's text."""
         piece = self._bytes[token]
         if not (self._pending and piece):

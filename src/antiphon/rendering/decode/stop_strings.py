@@ -1,8 +1,9 @@
-"""Finds stop strings in a text that arrives in parts, wherever the text is cut. No part of a stop string is
-shown, unless the caller keeps stop strings.
+"""Finds stop strings in a text that arrives in parts. No part of a stop string is shown, unless the caller
+keeps stop strings.
 
-The match that ends first wins. Of matches with the same end the longest wins. So the result does not depend
-on how the text is cut. The matcher is Aho and Corasick's automaton (1975), which reads each character once.
+The match that ends first wins. If several matches end there, the longest wins. So the result does not depend
+on how the text is divided. The matcher is the automaton of Aho and Corasick (1975), which reads each
+character once.
 """
 
 import re
@@ -17,7 +18,7 @@ automaton."""
 
 
 class _State:
-    """A text that begins some stop string."""
+    """A state of the automaton: a text with which some stop string begins."""
 
     __slots__ = ("ends", "length", "longest", "next")
 
@@ -25,10 +26,10 @@ class _State:
         self.length = length
         self.next: dict[str, _State] = {}
         self.longest: _State = self
-        """The longest proper ending of this text that also begins a stop string. For the root it is the
-        root."""
+        """The state of the longest proper ending of this text with which a stop string begins. The root
+        refers to itself."""
         self.ends = 0
-        """Length of the longest stop string at the end of this text; 0 for none."""
+        """Length of the longest stop string with which this text ends; 0 if there is none."""
 
 
 class StopStrings:
@@ -57,8 +58,8 @@ class StopStrings:
         state.ends = len(stop)
 
     def _link(self) -> None:
-        """Links each state to its longest proper ending, shorter texts first, since an ending is shorter than
-        its text."""
+        """Sets `longest` of each state. Shorter texts come first, because an ending is shorter than its
+        text."""
         pending = deque(self.root.next.values())
         for state in pending:
             state.longest = self.root
@@ -84,7 +85,7 @@ def find_next_state(state: _State, character: str, root: _State) -> _State:
 
 
 class StopFilter:
-    """Cuts one text at a stop string; `stopped` tells whether it found one."""
+    """Cuts one text at the first stop string. `stopped`: whether it found one."""
 
     __slots__ = ("_held", "_state", "_stops", "stopped")
 
@@ -92,7 +93,7 @@ class StopFilter:
         self._stops = stops
         self._state = stops.root
         self._held = ""
-        """The end of the text that may begin a stop string."""
+        """The end of the text with which a stop string can begin."""
         self.stopped = False
 
     def add(self, text: str) -> str:

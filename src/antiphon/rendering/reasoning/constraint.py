@@ -1,5 +1,4 @@
-"""Finds the begin of a choice, and extends its constraint by the reasoning before the answer, with its marks
-and budget."""
+"""Finds where a choice begins, and extends its constraint by the reasoning before the answer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +13,8 @@ from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
 from antiphon.rendering.tools.call_notation import CallNotation, to_marks
 
 TAIL = 64
-"""Tokens at a prompt's end that may hold the mark that begins reasoning; the mark has at most six."""
+"""How many tokens at a prompt's end are searched for the opening mark of reasoning, which has at most six
+tokens."""
 
 ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
 """The grammar of any text."""
@@ -35,7 +35,7 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], model_info: ModelInfo) -
 def constrain_prompt(
     prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, model_info: ModelInfo
 ) -> FittedPrompt:
-    """Adds where the prompt's choices begin and their constraint. Raises UnsupportedParameter."""
+    """Sets where the prompt's choices begin, and their constraint. Raises UnsupportedParameter."""
     begin = find_begin(prompt, fits.tokens, model_info)
     return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, model_info))
 
@@ -43,7 +43,7 @@ def constrain_prompt(
 def constrain_answer(
     constraint: Constraint | None, prompt: Prompt, begin: Begin | None, model_info: ModelInfo
 ) -> Constraint | None:
-    """Returns the constraint of a choice, applied from the beginning of its answer."""
+    """Returns the constraint of a choice. It applies to the answer, after the reasoning."""
     template = model_info.template
     if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
         return constraint
@@ -65,12 +65,12 @@ def constrain_answer(
         budget=budget,
         never=notation.close if notation.close in ids else "",
     )
-    bare = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=field)
-    return replace(bare, prelude=prelude.dump())
+    answer_constraint = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=field)
+    return replace(answer_constraint, prelude=prelude.dump())
 
 
 def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
-    """Builds the marks around a model's reasoning, which precedes its answer."""
+    """Builds the frame of the reasoning before the answer."""
     opening = () if begin is Begin.INSIDE else notation.open
     return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
@@ -78,25 +78,25 @@ def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[st
 def _constrain_channels(
     constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, model_info: ModelInfo
 ) -> Constraint | None:
-    """Builds the constraint for a model with channels. The grammar of calls has channels of its own."""
+    """Builds the constraint for a model with channels. The grammar of calls already contains the channels."""
     budget, field = reasoning.budget, reasoning.terms.budget
-    thought, *others = (
+    reasoning_frame, *others = (
         frame.with_ids(model_info.controls) for frame in layout.channels if frame.close is not None
     )
     final = next(frame.with_ids(model_info.controls) for frame in layout.channels if frame.close is None)
-    calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
+    has_calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
     if budget is None:
-        if constraint is None or calls:
+        if constraint is None or has_calls:
             return constraint
-        prelude = Prelude((thought, *others), optional=True, many=True, answer=final.open)
+        prelude = Prelude((reasoning_frame, *others), optional=True, many=True, answer=final.open)
         return replace(constraint, prelude=prelude.dump())
     if constraint is None:
         group = groups.CallGroup(groups.TextAround.TEXT_ALONE, final.open, (), (), frames=(*others, final))
-        constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
-    elif calls:
+        constraint, has_calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
+    elif has_calls:
         group = groups.load_group(constraint.source)
-        frames = tuple(frame for frame in group.frames if frame.open != thought.open)
+        frames = tuple(frame for frame in group.frames if frame.open != reasoning_frame.open)
         constraint = replace(constraint, source=replace(group, frames=frames).dump())
-    answer = () if calls else final.open
-    prelude = Prelude((thought,), optional=True, budget=budget, answer=answer)
+    answer = () if has_calls else final.open
+    prelude = Prelude((reasoning_frame,), optional=True, budget=budget, answer=answer)
     return replace(constraint, prelude=prelude.dump())

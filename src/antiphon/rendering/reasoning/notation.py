@@ -1,7 +1,6 @@
-"""The notation of reasoning in each family of models, and the effect of a caller's reasoning effort on the
-templates.
+"""How each family of models writes reasoning, and how a caller's reasoning effort is given to the templates.
 
-A field that the model cannot follow is refused by name.
+An effort that the model does not support is refused by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,25 +16,25 @@ class Begin(StrEnum):
     """Where a choice's text begins."""
 
     FREE = "free"
-    """Before any reasoning; the model may begin it."""
+    """Before any reasoning. The model decides whether to reason."""
     INSIDE = "inside"
-    """In reasoning: the prompt ends with the mark that begins it."""
+    """In reasoning: the prompt ends with the opening mark."""
     AFTER = "after"
     """In the answer: the prompt contains complete reasoning, or a mark that says that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningNotation:
-    """One family's notation: `open`, the reasoning, `close`, `gap`, the answer."""
+    """How one family writes reasoning: `open`, the reasoning, `close`, `gap`, the answer."""
 
     open: tuple[str, ...]
     """Texts, or names of control tokens, in order."""
     close: str
     """A text, or the name of a control token."""
     gap: tuple[str, ...] = ()
-    """Texts between the mark that ends reasoning and the answer."""
+    """The texts between the closing mark and the answer."""
     channels: bool = False
-    """Whether reasoning is one of harmony's channels; the reader of calls then reads the reasoning too."""
+    """Whether reasoning is one of harmony's channels. Then the reader of calls reads the reasoning too."""
     efforts: tuple[str, ...] | None = None
     """The efforts that the model was trained for; None if its template decides."""
 
@@ -54,7 +53,8 @@ class ReasoningNotation:
 
         `prompt_end`: the end of the prompt, with control tokens as their names. `answer_start`: the part of
         the answer that the prompt contains. `is_text`: whether the marks are text. Only then can
-        `answer_start` contain them."""
+        `answer_start` contain them.
+        """
         if answer_start and (self.channels or not is_text):
             return Begin.AFTER
         if self.channels:
@@ -135,7 +135,7 @@ REASONING_FAMILIES: Mapping[str, Family] = MappingProxyType(
 """The families by the name in a model's settings."""
 
 NO_REASONING = "none"
-"""The name in the settings for a model that does not reason, whatever its template holds."""
+"""The name in the settings for a model that does not reason, even if its template suggests reasoning."""
 
 REASONING_SIGNS: tuple[tuple[str, Family], ...] = (
     ("[/THINK]", mistral),
@@ -146,12 +146,12 @@ REASONING_SIGNS: tuple[tuple[str, Family], ...] = (
     ("</think>", think),
     ("Here is my thought process:", granite),
 )
-"""Texts that show the family in the template's source; the most certain text is first."""
+"""Texts in a template's source that identify the family. The most reliable text is first."""
 
 
 def detect_reasoning(source: str, family: str | None = None) -> ReasoningNotation | None:
-    """Returns the notation of the named family. Without a name it returns the notation that the template
-    shows, or None if the template shows none."""
+    """Returns the notation of the named family. Without a name, finds the family in the template; returns
+    None if the template has no reasoning."""
     if family is not None:
         return None if family == NO_REASONING else REASONING_FAMILIES[family](source)
     return next((family(source) for sign, family in REASONING_SIGNS if sign in source), None)
@@ -178,21 +178,21 @@ def effort_variables(
     if notation is None:
         if effort == NO_EFFORT:
             return {}
-        raise _to_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
+        raise _build_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
     switches = [name for name in SWITCH_VARIABLES if name in reads]
     if switches and effort == NO_EFFORT:
         return dict.fromkeys(switches, False)
     if EFFORT_VARIABLE in reads:
         if notation.efforts is not None and effort not in notation.efforts:
             effort_names = ", ".join(notation.efforts)
-            says = "send one of them, or leave it out" if terms.off == NO_EFFORT else "leave it out"
-            raise _to_refusal(reasoning, f"this model was taught {effort_names}; {says}")
+            advice = "send one of them, or leave it out" if terms.off == NO_EFFORT else "leave it out"
+            raise _build_refusal(reasoning, f"this model was taught {effort_names}; {advice}")
         return {EFFORT_VARIABLE: effort} | dict.fromkeys(switches, True)
     if effort == ORDINARY_EFFORT:
         return dict.fromkeys(switches, True)
     budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
     if switches:
-        raise _to_refusal(
+        raise _build_refusal(
             reasoning,
             f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
         )
@@ -200,7 +200,7 @@ def effort_variables(
         f"{budget}: 0 for no reasoning" if effort == NO_EFFORT and not terms.least else f"{budget} for less"
     )
     always = "always reasons" if effort == NO_EFFORT else "reasons"
-    raise _to_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
+    raise _build_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
 
 
 def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) -> None:
@@ -208,7 +208,7 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
     if notation is not None:
         return
     if reasoning.wanted:
-        raise _to_refusal(reasoning, "this model does not reason; leave it out")
+        raise _build_refusal(reasoning, "this model does not reason; leave it out")
     if reasoning.budget:
         field = reasoning.terms.budget
         raise UnsupportedParameter(
@@ -216,8 +216,9 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
         )
 
 
-def _to_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
-    """Makes the error for a reasoning effort that the model cannot follow. `why`: the reason in words."""
+def _build_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
+    """Returns the error for a reasoning effort that the model does not support. `why`: the reason in
+    words."""
     effort, terms = reasoning.effort, reasoning.terms
     value = {NO_EFFORT: terms.off, ORDINARY_EFFORT: terms.on}.get(effort or "", effort)
     excerpt = "" if value is None or reasoning.wanted else f" {value[:32]}"

@@ -1,7 +1,7 @@
 """Separates a choice's reasoning from its answer while the text arrives, and counts the tokens of reasoning.
-The result does not depend on how the text is cut.
+The result does not depend on how the text is divided.
 
-Reasoning is only at the beginning, and ends at the first closing mark; without that mark all text is
+Reasoning is only at the beginning, and ends at the first closing mark. Without a closing mark, all text is
 reasoning. Another reader reads the answer, so a call inside reasoning stays reasoning.
 """
 
@@ -21,13 +21,13 @@ from antiphon.rendering.tools.json_call import SPACE
 
 
 class ReasoningReader:
-    """Reads one choice of a model that reasons."""
+    """Separates reasoning and answer in the text of one choice."""
 
     def __init__(
         self, notation: ReasoningNotation, begin: Begin, inner: OutputReader, kept: bool = False
     ) -> None:
-        """`inner` reads the answer. `kept`: whether the answer has a constraint, so that only the gap is
-        removed from its beginning and no other whitespace."""
+        """`inner`: reads the answer. `kept`: whether other whitespace than the gap must stay at the beginning
+        of the answer, because the answer has a constraint."""
         self._notation = notation
         self._begin = begin
         self._inner = inner
@@ -36,12 +36,12 @@ class ReasoningReader:
         self._buffer = ""
         self._consumed = 0
         """Number of characters of the raw text before the buffer."""
-        self._any = False
+        self._has_reasoning = False
         """Whether the reader has returned any reasoning."""
-        self._space = ""
+        self._trailing_space = ""
         """Whitespace that is shown only if more reasoning follows."""
         self._closed = False
-        """Whether reasoning has ended and the answer has not begun."""
+        """Whether the reasoning has ended, but the answer has not begun."""
         self.spans: list[Span] = [(0, None)] if begin is Begin.INSIDE else []
 
     @property
@@ -68,10 +68,10 @@ class ReasoningReader:
         parts = [] if self._closed and not rest.strip() else self._inner.add(rest)
         return [*parts, *self._inner.end(required)]
 
-    # Each step takes the certain part from the buffer.
+    # Each method removes the part that it has identified from the buffer.
 
     def _decide(self) -> None:
-        """Finds out whether the text begins with reasoning, as soon as the buffer shows it."""
+        """Decides whether the text begins with reasoning, if the buffer is long enough."""
         rest = self._buffer if self._kept else self._buffer.lstrip(SPACE)
         if rest.startswith(self._notation.opening):
             self.spans.append((0, None))
@@ -81,7 +81,8 @@ class ReasoningReader:
             self._begin = Begin.AFTER
 
     def _read_reasoning(self) -> list[OutputPart]:
-        """Returns the certain part of the reasoning. Switches to the answer at the closing mark."""
+        """Returns the reasoning in the buffer, without the possible beginning of a closing mark. Switches to
+        the answer at the closing mark."""
         close = self._notation.close
         at = self._buffer.find(close)
         if at < 0:
@@ -119,23 +120,23 @@ class ReasoningReader:
         return text
 
     def _trim_reasoning(self, text: str) -> list[OutputPart]:
-        """Removes the whitespace around reasoning, since it belongs to the marks. Keeps whitespace at the end
-        until more reasoning follows."""
-        text = self._space + text
+        """Removes the whitespace around the reasoning, because it belongs to the marks. Whitespace at the end
+        is kept for the case that more reasoning follows."""
+        text = self._trailing_space + text
         body = text.rstrip(SPACE)
-        self._space = text[len(body) :]
-        if not self._any:
+        self._trailing_space = text[len(body) :]
+        if not self._has_reasoning:
             body = body.lstrip(SPACE)
         if not body:
-            self._space = self._space if self._any else ""
+            self._trailing_space = self._trailing_space if self._has_reasoning else ""
             return []
-        self._any = True
+        self._has_reasoning = True
         return [ReasoningPart(body)]
 
 
 class ReasoningCounter:
-    """Counts the reasoning tokens of one choice. These are all tokens whose text begins before the answer,
-    marks included. The count uses positions in the raw text, so it does not depend on how tokens arrive."""
+    """Counts the reasoning tokens of one choice: all tokens whose text begins before the answer, including
+    marks. The count uses positions in the raw text, so it does not depend on how the tokens arrive."""
 
     __slots__ = ("_at", "_begins", "_spans")
 
@@ -146,8 +147,8 @@ class ReasoningCounter:
         self._begins = array("I")
         """For each token, the character where its text begins."""
 
-    def count_text(self, size: int) -> None:
-        """Notes the next token. `size`: the number of characters that the token made certain."""
+    def add_token(self, size: int) -> None:
+        """Adds the next token. `size`: how many characters the decoder returned after the token."""
         self._begins.append(self._at)
         self._at += size
 

@@ -57,10 +57,10 @@ from antiphon.rendering.template.support import (
 from antiphon.rendering.tools.call_notation import CallNotation, detect_calls
 
 LONGEST_SOURCE = 500_000
-"""Characters of a template; the longest of the known models has 30,000."""
+"""The most characters of a template. The longest known template has 30,000."""
 
 LONGEST_PROMPT = 4_000_000
-"""The most characters that a template may write, besides four for each character of the conversation."""
+"""The most characters of a rendered prompt, plus four for each character of the conversation."""
 
 LONGEST_DATE = 200
 """Characters of a date format."""
@@ -76,7 +76,7 @@ FAILURES = (
     TypeError,
     ValueError,
 )
-"""Errors that a template can raise, since it is a program."""
+"""Errors that a template can raise, because it is a program."""
 
 SAMPLES = (
     Conversation((Message(Role.USER, "Hello there"),)),
@@ -94,15 +94,15 @@ SAMPLES = (
 """The conversations that `prove` renders. The template must render the first one. It may refuse the others
 with `raise_exception`."""
 
-AS_IT_IS = TemplateSupport(tools=True, calls=True, results=True)
-"""Support for everything: no tool is written out as text."""
+FULL_SUPPORT = TemplateSupport(tools=True, calls=True, results=True)
+"""Support for everything. No tool is written as text."""
 
 SET_HERE = frozenset(
     "messages tools documents add_generation_prompt continue_final_message bos_token eos_token "
     "raise_exception strftime_now dict namespace cycler joiner range "
     "self super loop caller varargs kwargs".split()
 )
-"""Names whose values a request cannot give: the server's own variables and jinja2's."""
+"""Variables that a request cannot set: those of the server and of jinja2."""
 
 MOST_NAMED = 20
 """The most variables of a template that an error message lists."""
@@ -117,7 +117,7 @@ class RaisedByTemplate(TemplateRefused):
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The part of the vocabulary that a template needs."""
+    """The special tokens that a template needs."""
 
     names: tuple[str, ...]
     """Texts of the control tokens."""
@@ -127,7 +127,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True)
 class NotationFamilies:
-    """The families of a model's notations; None means the one that its template shows."""
+    """The families of a model's notations. For None, the family is found in the template."""
 
     calls: str | None = None
     reasoning: str | None = None
@@ -137,8 +137,7 @@ BY_TEMPLATE = NotationFamilies()
 
 
 class ChatTemplate:
-    """A compiled template. Raises TemplateRefused when it is made and when it renders; safe to use from
-    threads."""
+    """A compiled template. The constructor and `render` raise TemplateRefused. Any thread may use it."""
 
     def __init__(
         self,
@@ -147,7 +146,7 @@ class ChatTemplate:
         families: NotationFamilies = BY_TEMPLATE,
         like: Conversation = SAMPLES[0],
     ) -> None:
-        """`like`: a conversation with values and documents that the template may need for its probes."""
+        """`like`: a conversation whose template values and documents are used for probes of the template."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
@@ -157,14 +156,14 @@ class ChatTemplate:
             tree = environment.parse(source)
             self._shield = Shield(special.names, _collect_literals(tree))
             self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
-            # This changes the tree, so it comes last.
+            # The next call changes the tree, so it comes last.
             self.reads = frozenset(meta.find_undeclared_variables(tree))
-            """Variables that the template takes from outside."""
+            """Variables that the template reads but does not set."""
             self._template = environment.from_string(source)
         except FAILURES as error:
             raise _convert_error("cannot be compiled", error) from None
-        self._support = AS_IT_IS
-        self._parts = self._thoughts = False
+        self._support = FULL_SUPPORT
+        self._parts = self._has_reasoning_part = False
         """Whether the template reads reasoning as a part of the content. Set only while it is probed."""
         self._roles = RoleSupport(developer="developer" in source)
         self.call_notation: CallNotation = detect_calls(source, families.calls)
@@ -173,15 +172,17 @@ class ChatTemplate:
         """How the model writes reasoning; None if the model does not reason."""
         self._parts = not self._shows(PROBE_TEXT, RESULT) and self._shows_parts()
         """Whether the template reads content as a list of parts."""
-        self._thoughts = self.reasoning_notation is not None and self._shows_thoughts(self.reasoning_notation)
+        self._has_reasoning_part = self.reasoning_notation is not None and self._shows_has_reasoning_part(
+            self.reasoning_notation
+        )
         """Whether the template reads reasoning as a part of the content."""
         self._roles = probe_roles(source, self._shows)
         self._support = self._probe_support()
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
-        """Renders the prompt with the template's own control tokens. Text of messages stays text."""
+        """Renders the prompt. Only the template's own texts can become control tokens."""
         self._require_read(conversation)
-        loses = self._roles.drops_system(conversation.messages)
+        loses_system = self._roles.drops_system(conversation.messages)
         conversation = replace(conversation, messages=self._roles.adapt(conversation.messages))
         conversation = write_out_tools(conversation, self._support, self.call_notation)
         texts, size = measure(conversation)
@@ -189,7 +190,7 @@ class ChatTemplate:
         variables = self._build_variables(conversation, cover, clock)
         with limit_render_time(), use_cover(cover):
             rendered = _require_valid("".join(self._render_pieces(variables, LONGEST_PROMPT + 4 * size)))
-        if loses:
+        if loses_system:
             raise TemplateRefused(
                 "the chat template shows no system message; say it in the user's", param="messages"
             )
@@ -220,7 +221,7 @@ class ChatTemplate:
             )
 
     def _build_variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
-        """Builds the template's variables."""
+        """Returns the values of the template's variables."""
         messages = [self._build_message(message, cover.hide) for message in conversation.messages]
         tools = build_tools(conversation.tools.tools, cover.hide) if conversation.tools else None
         if tools and self.call_notation.in_system:
@@ -230,7 +231,7 @@ class ChatTemplate:
         documents = conversation.documents
         return {
             "messages": watch_messages(
-                [self._shape_content(message) for message in messages], self._thoughts
+                [self._adapt_content(message) for message in messages], self._has_reasoning_part
             ),
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
@@ -246,7 +247,7 @@ class ChatTemplate:
         }
 
     def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
-        """Returns the variables that the request sets: by its reasoning effort and by name. Raises a
+        """Returns the variables that the request sets: by name, and by its reasoning effort. Raises a
         RequestError."""
         values, reasoning = conversation.template_values, conversation.reasoning
         derived = effort_variables(reasoning, self.reads, self.reasoning_notation)
@@ -260,10 +261,10 @@ class ChatTemplate:
         return {**derived, **values}
 
     def _probe_support(self) -> TemplateSupport:
-        """Finds by trial which parts of tools the template shows, since templates do not declare it."""
-        as_text = replace(AS_IT_IS, objects=False)
+        """Finds out which parts of tools the template shows, by rendering test conversations."""
+        as_text = replace(FULL_SUPPORT, objects=False)
         calls = self._shows(PROBE_CALL, PROBE.arguments)
-        self._support = AS_IT_IS if calls else as_text
+        self._support = FULL_SUPPORT if calls else as_text
         calls = calls or self._shows(PROBE_CALL, PROBE.arguments)
         return TemplateSupport(
             tools=self._shows(PROBE_TOOLS, PROBE.name),
@@ -274,15 +275,16 @@ class ChatTemplate:
             system=self._shows(PROBE_SYSTEM, RESULT),
         )
 
-    def _shape_content(self, message: dict[str, object]) -> dict[str, object]:
+    def _adapt_content(self, message: dict[str, object]) -> dict[str, object]:
         """Returns the message with its content in the form that the template reads."""
-        if self._thoughts and "reasoning" in message:
+        if self._has_reasoning_part and "reasoning" in message:
             return with_reasoning_part(message)
         return with_parts(message) if self._parts else message
 
-    def _shows_thoughts(self, notation: ReasoningNotation) -> bool:
-        """Probes whether the template shows reasoning that is a part of the content. Sets `_thoughts`."""
-        self._thoughts = True
+    def _shows_has_reasoning_part(self, notation: ReasoningNotation) -> bool:
+        """Probes whether the template shows reasoning that is a part of the content. Sets
+        `_has_reasoning_part`."""
+        self._has_reasoning_part = True
         return self._shows(PROBE_REASONING, notation.opening + RESULT)
 
     def _shows_parts(self) -> bool:
@@ -302,7 +304,7 @@ class ChatTemplate:
         return text in "".join(piece.text for piece in pieces)
 
     def _build_message(self, message: Message, hide: Hide) -> dict[str, object]:
-        """Returns a message as the template reads it, with the caller's texts covered."""
+        """Returns a message in the form that the template reads, with the caller's texts covered."""
         return build_message(message, message.role, hide, self._support.objects, self.call_notation.short_ids)
 
     def _render_pieces(self, variables: Mapping[str, object], max_length: int) -> Iterator[str]:
@@ -321,7 +323,7 @@ class ChatTemplate:
 
 def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
     """Returns the prompt up to the end of its last message, whose text contains the cover's mark. Raises
-    UnsupportedParameter where the template changes or repeats that text."""
+    UnsupportedParameter if the template changes or repeats that text."""
     before, mark, after = rendered.partition(cover.mark)
     stripped = text.lstrip()
     if not mark or cover.mark in after or cover.restore(before[len(before) - len(stripped) :]) != stripped:
@@ -334,7 +336,7 @@ def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
 
 
 def prove(payload: Mapping[str, object]) -> None:
-    """The sandbox's job: compiles a template and renders samples with it. Raises TemplateRefused.
+    """Compiles a template and renders samples with it, as a job of the sandbox. Raises TemplateRefused.
 
     The payload comes from `build_proof`.
     """
@@ -357,8 +359,8 @@ def build_proof(source: str, special: SpecialTokens) -> dict[str, object]:
 
 
 def _collect_literals(tree: nodes.Template) -> TemplateTexts:
-    """Collects a template's own texts. Notes whether the template joins texts in ways that its literals do
-    not show."""
+    """Collects a template's own texts. Also finds out whether the template can join texts in ways that the
+    literals do not show."""
     data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
     constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
     filters = (node.name for node in tree.find_all(nodes.Filter))
@@ -369,12 +371,13 @@ def _collect_literals(tree: nodes.Template) -> TemplateTexts:
     return TemplateTexts(data + constants, constants, cuts or fills, literals)
 
 
-# These are closures, since a template can inspect an object that it calls, and a `partial` shows its
+# These are closures, because a template can inspect an object that it calls. A `partial` would show its
 # arguments.
 
 
 def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
-    """Returns the function that templates call to refuse a conversation. `show`: turns covered text back."""
+    """Returns the function that templates call to refuse a conversation. `show`: uncovers covered
+    text."""
 
     def raise_exception(message: object) -> NoReturn:
         """Raises RaisedByTemplate with the template's message."""
@@ -388,7 +391,7 @@ def _strftime_now(clock: Clock) -> Callable[[str], str]:
     """Returns the function that templates call to write the date."""
 
     def strftime_now(form: str) -> str:
-        """Formats the date in UTC, since the server's own zone is private."""
+        """Formats the date in UTC, because the server's time zone is private."""
         if len(form) > LONGEST_DATE:
             raise TemplateRefused("the chat template asks for too long a date")
         return datetime.fromtimestamp(clock.wall(), UTC).strftime(form)
@@ -397,14 +400,15 @@ def _strftime_now(clock: Clock) -> Callable[[str], str]:
 
 
 def _require_valid(text: str) -> str:
-    """Raises TemplateRefused where a template's literals write half a surrogate pair."""
+    """Returns the text. Raises TemplateRefused for a lone surrogate, which a template's literals can
+    write."""
     if not is_whole(text):
         raise TemplateRefused("the chat template writes half of a surrogate pair, which is no character")
     return text
 
 
 def _convert_error(what: str, error: BaseException) -> TemplateRefused:
-    """Makes a TemplateRefused from a template's error. The error's text may name Python objects, but it
-    contains no address and no path."""
+    """Converts a template's error. The message can name Python objects, but contains no address and no
+    path."""
     reason = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
     return TemplateRefused(f"the chat template {what} ({reason})", param="messages")

@@ -1,10 +1,9 @@
-"""The environment that chat templates run in: jinja2's immutable sandbox with less in it.
+"""Runs chat templates in jinja2's immutable sandbox, with further limits.
 
-The sandbox keeps a template from reaching Python, but not from filling the memory. A model's template was
-proved in a process with hard limits, and a request's template only runs there. This environment limits what a
-proved template can do with a caller's values: `*`, `**` and `%` make nothing large, and no loop runs longer
-than `SECONDS`. It has no filters and methods that chat templates do not need, and refuses a template that
-uses one.
+The sandbox keeps a template away from Python, but does not limit its memory. A model's template was proved in
+a process with hard limits, and a request's template runs only there. This environment limits a proved
+template with a caller's values: `*`, `**` and `%` produce no large values, and rendering takes at most
+`SECONDS`. Filters and methods that chat templates do not need are missing.
 """
 
 import json
@@ -45,27 +44,28 @@ CASES = frozenset("capitalize casefold lower swapcase title upper".split())
 """Methods of texts, and filters, that change letters."""
 
 SECONDS = 5.0
-"""Time limit of one rendering in this process. The proof takes at most two seconds, so this is for a slow
-machine."""
+"""The most seconds of one rendering in this process. The proof takes at most two seconds, but a machine can
+be slow."""
 
 LONGEST = 4_000_000
-"""Characters, or items, that one operator may make."""
+"""The most characters or items in the result of one operator."""
 
 LARGEST_INTEGER = 4096
-"""Bits of the largest integer; printing larger ones is slow."""
+"""The most bits of an integer. Larger integers are slow to print."""
 
 LARGE_WIDTH = re.compile(r"\d{3,}|\*")
-"""A width or precision in a format that has more than two digits, or that an argument gives."""
+"""A width or precision in a format, if it has more than two digits or comes from an argument."""
 
 NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
-"""Characters that `ensure_ascii` escapes: not the private-use ones, which may be twins of others."""
+"""Characters that `ensure_ascii` escapes. Private-use characters are excluded, because the shield uses
+them."""
 
 SHOWN = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
-"""Types that have a text of their own."""
+"""The types that a template can print."""
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's text for training; here it does nothing."""
+    """The tag `{% generation %}`. It marks the assistant's text for training, and does nothing here."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
 
@@ -95,7 +95,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             **{name: FILTERS[name] for name in PLAIN_FILTERS},
             **{name: _build_case_filter(FILTERS[name]) for name in CASES & set(FILTERS)},
             "tojson": tojson,
-            "safe": lambda value: value,  # nothing is escaped here
+            "safe": lambda value: value,  # this environment escapes nothing
             TIMED: limit_time,
         }
 
@@ -215,12 +215,13 @@ def _modulo(left: object, right: object) -> object:
     if isinstance(left, str):
         if LARGE_WIDTH.search(left):
             raise TemplateRefused("the chat template formats with too large a width")
-        values = (
-            right.values() if isinstance(right, dict) else right if isinstance(right, tuple) else (right,)
-        )
-        _require_short(
-            len(left) + left.count("%") * sum(len(each) for each in values if isinstance(each, str))
-        )
+        values: Iterable[object] = (right,)
+        if isinstance(right, dict):
+            values = right.values()
+        elif isinstance(right, tuple):
+            values = right
+        argument_length = sum(len(value) for value in values if isinstance(value, str))
+        _require_short(len(left) + left.count("%") * argument_length)
     return operator.mod(left, right)
 
 

@@ -1,8 +1,8 @@
-"""Records which parts of messages a template reads, besides their text. Most templates read no names, and
+"""Records whether a template reads the names and the reasoning of messages. Most templates read no names, and
 many read no reasoning.
 
-A template is a program, so its reads are recorded while it runs. A part counts as read even if the template
-then leaves it out, as with the reasoning of earlier turns.
+Reads are recorded while the template runs, because a template is a program. A part counts as read even if the
+template does not write it, for example the reasoning of earlier turns.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from antiphon.domain.messages import Message
 
 NAME, REASONING = "name", "reasoning"
 PARTS = {"name": NAME, "reasoning": REASONING, "reasoning_content": REASONING, "thinking": REASONING}
-"""The part of each key of a message; several keys can mean one part."""
+"""The recorded part for each key of a message. Several keys mean the same part."""
 
 
 class FieldUsage:
@@ -24,8 +24,8 @@ class FieldUsage:
         self.read: Counter[str] = Counter()
         """For each part, the number of messages in which a template read it."""
 
-    def unread(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Returns the caller's names of the fields that some of these messages have and that no template has
+    def list_unread(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """Returns the fields, by the caller's names, that some of these messages have but no template has
         read."""
         names = sum(message.name is not None for message in messages)
         thoughts = [message.reasoning_field for message in messages if message.reasoning is not None]
@@ -66,7 +66,7 @@ def watch_messages(messages: list[dict[str, object]], thinks: bool) -> list[dict
 
 
 class WatchedMessage(dict[str, object]):
-    """A message that records which of its parts a template reads; each part counts once."""
+    """A message that records which of its parts a template reads. Each part counts once."""
 
     __slots__ = ("_unread", "_watch")
 
@@ -75,9 +75,9 @@ class WatchedMessage(dict[str, object]):
         self._watch = watch
         self._unread = {PARTS[key] for key in message.keys() & PARTS.keys()}
         if thinks:
-            self._note({REASONING})
+            self._record({REASONING})
 
-    def _note(self, parts: set[str]) -> None:
+    def _record(self, parts: set[str]) -> None:
         """Records that the template read these parts."""
         newly_read = parts & self._unread
         self._watch.read.update(newly_read)
@@ -86,7 +86,7 @@ class WatchedMessage(dict[str, object]):
     def __getitem__(self, key: str) -> object:
         value = super().__getitem__(key)
         if key in PARTS:
-            self._note({PARTS[key]})
+            self._record({PARTS[key]})
         return value
 
     def get(self, key: str, default: object = None) -> object:
@@ -101,17 +101,17 @@ class WatchedMessage(dict[str, object]):
         return super().__iter__()
 
     def items(self) -> ItemsView[str, object]:  # type: ignore[override]
-        self._note({*self._unread})
+        self._record({*self._unread})
         return super().items()
 
     def values(self) -> ValuesView[object]:  # type: ignore[override]
-        self._note({*self._unread})
+        self._record({*self._unread})
         return super().values()
 
     def copy(self) -> dict[str, object]:
-        self._note({*self._unread})
+        self._record({*self._unread})
         return super().copy()
 
     def __repr__(self) -> str:
-        self._note({*self._unread})
+        self._record({*self._unread})
         return super().__repr__()

@@ -1,25 +1,26 @@
 """Converts a conversation to the plain dictionaries that templates read. Every text of the caller is covered,
-so that it cannot form a control token. Names of functions and properties are the caller's texts too."""
+so that it cannot form a control token. Names of functions and properties are texts of the caller too."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
+from itertools import chain
 
 from antiphon.domain.messages import Message, Role, Tool, ToolCall
 from antiphon.domain.request import Conversation
 from antiphon.rendering.tools.json_call import SPACE
 
 Hide = Callable[[str], str]
+"""Covers a text of the caller."""
 
-EACH = 200
-"""The characters that each message, tool or call adds to the estimate, besides its texts: a template runs a
-dozen steps for it."""
+ITEM_SIZE = 200
+"""The characters that each message, tool or call adds to the estimate, besides its texts. A template runs
+about a dozen steps for each of them."""
 
 
-VALUE = 8
-"""The characters that each value of a tool's schema or of a document adds to the estimate, besides its
-texts."""
+VALUE_SIZE = 8
+"""The characters that each value of a tool's schema or document adds to the estimate, besides its texts."""
 
 SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
@@ -33,7 +34,7 @@ def make_short_id(call_id: str) -> str:
 
 
 def collect_texts(conversation: Conversation) -> list[str]:
-    """Returns every text that the caller wrote."""
+    """Returns all texts of the caller."""
     return _read(conversation)[0]
 
 
@@ -43,16 +44,15 @@ def estimate_size(conversation: Conversation) -> int:
 
 
 def measure(conversation: Conversation) -> tuple[list[str], int]:
-    """Returns every text that the caller wrote, and an estimate of the characters that a template
-    processes."""
+    """Returns all texts of the caller, and an estimate of the characters that a template processes."""
     tools = conversation.tools.tools if conversation.tools is not None else ()
-    things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
+    items = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
     texts, values = _read(conversation)
-    return texts, sum(map(len, texts)) + EACH * things + VALUE * values
+    return texts, sum(map(len, texts)) + ITEM_SIZE * items + VALUE_SIZE * values
 
 
 def _read(conversation: Conversation) -> tuple[list[str], int]:
-    """Returns every text that the caller wrote, and the number of other values."""
+    """Returns all texts of the caller, and the number of other values."""
     texts: list[str] = []
     for message in conversation.messages:
         texts += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
@@ -128,16 +128,16 @@ def build_message(
 
 
 def _build_reasoning(message: Message, text: str) -> dict[str, object]:
-    """Returns the reasoning under the names that templates read; no template reads two of them. gpt-oss's
-    template accepts reasoning beside calls only in a message without text."""
+    """Returns the reasoning under all names that templates read. No template reads two of them. gpt-oss's
+    template accepts `thinking` in a message with calls only if the message has no text."""
     fields: dict[str, object] = {"reasoning_content": text, "reasoning": text}
     return fields if message.tool_calls and message.text else fields | {"thinking": text}
 
 
 def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
     """Returns a call in the form that templates read. `objects`: whether the arguments become an object."""
-    read = read_arguments(call.arguments) if objects else None
-    arguments = hide(call.arguments) if read is None else hide_texts(read, hide)
+    parsed = read_arguments(call.arguments) if objects else None
+    arguments = hide(call.arguments) if parsed is None else hide_texts(parsed, hide)
     function = {"name": hide(call.name), "arguments": arguments}
     return {"type": "function", "function": function}
 
@@ -154,21 +154,21 @@ def hide_texts(value: object, hide: Hide) -> object:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Adds the texts of a value to `texts`, in any order. Returns the number of its other values. It uses a
-    loop instead of recursion, since a schema may contain a hundred thousand values."""
-    object_count, pending = 0, [value]
+    """Adds the texts of a value to `texts`, in any order. Returns the number of its other values. It uses no
+    recursion, because a schema can contain a hundred thousand values."""
+    other_values, pending = 0, [value]
     while pending:
-        block = pending.pop()
-        if isinstance(block, str):
-            texts.append(block)
+        current = pending.pop()
+        if isinstance(current, str):
+            texts.append(current)
             continue
-        object_count += 1
-        if isinstance(block, list):
-            pending += block
-        elif isinstance(block, dict):
-            texts += map(str, block)
-            pending += block.values()
-    return object_count
+        other_values += 1
+        if isinstance(current, list):
+            pending += current
+        elif isinstance(current, dict):
+            texts += map(str, current)
+            pending += current.values()
+    return other_values
 
 
 DEEPEST = 48
@@ -176,11 +176,11 @@ DEEPEST = 48
 
 
 def read_arguments(text: str) -> dict[str, object] | None:
-    """Returns a call's arguments as an object; an empty text gives an empty object. A model wrote the text,
-    so it may be cut or no JSON.
+    """Returns a call's arguments as an object. An empty text gives an empty object.
 
-    Returns None for a text that is no JSON object. Also returns None for an object that would not print as it
-    was written: one with a repeated key, an infinite number, half of a surrogate pair, or too many levels.
+    A model wrote the text, so it can be cut, or not be JSON. Returns None for a text that is no JSON object.
+    Also returns None for an object that cannot be printed unchanged: with a repeated key, an infinite number,
+    a lone surrogate, or too many levels.
     """
     if not text.strip(SPACE):
         return {}
@@ -193,23 +193,26 @@ def read_arguments(text: str) -> dict[str, object] | None:
 
 
 def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Makes an object of its members. Raises ValueError for a repeated key."""
+    """Builds an object from its members. Raises ValueError for a repeated key."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
     return members
 
 
+def _list_members(value: object) -> Iterable[object]:
+    """Returns the direct members of a list or object."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 def _is_shallow(value: object) -> bool:
     """Whether the value has at most `DEEPEST` levels."""
     level = [value]
     for _ in range(DEEPEST):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
-            if isinstance(inner, dict | list)
-        ]
+        members = chain.from_iterable(map(_list_members, level))
+        level = [member for member in members if isinstance(member, dict | list)]
         if not level:
             return True
     return False

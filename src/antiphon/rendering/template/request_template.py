@@ -29,15 +29,15 @@ TEMPLATE_FIELD = "chat_template"
 """The caller's name of the field, for errors."""
 
 ANY = "the chat template"
-"""The words with which errors of rendering begin, for a model's and a request's template alike."""
+"""The first words of rendering errors. They are the same for a model's template and a request's template."""
 
 HELPER_BOUNDS = QueueLimits(
     at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates"
 )
-"""Limits of the queue for templates. Each template that renders occupies a processor."""
+"""Limits of the queue for templates. Each rendering occupies a processor."""
 
 SHORTEST_ANSWER = 4 * 1024 * 1024
-"""The bytes of JSON that every prompt may take, besides the bytes for its conversation."""
+"""The most bytes of JSON for a prompt, plus the bytes for its conversation."""
 
 PER_CHARACTER = 8
 """Bytes of JSON for each character of a conversation. A character outside ASCII takes six."""
@@ -63,8 +63,8 @@ class TemplateHelper:
     async def render(
         self, template: "RequestTemplate", conversation: Conversation, clock: Clock
     ) -> tuple[TextPiece, ...]:
-        """Renders the prompt in the sandbox. Raises TemplateRefused with the request's template as the owner.
-        A cancelled call ends the sandbox's process."""
+        """Renders the prompt in the sandbox. Raises TemplateRefused, whose message names the request's
+        template. A cancelled call ends the sandbox's process."""
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
             async with self._places.hold(template.actor, clock):
@@ -82,17 +82,17 @@ class TemplateHelper:
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """A request's template, as it came."""
+    """A template from a request, and what is needed to render it."""
 
     source: str
     special: SpecialTokens
     families: NotationFamilies
     call_notation: CallNotation
-    """As in ChatTemplate; so is the notation of reasoning."""
+    """How the model writes calls, as in ChatTemplate."""
     reasoning_notation: ReasoningNotation | None
     helper: TemplateHelper
     actor: str
-    """The actor whose request brings it."""
+    """The actor of the request."""
 
     async def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """Renders the prompt. Raises TemplateRefused."""
@@ -103,7 +103,7 @@ class RequestTemplate:
 
 
 class RenderPayload(TypedDict):
-    """The job's payload: a template, facts of its model, and a conversation."""
+    """The job's payload: a template, properties of its model, and a conversation."""
 
     template: str
     names: Sequence[str]
@@ -130,8 +130,8 @@ def build_payload(template: RequestTemplate, conversation: Conversation, wall: f
 
 
 class RenderedTemplate(TypedDict):
-    """The job's result: each piece of text with a mark whether it is a control token's name, and for each
-    part the number of messages in which the template read it."""
+    """The job's result: the pieces of the prompt, each with a flag whether it is a control token; and for
+    each part of a message, the number of messages in which the template read it."""
 
     pieces: list[tuple[str, bool]]
     read: Mapping[str, int]

@@ -1,10 +1,12 @@
 """Prevents callers' texts from being read as structure: a user's `<|im_end|>` stays ten characters of text.
 
 Before rendering, each character in the callers' texts that could form a control token is replaced by a
-private-use character, its twin. Lengths, trimming and slicing in a template work as always. So every name of
-a control token in the rendered text comes from the template. Afterwards the twins are replaced by their
-characters. Some templates search messages for a text (`'</think>' in content`). Such a text keeps its
-characters if no part of it can help to form a name.
+private-use character, its twin. Lengths, trimming and slicing in a template still work. So every name of a
+control token in the rendered text comes from the template. Afterwards the twins are replaced by their
+original characters.
+
+Some templates search messages for a text (`'</think>' in content`). Such a text keeps its characters if no
+part of it can be part of a name.
 """
 
 import re
@@ -24,10 +26,10 @@ JSON_SYNTAX = frozenset('"\\')
 
 
 SHORT = 64
-"""The length of a text below which one search for all marks is faster than a search for each mark."""
+"""For shorter texts, one search for all characters is faster than a search for each character."""
 
 PIECE = 1 << 16
-"""Number of characters that are searched without a pause. A search of so many takes half a millisecond."""
+"""How many characters are searched without a pause. This takes half a millisecond."""
 
 FILLED_IN = re.compile(r"%[-#0 +]*[\w(.*]")
 """A place in a literal where the operator `%` inserts something."""
@@ -48,7 +50,7 @@ class TemplateTexts:
 
 
 class Shield:
-    """Knows the names of a model's control tokens and the characters that form them."""
+    """Covers the characters of callers' texts that could form the names of a model's control tokens."""
 
     def __init__(self, names: Iterable[str], written: "TemplateTexts | None" = None) -> None:
         self._names = frozenset(name for name in names if _collect_letters(name))
@@ -70,10 +72,11 @@ class Shield:
 
     def _choose_marks(self, template: "TemplateTexts") -> frozenset[str]:
         """Chooses the characters to replace: the rare characters of the names, and the first character of
-        each name. Chooses all letters of the names where the template could frame a text.
+        each name. If the template could complete a name around a caller's text, chooses all letters of the
+        names.
 
-        Without its first character no text begins a name. A composed name therefore has its beginning from
-        the template: a literal of the template ends with it, or contains it where a text is inserted.
+        A caller's text cannot contain the first character of a name. So the beginning of a composed name
+        comes from the template: a literal ends with it, or contains it where a text is inserted.
         """
         marks = self._signs
         beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
@@ -94,7 +97,7 @@ class Shield:
         return any(name.lstrip()[0] in rest + literal[at:] for name in self._names)
 
     def _may_stay(self, text: str) -> bool:
-        """Whether a text needs no twins, since no part of it can be part of a name."""
+        """Whether a text can stay without twins, because no part of it can be part of a name."""
         if not any(mark in text for mark in self.marks):
             return False
         for name in self._names:
@@ -119,19 +122,19 @@ class Shield:
         """Returns the text with twins, except in the parts that may stay."""
         if len(text) < SHORT and self._marked is not None and not self._marked.search(text):
             return text
-        there = any(stays in text for stays in self._stays)  # faster than a search for its position
+        there = any(stays in text for stays in self._stays)  # faster than a search for the position
         parts = self._bare.split(text) if self._bare is not None and there else [text]
         for index in range(0, len(parts), 2):
             parts[index] = _replace_all(parts[index], self.marks, twins)
         return "".join(parts)
 
     def is_known_word(self, text: str) -> bool:
-        """Whether a text is a word of the template and can make no part of a control token's name."""
+        """Whether a text is a word of the template and cannot be part of a control token's name."""
         return text in self._known and self._signs.isdisjoint(text)
 
     def find_names(self, text: str) -> Iterable[tuple[int, int]]:
-        """Yields the begin and end of each control token's name in the text, from left to right. Where
-        several names begin, it takes the longest."""
+        """Yields the begin and end of each control token's name in the text, from left to right. If several
+        names begin at one position, takes the longest."""
         if self._starts is None:
             return
         end = 0
@@ -153,7 +156,7 @@ class Cover:
     shield: Shield
     twins: tuple[str, ...]
     mark: str
-    """A character that occurs nowhere else in the texts. It marks a place."""
+    """A character that occurs nowhere else in the texts. It marks the end of a message."""
 
     def hide(self, text: str) -> str:
         """Returns the text with twins, as the template sees it."""
@@ -195,16 +198,16 @@ def use_cover(cover: Cover) -> Iterator[None]:
 
 
 def apply_uncovered(operation: Callable[[str], str], text: str) -> str:
-    """Applies an operation on letters to the original text instead of the twins, since twins have no upper
-    case."""
+    """Applies an operation on letters to the original text, because twins have no upper case. Returns the
+    result with twins."""
     cover = _current.get(None)
     restored = text if cover is None else cover.restore(text)
     return operation(text) if cover is None or restored == text else cover.hide(operation(restored))
 
 
 def _find_each(character: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yields the matches of a pattern of one character. It searches piece by piece, so that other threads run
-    in between."""
+    """Yields the matches of a pattern of one character. It searches piece by piece, so that other threads can
+    run in between."""
     for begin in range(0, len(text), PIECE):
         yield from character.finditer(text, begin, begin + PIECE)
 
@@ -221,7 +224,7 @@ def _collect_signs(name: str) -> frozenset[str]:
 
 
 def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
-    """Replaces characters one by one; this is ten times faster than `str.translate`."""
+    """Replaces characters one after the other. This is ten times faster than `str.translate`."""
     for old, new in zip(before, after, strict=True):
         text = text.replace(old, new)
     return text

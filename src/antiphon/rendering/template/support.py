@@ -1,5 +1,7 @@
-"""Finds by probes which roles and tools a chat template shows, and rewrites conversations for it. A part that
-the template would refuse or drop becomes text, so no text of the caller is lost."""
+"""Finds out which roles and tools a chat template shows, and rewrites conversations for it.
+
+If the template would refuse or drop a part, the part becomes text. So no text of the caller is lost.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ BESIDE = (
 """Probes of developer messages beside system messages."""
 
 Shows = Callable[[Conversation, str], bool]
-"""Whether the prompt of a conversation holds a text."""
+"""Whether the prompt of a conversation contains a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,10 @@ class RoleSupport:
     """How a template treats system messages."""
 
     developer: bool = True
-    """Whether the template shows a first developer message as such. Otherwise the message becomes a system
+    """Whether the template shows a developer message at the beginning. Otherwise it becomes a system
     message."""
     beside: bool = True
-    """Whether the template shows a later developer message as such."""
+    """Whether the template shows a developer message after a system message."""
     system: bool = True
     """Whether the template shows a system message at all."""
     several: bool = True
@@ -47,8 +49,8 @@ class RoleSupport:
     """Whether the template shows a system message after other messages."""
 
     def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Rewrites the messages for the template. System messages that the template would not show join the
-        first system message, in order, with an empty line between them."""
+        """Rewrites the messages for the template. System messages that the template would not show are
+        appended to the first system message, in order, with an empty line between them."""
         if not any(message.role in INSTRUCTING for message in messages):
             return messages
         developer_count = 0 if not self.developer else len(messages) if self.beside else 1
@@ -68,7 +70,7 @@ class RoleSupport:
 
 
 def probe_roles(source: str, shows: Shows) -> RoleSupport:
-    """Finds by probes which roles the template shows."""
+    """Finds out which roles the template shows, by rendering test conversations."""
     return RoleSupport(
         developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
         beside="developer" in source and all(shows(probe, SECOND) for probe in BESIDE),
@@ -123,7 +125,7 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class TemplateSupport:
-    """The parts of tools that a template shows itself."""
+    """Which parts of tools a template shows."""
 
     tools: bool = False
     calls: bool = False
@@ -140,8 +142,7 @@ class TemplateSupport:
 def write_out_tools(
     conversation: Conversation, support: TemplateSupport, layout: CallNotation
 ) -> Conversation:
-    """Rewrites the conversation so that the parts of tools that the template does not show become text, in
-    the model's notation."""
+    """Rewrites the parts of tools that the template does not show as text, in the model's notation."""
     tools = conversation.tools
     messages = conversation.messages
     if not (support.calls and support.results and support.texts):
@@ -174,8 +175,8 @@ def _is_shown(call: ToolCall, support: TemplateSupport) -> bool:
 
 
 def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
-    """Joins the results of several calls into one message, since the roles of messages must alternate for
-    many templates."""
+    """Joins the results of several calls into one message, because many templates require that roles
+    alternate."""
     last: Message | None = None
     for message in messages:
         both = last is not None and last.role is message.role is Role.USER

@@ -1,5 +1,5 @@
-"""The notation of calls in each family of models: the marks around names and arguments, and the resulting
-constraint. The readers are in `call_readers` and `header_reader`."""
+"""How each family of models writes calls: the marks around names and arguments, and the constraint for them.
+The readers are in `call_readers` and `header_reader`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +47,7 @@ class CallChannel:
 
 @dataclass(frozen=True, slots=True)
 class CallNotation:
-    """One family's notation. A group is `open`, a call, more calls with `between` before each, and
+    """How one family writes calls. A group is `open`, a call, more calls with `between` before each, and
     `close`."""
 
     open: Marks
@@ -61,20 +61,20 @@ class CallNotation:
     build_reader: Callable[[], OutputReader]
     """Makes the reader of one choice."""
     between: Marks | None = None
-    """None allows one call in a group."""
+    """Marks before each further call of a group; None if a group has only one call."""
     again: Marks | None = None
     """Marks before each further group; None allows one group, with nothing after it."""
     sign: str | None = None
     """A regular expression for the beginning of a text that is a call, for families whose calls have no mark.
     Such calls are only at the beginning of the text, and `open` is empty."""
     channels: tuple[CallChannel, ...] = ()
-    """Channels, for a model that has some."""
+    """The model's channels, if it writes in channels."""
     in_system: bool = False
     """Whether the template reads tools from the system message, as text."""
     short_ids: bool = False
-    """Whether the template takes only ids of nine letters and digits."""
+    """Whether the template accepts only ids of nine letters and digits."""
     build_channel_reader: Callable[[], OutputReader] | None = None
-    """Makes the reader of a choice whose last channel holds a text of a format; None where text has no
+    """Makes the reader of a choice whose last channel contains a formatted text. None if the model has no
     channels."""
 
     def build_either_reader(self, tools: Tools) -> OutputReader:
@@ -84,15 +84,15 @@ class CallNotation:
         return EitherReader(self._list_openings(tools), self.build_reader())
 
     def _list_openings(self, tools: Tools) -> Marks:
-        """Returns the texts with which a choice with calls can begin: the mark of calls, or without a mark
-        the beginning of each tool's call."""
+        """Returns the texts with which a choice with calls can begin: the mark of calls. If calls have no
+        mark, returns the beginning of each tool's call."""
         if self.open:
             return self.open[:1]
         return tuple("".join((*self.before, tool.name, *self.after)) for tool in tools.callable)
 
     def _list_forbidden_prefixes(self, tools: Tools) -> Marks:
         """Returns the texts with which a formatted text cannot begin. Two characters of a mark are enough,
-        since the compiler looks one character ahead."""
+        because the compiler looks only one character ahead."""
         if self.build_channel_reader is not None:
             return ()
         return tuple(mark[:2] for mark in self.open[:1]) or self._list_openings(tools)
@@ -135,7 +135,7 @@ class CallNotation:
 
     @property
     def marks(self) -> Marks:
-        """The marks that a reader must see in the text, control tokens among them."""
+        """The marks that a reader must see in the text, including names of control tokens."""
         all_of: tuple[Marks, ...] = (
             *(frame.open + (frame.close or ()) for frame in self.channels),
             self.open,
@@ -155,7 +155,7 @@ class CallNotation:
 
 
 def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
-    """Replaces the names of control tokens by their ids, and joins consecutive texts, since one text is
+    """Replaces the names of control tokens by their ids. Joins consecutive texts, because one text is
     tokenized as a whole."""
     made: list[Mark] = []
     for mark in marks:
@@ -319,12 +319,12 @@ CALL_SIGNS: tuple[tuple[str, Family], ...] = (
     ('"parameters": ', llama),
     ("<start_of_turn>", llama),
 )
-"""Texts that show the family in the template's source; the most certain text is first."""
+"""Texts in a template's source that identify the family. The most reliable text is first."""
 
 
 def detect_calls(source: str, family: str | None = None) -> CallNotation:
-    """Returns the notation of the named family. Without a name it returns the notation that the template
-    shows, or Hermes' notation if the template shows none."""
+    """Returns the notation of the named family. Without a name, finds the family in the template; if the
+    template has no calls, returns Hermes' notation."""
     if family is not None:
         return CALL_FAMILIES[family](source)
     return next((family for sign, family in CALL_SIGNS if sign in source), hermes)(source)

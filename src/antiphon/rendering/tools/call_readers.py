@@ -1,8 +1,8 @@
 """Reads a choice's text while it arrives, and separates visible text from calls. The result does not depend
-on how the text is cut.
+on how the text is divided.
 
-Text that only resembles a call is shown as text. A call that ends before the name of its function is dropped,
-since its marks are no content.
+Text that only resembles a call is shown as text. A call that ends before the function's name is dropped,
+because its marks are no content.
 """
 
 from collections.abc import Sequence
@@ -54,16 +54,16 @@ class OutputReader(Protocol):
         """Whether the text has calls and all of them are complete."""
 
     def add(self, text: str) -> list[OutputPart]:
-        """Adds a piece of text. Returns the parts that are now certain."""
+        """Adds text. Returns the parts that can be identified now."""
 
     def end(self, required: bool = False) -> list[OutputPart]:
-        """Ends the text. Returns the parts that were held back. `required`: the choice has only calls, so the
-        rest is not shown as text."""
+        """Ends the text. Returns the parts that were held back. `required`: whether the choice must be only
+        calls; then the rest is not shown as text."""
 
 
 def find_partial_mark(text: str, mark: str) -> int:
-    """Returns the index from which the end of a text may be the beginning of a mark; the text's length if
-    there is none."""
+    """Returns the index where the beginning of a mark could start at the end of a text. Returns the text's
+    length if there is no such index."""
     for at in range(max(0, len(text) - len(mark) + 1), len(text)):
         if text[at] == mark[0] and mark.startswith(text[at:]):
             return at
@@ -82,12 +82,12 @@ class VisibleText:
         self.called = False
         """Whether a call was made."""
 
-    def note_call(self) -> None:
-        """Notes that a call was made here."""
+    def record_call(self) -> None:
+        """Records that a call was made at this position of the text."""
         self.called, self._space = True, ""
 
-    def note_cut(self) -> None:
-        """Notes that an incomplete call began here."""
+    def record_cut(self) -> None:
+        """Records that an incomplete call began at this position of the text."""
         self._space = ""
 
     def add(self, text: str) -> list[OutputPart]:
@@ -122,7 +122,7 @@ class PlainReader:
 
 
 class EitherReader:
-    """Reads a choice that is calls from its beginning on, or text to its end."""
+    """Reads a choice that is either only calls or only text."""
 
     spans: tuple[Span, ...] = ()
 
@@ -140,7 +140,8 @@ class EitherReader:
         return self._reader is not None and self._reader.is_complete
 
     def add(self, text: str) -> list[OutputPart]:
-        """Buffers text until it shows whether the output begins with a call, then passes it to one reader."""
+        """Buffers text until it is known whether the output begins with a call. Then passes all text to one
+        reader."""
         if self._reader is None:
             text = self._buffer = self._buffer + text
             if any(map(text.startswith, self._heads)):
@@ -167,13 +168,13 @@ class ObjectReader:
         self._open = opening
         self._close = closing
         self._buffer = ""
-        """Text without a decision yet."""
+        """Text whose kind is not known yet."""
         self._visible_text = VisibleText()
         self._read_parts: list[OutputPart] = []
         self._inside = False
         self._object: JsonCall | None = None
         self._raw = ""
-        """The group's text since its last call. It is shown as text if it turns out to be no call."""
+        """The group's text since its last call. If it is no call, it is shown as text."""
 
     @property
     def is_complete(self) -> bool:
@@ -183,27 +184,27 @@ class ObjectReader:
         self._buffer += text
         while self._buffer and (self._read_inside() if self._inside else self._read_outside()):
             pass
-        return self._take_said()
+        return self._pop_parts()
 
     def end(self, required: bool = False) -> list[OutputPart]:
         if required or (self._inside and self._is_call()):
-            self._visible_text.note_cut()
+            self._visible_text.record_cut()
         else:
             self._read_parts += self._visible_text.add(self._raw + self._buffer)
         self._raw = self._buffer = ""
         self._read_parts += self._visible_text.end()
-        return self._take_said()
+        return self._pop_parts()
 
     def _is_call(self) -> bool:
         """Whether an unfinished group can only be a call."""
         return True
 
-    def _take_said(self) -> list[OutputPart]:
-        """Returns the parts that are certain, and clears them."""
+    def _pop_parts(self) -> list[OutputPart]:
+        """Returns the identified parts, and clears them."""
         parts, self._read_parts = self._read_parts, []
         return parts
 
-    # Each step takes from the buffer, and returns whether another step may follow.
+    # Each step removes text from the buffer, and returns whether another step can follow.
 
     def _read_outside(self) -> bool:
         """Reads the text before the next group."""
@@ -243,7 +244,7 @@ class ObjectReader:
             self._read_parts += call.parts
             call.parts = []
             self._raw = ""
-            self._visible_text.note_call()
+            self._visible_text.record_call()
         if call.done:
             self._object, self._raw = None, ""
         elif call.broken:

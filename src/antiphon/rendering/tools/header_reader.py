@@ -1,5 +1,5 @@
-"""Reads calls whose function is named in a header before the arguments: Mistral's newer notation, DeepSeek's,
-harmony's."""
+"""Reads calls that have a header with the function's name before the arguments: the newer notation of
+Mistral, and those of DeepSeek and harmony."""
 
 import re
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from antiphon.rendering.tools.call_readers import (
 from antiphon.rendering.tools.json_call import SPACE, CallArguments, CallName, JsonValue
 
 LONGEST_HEADER = 400
-"""Characters before the arguments; a longer header names no function."""
+"""The most characters of a header. A longer header is text."""
 
 CHANNEL_MARK = re.compile(r"<\|\w+\|>")
 """A control token of a model with channels. Such a token is never part of a visible text."""
 
 
 class HeaderReader:
-    """Reads calls that begin with `head`, name the function where `name` matches, and go on with an object.
-    The marks in `noise` show nothing."""
+    """Reads calls that are a mark (`head`), the function's name (`name`) and an object. The marks in `noise`
+    are not shown."""
 
     def __init__(
         self,
@@ -68,33 +68,33 @@ class HeaderReader:
         self._fed += len(text)
         while self._buffer and self._advance():
             pass
-        return self._take_said()
+        return self._pop_parts()
 
     def end(self, required: bool = False) -> list[OutputPart]:
         if self._thinks:
             self._add_reasoning(self._buffer)
         elif self._is_notation(required):
-            self._visible_text.note_cut()
+            self._visible_text.record_cut()
         else:
             self._read_parts += self._visible_text.add(self._buffer)
         self._buffer = ""
         self._read_parts += self._visible_text.end()
-        return self._take_said()
+        return self._pop_parts()
 
     def _is_notation(self, required: bool) -> bool:
-        """Whether the rest of the buffer is marks and no text. A channel contains text even where calls are
+        """Whether the rest of the buffer is marks and no text. A channel can contain text even if calls are
         required."""
         if self._thought is not None and CHANNEL_MARK.match(self._buffer):
             return True
         within = self._value is not None or self._inside or self._after
         return within or (required and self._thought is None)
 
-    def _take_said(self) -> list[OutputPart]:
-        """Returns the parts that are certain, and clears them."""
+    def _pop_parts(self) -> list[OutputPart]:
+        """Returns the identified parts, and clears them."""
         parts, self._read_parts = self._read_parts, []
         return parts
 
-    # Each step takes from the buffer, and returns whether another step may follow.
+    # Each step removes text from the buffer, and returns whether another step can follow.
 
     def _advance(self) -> bool:
         """Reads the next step: arguments, reasoning, a header, or text."""
@@ -172,7 +172,7 @@ class HeaderReader:
         if match is None:
             return self._reject_header(at)
         self._read_parts.append(CallName(match[1]))
-        self._visible_text.note_call()
+        self._visible_text.record_call()
         self._value, self._inside = JsonValue(), False
         self._buffer = self._buffer[at:]
         return True

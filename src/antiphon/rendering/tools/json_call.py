@@ -13,20 +13,20 @@ NAME = "name"
 
 @dataclass(frozen=True, slots=True)
 class CallName:
-    """The begin of a call, with its name."""
+    """The beginning of a call, with the function's name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A further part of the arguments' text."""
+    """Further text of the arguments."""
 
     text: str
 
 
 class JsonValue:
-    """Finds the end of one JSON value, wherever the text is cut."""
+    """Finds the end of one JSON value in a text that arrives in parts."""
 
     __slots__ = ("_depth", "_escaped", "_quoted", "_scalar", "done", "text")
 
@@ -35,11 +35,11 @@ class JsonValue:
         self._quoted = self._escaped = self._scalar = False
         self.done = False
         self.text = ""
-        """The text that was taken so far."""
+        """The text of the value so far."""
 
     def take(self, text: str, at: int) -> int:
-        """Takes characters of the value, beginning at index `at` of the text. Returns the index after the
-        last one taken."""
+        """Reads characters of the value from index `at` of the text on. Returns the index after the last one
+        that it read."""
         begin = at
         while at < len(text) and not self.done:
             if self._scalar and text[at] in ",}]" + SPACE:
@@ -51,7 +51,7 @@ class JsonValue:
         return at
 
     def _step(self, char: str) -> None:
-        """Takes one character, and notes whether it ends the value."""
+        """Reads one character, and records whether it ends the value."""
         if self._quoted:
             if self._escaped:
                 self._escaped = False
@@ -97,19 +97,19 @@ class JsonCall:
         self._sent = 0
         """Number of characters of the value that were already passed on."""
         self.parts: list[CallName | CallArguments] = []
-        """Parts that became known; the reader empties it."""
+        """Parts that can be returned now. The reader empties the list."""
         self.done = False
         self.broken = False
         """Whether the object names no call, or is no valid object."""
 
     @property
     def is_call(self) -> bool:
-        """Whether the object certainly is a call: its name or the key of its name is known."""
+        """Whether the object must be a call, because its name or the key of its name is known."""
         return self.named or self._key == NAME
 
     def take(self, text: str, at: int) -> int:
-        """Takes characters of the object, beginning at index `at` of the text. Returns the index after the
-        last one taken."""
+        """Reads characters of the object from index `at` of the text on. Returns the index after the last one
+        that it read."""
         while at < len(text) and not (self.done or self.broken):
             if self._value is not None:
                 at = self._take_value(self._value, text, at)
@@ -141,7 +141,7 @@ class JsonCall:
         return True
 
     def _take_value(self, value: JsonValue, text: str, at: int) -> int:
-        """Takes characters of the current key or value. Passes arguments on as they arrive."""
+        """Reads characters of the current key or value. Passes arguments on as they arrive."""
         at = value.take(text, at)
         is_arguments = self._at is _At.VALUE and self._key in ARGUMENTS
         if is_arguments and value.text[:1] != '"':
