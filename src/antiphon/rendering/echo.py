@@ -105,8 +105,7 @@ class PromptEcho:
                     await self._logprobs.wait_until_scored()
                 for expanded in self._expand_event(event, choice, carried):
                     yield expanded
-                    if expanded is not event:
-                        await _let_other_tasks_run()
+                    await _pause(is_prompt=expanded is not event)
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
         """Yields the event, and the prompt after Started. `carried`: scores without text; they are added to
@@ -170,5 +169,7 @@ async def generate_nothing(tokens: int) -> AsyncGenerator[TokenEvent, None]:
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 
 
-async def _let_other_tasks_run() -> None:
-    await asyncio.sleep(0)
+async def _pause(is_prompt: bool) -> None:
+    """Lets other tasks run once after a part of the prompt, because many such parts follow each other."""
+    if is_prompt:
+        await asyncio.sleep(0)
