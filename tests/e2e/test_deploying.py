@@ -107,7 +107,11 @@ def test_a_refused_deployment_leaves_nothing_and_logs_no_token(lender: Lender) -
     assert lender.server.records("lora_deployed"), "it is logged"
     said = "\n".join(lender.server.lines)
     assert TOKEN not in said and "hf_wrong_canary" not in said
-    kept = {path.name for path in (lender.home / "adapters").iterdir()} - {"names.json", "names.lock"}
+    kept = {path.name for path in (lender.home / "adapters").iterdir()} - {
+        "names.json",
+        "names.lock",
+        "changes.lock",
+    }
     assert kept and all(name.endswith(".gguf") for name in kept), "nothing half is left behind"
 
 

@@ -3,6 +3,7 @@ readiness, metrics, and a reload that changes their number."""
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -23,6 +24,7 @@ from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
+ROUTE_LABELS = re.compile(r'antiphon_route_in_flight\{model="twice",route="([^"]+)"\}')
 BACK = 50.0
 """Seconds; a host is back within three."""
 
@@ -255,3 +257,5 @@ def test_a_reload_changes_the_number_of_hosts(pair: Pair) -> None:
         assert routes == names
         assert read_text(pair.chat("first")) == before
         wait_until(partial(pair.has_hosts, count), BACK, "old hosts have ended")
+        page = httpx2.get(f"{pair.server.url}/metrics").text
+        assert set(ROUTE_LABELS.findall(page)) == names, "the series of removed routes end"

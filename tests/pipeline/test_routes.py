@@ -591,6 +591,8 @@ async def test_metrics_count_attempts_by_route():
     counted = bench.metrics.routes
     assert [sum(counted["m", name].first_events.histogram().counts) for name in "ab"] == [0, 1]
     assert [each.in_flight for each in counted.values()] == [0, 0]
+    bench.metrics.forget_routes("m", {"b"})
+    assert list(counted) == [("m", "b")], "a reload removed the route"
     bench.metrics.forget("m")
     assert not counted
 

@@ -32,7 +32,7 @@ async def stopped(target: str, limits: Limits = SHORT, **payload: object) -> Sto
 
 def helpers() -> list[int]:
     """Helpers that live under this process."""
-    return descendants(os.getpid(), "antiphon.processes.sandbox")
+    return descendants(os.getpid(), "antiphon.processes.sandbox", recursive=False)
 
 
 async def test_what_the_function_returns_comes_back() -> None:

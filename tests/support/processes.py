@@ -13,10 +13,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-def descendants(pid: int, module: str = "") -> list[int]:
-    """Processes below this one whose command line names the module."""
+def descendants(pid: int, module: str = "", *, recursive: bool = True) -> list[int]:
+    """Processes below this one whose command line names the module; only its children without `recursive`."""
     try:
-        family = psutil.Process(pid).children(recursive=True)
+        family = psutil.Process(pid).children(recursive=recursive)
     except psutil.NoSuchProcess:
         return []
     return [process.pid for process in family if not module or module in _command(process)]

@@ -130,6 +130,8 @@ class SettingsReloader:
         parts.sources = prepared.sources
         for label in labels - {model.label for model in edge.models}:
             edge.metrics.forget(label)
+        for model in edge.models:
+            edge.metrics.forget_routes(model.label, {route.label for route in model.routes})
 
     async def _retire(self, before: ModelSources) -> list[HostTokenEngine]:
         """Retires clients that no model has any more, and has the other ones read their keys again. Returns

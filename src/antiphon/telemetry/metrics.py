@@ -7,7 +7,7 @@ identity or a message.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from antiphon.domain import values
@@ -239,6 +239,11 @@ class Metrics:
             for labels in [labels for labels in ended if labels[0] == model]:
                 del ended[labels]
         for route in [route for route in self.routes if route[0] == model]:
+            del self.routes[route]
+
+    def forget_routes(self, model: str, kept: Collection[str]) -> None:
+        """Removes the series of the model's routes that are not in `kept`, the labels of its routes now."""
+        for route in [route for route in self.routes if route[0] == model and route[1] not in kept]:
             del self.routes[route]
 
     def find_route(self, model: str, route: str) -> RouteCounts:

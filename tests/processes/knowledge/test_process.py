@@ -53,7 +53,8 @@ class Running:
 
     @property
     def pids(self) -> list[int]:
-        return descendants(os.getpid(), MODULE)
+        """The children of this process; servers that tests share have a knowledge process of their own."""
+        return descendants(os.getpid(), MODULE, recursive=False)
 
     def kill(self) -> None:
         for pid in self.pids:

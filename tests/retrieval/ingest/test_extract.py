@@ -49,7 +49,7 @@ async def test_what_cannot_be_read_is_refused(tmp_path, name, data, limits, word
         await extract(path, name, "", replace(DEFAULT_LIMITS, **limits))
     assert raised.value.message.startswith(f"'{name}' ") and raised.value.param == "file"
     assert str(tmp_path) not in raised.value.message
-    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
+    assert descendants(os.getpid(), "antiphon.processes.sandbox", recursive=False) == []
 
 
 async def test_an_unknown_type_is_refused(tmp_path):
@@ -65,4 +65,4 @@ async def test_a_cancelled_reading_leaves_no_process(tmp_path):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await extract(path, "a.json")
-    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
+    assert descendants(os.getpid(), "antiphon.processes.sandbox", recursive=False) == []
