@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 STALE_S = 1.0
 """Seconds within which a closed connection shows. A vendor that closes later may have begun to work."""
 
-NO_ANSWER = aiohttp.ServerDisconnectedError().message
-"""The message of a disconnection before the first byte."""
-
 TICKS = 20
 """Parts of a second to which the wait for a connection is rounded up."""
 
@@ -31,6 +28,32 @@ _has_opened: ContextVar[bool] = ContextVar("has_opened", default=False)
 
 class VendorProtocol(ResponseHandler):
     """A connection to a vendor."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.is_idle = False
+        """Whether the last answer has ended and no request was written since."""
+        self.has_begun = False
+        """Whether a byte of an answer to the last request came."""
+
+    def data_received(self, data: bytes) -> None:
+        """Closes an idle connection that gets bytes: they answer no request, and the next request would take
+        them for its answer."""
+        self.has_begun = True
+        if not self.is_idle:
+            super().data_received(data)
+            if not self.is_idle or not self._buffer:
+                return
+        elif not data:
+            return
+        self.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Breaks a body without a length whose connection is reset. The base class takes it for complete."""
+        body = self._payload
+        if exc is not None and body is not None and not body.is_eof():
+            body.set_exception(aiohttp.ClientPayloadError(f"the connection is lost: {exc}"))
+        super().connection_lost(exc)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Starts to read again if the reading was paused. The reader of a body calls this for every part, and
@@ -68,13 +91,6 @@ def start_request() -> None:
 def has_opened() -> bool:
     """Whether a connection was opened for the task's request."""
     return _has_opened.get()
-
-
-def is_unanswered(failure: aiohttp.ClientConnectionError) -> bool:
-    """Whether the connection broke before any byte of an answer."""
-    if isinstance(failure, aiohttp.ServerDisconnectedError):
-        return failure.message == NO_ANSWER
-    return isinstance(failure, aiohttp.ClientOSError)
 
 
 def build_timeout(seconds: float, connect_seconds: float) -> aiohttp.ClientTimeout:
