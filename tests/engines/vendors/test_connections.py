@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import aiohttp
 import psutil
 import pytest
+from yarl import URL
 
 from antiphon.engines.vendors.base import UpstreamCall
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.pool import ConnectionPool
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import ProviderFailed
 from tests.support.waiting import await_until
@@ -147,3 +149,21 @@ async def test_a_vendor_that_reads_no_more_keeps_no_connection():
                 await ask(provider, b"x" * 16_000_000)
         assert vendor.requests == 1
         await await_until(lambda: count_connections(vendor.port) == 0, 1, "the connection is closed")
+
+
+async def test_a_request_that_leaves_passes_its_turn_on():
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(ONE)
+
+    async with serve(answer) as vendor, asyncio.TaskGroup() as group:
+        pool = ConnectionPool(limit=1)
+        address = URL(f"http://127.0.0.1:{vendor.port}")
+        target = aiohttp.ClientRequest("POST", address, loop=asyncio.get_running_loop())
+        timeout = aiohttp.ClientTimeout(connect=5)
+        first = await pool.connect(target, [], timeout)
+        leaving, waiting = (group.create_task(pool.connect(target, [], timeout)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        first.release()  # it is the turn of the one that leaves
+        leaving.cancel()
+        (await waiting).close()
+        await pool.close()

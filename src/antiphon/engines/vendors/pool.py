@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.tracing import Trace
 
 STALE_S = 1.0
@@ -81,6 +82,15 @@ class ConnectionPool(aiohttp.TCPConnector):
     ) -> ResponseHandler:
         _has_opened.set(True)
         return await super()._create_connection(req, traces, timeout)
+
+    async def _wait_for_available_connection(self, key: "ConnectionKey", traces: "list[Trace]") -> None:
+        """Passes the turn on if the request that has it leaves in the same moment. The base class loses it
+        then, and the next request waits although a connection is free."""
+        try:
+            await super()._wait_for_available_connection(key, traces)
+        except BaseException:
+            self._release_waiter()
+            raise
 
 
 def start_request() -> None:
