@@ -140,7 +140,6 @@ async def test_a_reset_breaks_a_body_without_a_length():
 
 async def test_a_vendor_that_reads_no_more_keeps_no_connection():
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
-        writer.transport.pause_reading()
         await asyncio.sleep(3600)
 
     async with serve(answer) as vendor, connect(vendor) as provider:
