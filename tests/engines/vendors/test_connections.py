@@ -16,7 +16,7 @@ from antiphon.engines.vendors.base import UpstreamCall
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.pool import ConnectionPool
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.errors import ProviderFailed
+from antiphon.errors import ProviderFailed, ProviderTimeout
 from tests.support.waiting import await_until
 
 ONE = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none"
@@ -59,9 +59,11 @@ async def serve(script: Script) -> AsyncIterator[RawVendor]:
 
 
 @asynccontextmanager
-async def connect(vendor: RawVendor) -> AsyncIterator[Provider]:
+async def connect(vendor: RawVendor, connections: int = 8) -> AsyncIterator[Provider]:
     base = f"http://127.0.0.1:{vendor.port}/v1"
-    options = ProviderOptions("first", base, ("authorization", "Bearer "), allows_private=True)
+    options = ProviderOptions(
+        "first", base, ("authorization", "Bearer "), allows_private=True, connections=connections
+    )
     provider = Provider(options, OpenAIUpstream(), lambda: "a-key")
     try:
         yield provider
@@ -69,9 +71,9 @@ async def connect(vendor: RawVendor) -> AsyncIterator[Provider]:
         await provider.aclose()
 
 
-async def ask(provider: Provider, body: bytes = b"") -> bytes:
+async def ask(provider: Provider, body: bytes = b"", seconds: float = 10) -> bytes:
     call = UpstreamCall("/chat/completions", body, is_streamed=False)
-    response = await provider.send(call, asyncio.get_running_loop().time() + 10)
+    response = await provider.send(call, asyncio.get_running_loop().time() + seconds)
     try:
         return await response.read()
     finally:
@@ -166,3 +168,18 @@ async def test_a_request_that_leaves_passes_its_turn_on():
         leaving.cancel()
         (await waiting).close()
         await pool.close()
+
+
+async def test_the_log_says_that_all_connections_are_in_use():
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        await asyncio.sleep(3600)
+
+    async with serve(answer) as vendor, connect(vendor, connections=1) as provider:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(ask(provider))
+            await await_until(lambda: vendor.requests == 1, what="the only connection is in use")
+            with pytest.raises(ProviderTimeout) as caught:
+                await ask(provider, seconds=0.2)
+            first.cancel()
+        assert "all 1 connections were in use" in str(caught.value.cause)
+        assert vendor.requests == 1

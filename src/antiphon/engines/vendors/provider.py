@@ -178,6 +178,9 @@ class Provider:
             except TimeoutError:
                 if now() < deadline:
                     raise aiohttp.ConnectionTimeoutError from None
+                if not has_opened():
+                    most = self.options.connections
+                    raise TimeoutError(f"all {most} connections were in use; raise connections") from None
                 raise
             began, response = now(), UpstreamResponse(connection, deadline)
             self.watch.add(response)
