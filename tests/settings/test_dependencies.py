@@ -74,6 +74,15 @@ def test_a_setting_is_refused_without_what_it_needs(name, environ, missing, more
     load(environ | more)
 
 
+def test_a_memory_budget_is_refused_without_models_on_request():
+    environ = {"ANTIPHON_ENGINE_MEMORY_BUDGET": "4096"}
+    model: dict[str, object] = {"name": "m", "path": "m.gguf"}
+    for models in ([], [model]):
+        with pytest.raises(SettingsError, match=r'engine.memory_budget .* no effect.* load = "request"'):
+            load_settings({}, environ, None, models)
+    load_settings({}, environ, None, [model | {"load": "request"}])
+
+
 def test_every_dependency_has_a_case():
     names = {f"{rule.section}.{name}" for rule in DEPENDENCIES for name in rule.names}
-    assert names == {case[0] for case in CASES}
+    assert names == {*(case[0] for case in CASES), "engine.memory_budget"}

@@ -63,6 +63,12 @@ DEPENDENCIES = (
         "no summary is kept while memory.summaries (ANTIPHON_MEMORY_SUMMARIES) is 0; raise it",
     ),
     Dependency(
+        "engine",
+        ("memory_budget",),
+        lambda settings: any(model.load == "request" for model in settings.models),
+        'it bounds only models of load = "request", and there is none; give one of [[models]] that setting',
+    ),
+    Dependency(
         "server",
         ("allowed_hosts",),
         lambda settings: not settings.keys.enabled and settings.server.api_key is None,

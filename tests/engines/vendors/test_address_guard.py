@@ -118,6 +118,12 @@ async def test_names_that_lead_to_private_addresses_are_refused(host: str, upstr
     assert upstream.connections == before
 
 
+async def test_the_log_says_why_an_address_was_refused(upstream: ScriptedUpstream):
+    with pytest.raises(ProviderUnavailable) as caught:
+        await send(build(f"http://localhost:{upstream.url.rpartition(':')[2]}"))
+    assert "leads to a private address; private = true" in str(caught.value.cause)
+
+
 async def test_the_connection_goes_to_the_checked_address(upstream: ScriptedUpstream):
     asked: list[str] = []
 

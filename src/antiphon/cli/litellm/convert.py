@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 
 from antiphon.cli.litellm.reading import ImportNotes, Table, get_list, get_number, get_table, get_variable
 from antiphon.cli.litellm.vendors import OWN_FIELDS, ProviderTables
@@ -148,7 +149,7 @@ def _note_limits(made: Conversion, place: str, name: str, params: Table, deploym
             made.notes.add(
                 f"{place}.{field_name}",
                 "no setting; where keys are on, limit the model with all its routes: "
-                f"antiphon limits set model {name} {measure} {int(number)} --per minute",
+                f"antiphon limits set model {quote(name)} {measure} {int(number)} --per minute",
             )
 
 
@@ -173,7 +174,7 @@ def _convert_info(made: Conversion, place: str, name: str, info: Table) -> None:
     costs = [_read_cost(made.notes, f"{place}.model_info", info, kind) for kind in ("input", "output")]
     if any(costs):
         prompt, output = (f"{(cost or 0) * MILLION:.9f}".rstrip("0").rstrip(".") for cost in costs)
-        command = f"antiphon prices add '{name}' --input {prompt} --output {output} --currency USD"
+        command = f"antiphon prices add {quote(name)} --input {prompt} --output {output} --currency USD"
         made.notes.add(f"{place}.model_info", f"prices are no settings; where keys are on: {command}")
     made.notes.add_rest(f"{place}.model_info", info, taken)
 

@@ -4,6 +4,7 @@ The address is checked after the name is resolved, and the connection goes to th
 """
 
 import asyncio
+import errno
 import ipaddress
 import re
 import socket
@@ -91,11 +92,14 @@ class GuardedResolver(AbstractResolver):
             async with asyncio.timeout(self._timeout):
                 found = await loop.run_in_executor(self._threads, self._look_up, host, port, family)
         except TimeoutError:
-            raise OSError(f"the name {host} was not resolved in time") from None
+            raise OSError(errno.ETIMEDOUT, f"the name {host} was not resolved in time") from None
         if not self._allows_private and host != self._proxy:
             for each in found:
                 if not is_public(each["host"]):
-                    raise AddressRefused(f"the name {host} leads to a private address")
+                    raise AddressRefused(
+                        errno.EACCES,
+                        f"the name {host} leads to a private address; private = true allows it",
+                    )
         return found
 
     async def close(self) -> None:

@@ -15,13 +15,11 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.tracing import Trace
 
 STALE_S = 1.0
 """Seconds within which a closed connection shows. A vendor that closes later may have begun to work."""
-
-NO_ANSWER = aiohttp.ServerDisconnectedError().message
-"""The message of a disconnection before the first byte."""
 
 TICKS = 20
 """Parts of a second to which the wait for a connection is rounded up."""
@@ -31,6 +29,32 @@ _has_opened: ContextVar[bool] = ContextVar("has_opened", default=False)
 
 class VendorProtocol(ResponseHandler):
     """A connection to a vendor."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.is_idle = False
+        """Whether the last answer has ended and no request was written since."""
+        self.has_begun = False
+        """Whether a byte of an answer to the last request came."""
+
+    def data_received(self, data: bytes) -> None:
+        """Closes an idle connection that gets bytes: they answer no request, and the next request would take
+        them for its answer."""
+        self.has_begun = True
+        if not self.is_idle:
+            super().data_received(data)
+            if not self.is_idle or not self._buffer:
+                return
+        elif not data:
+            return
+        self.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Breaks a body without a length whose connection is reset. The base class takes it for complete."""
+        body = self._payload
+        if exc is not None and body is not None and not body.is_eof():
+            body.set_exception(aiohttp.ClientPayloadError(f"the connection is lost: {exc}"))
+        super().connection_lost(exc)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Starts to read again if the reading was paused. The reader of a body calls this for every part, and
@@ -59,6 +83,15 @@ class ConnectionPool(aiohttp.TCPConnector):
         _has_opened.set(True)
         return await super()._create_connection(req, traces, timeout)
 
+    async def _wait_for_available_connection(self, key: "ConnectionKey", traces: "list[Trace]") -> None:
+        """Passes the turn on if the request that has it leaves in the same moment. The base class loses it
+        then, and the next request waits although a connection is free."""
+        try:
+            await super()._wait_for_available_connection(key, traces)
+        except BaseException:
+            self._release_waiter()
+            raise
+
 
 def start_request() -> None:
     """Begins a request of the running task."""
@@ -68,13 +101,6 @@ def start_request() -> None:
 def has_opened() -> bool:
     """Whether a connection was opened for the task's request."""
     return _has_opened.get()
-
-
-def is_unanswered(failure: aiohttp.ClientConnectionError) -> bool:
-    """Whether the connection broke before any byte of an answer."""
-    if isinstance(failure, aiohttp.ServerDisconnectedError):
-        return failure.message == NO_ANSWER
-    return isinstance(failure, aiohttp.ClientOSError)
 
 
 def build_timeout(seconds: float, connect_seconds: float) -> aiohttp.ClientTimeout:

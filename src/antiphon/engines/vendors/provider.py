@@ -32,7 +32,6 @@ from antiphon.engines.vendors.pool import (
     ConnectionPool,
     build_timeout,
     has_opened,
-    is_unanswered,
     start_request,
 )
 from antiphon.engines.vendors.response import UpstreamResponse
@@ -179,13 +178,16 @@ class Provider:
             except TimeoutError:
                 if now() < deadline:
                     raise aiohttp.ConnectionTimeoutError from None
+                if not has_opened():
+                    most = self.options.connections
+                    raise TimeoutError(f"all {most} connections were in use; raise connections") from None
                 raise
+            began, response = now(), UpstreamResponse(connection, deadline)
+            self.watch.add(response)
             try:
-                response = UpstreamResponse(connection, deadline)
-                self.watch.add(response)
                 await response.exchange(head, call.body)
-            except aiohttp.ClientConnectionError as failure:
-                if has_opened() or not is_unanswered(failure) or now() - began > STALE_S:
+            except aiohttp.ClientConnectionError:
+                if has_opened() or response.has_begun or now() - began > STALE_S:
                     raise
             else:
                 return response

@@ -10,6 +10,8 @@ from math import inf
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from antiphon.engines.vendors.pool import VendorProtocol
+
 MAX_BODY = 256 << 20
 """The most bytes of a whole answer."""
 
@@ -26,11 +28,10 @@ class UpstreamResponse:
     headers: Mapping[str, str]
 
     def __init__(self, connection: aiohttp.connector.Connection, deadline: float) -> None:
-        """`connection`: has nothing else to do. Raises ClientConnectionError if it is closed."""
+        """`connection`: of a ConnectionPool, and has nothing else to do."""
         protocol = connection.protocol
-        if protocol is None or protocol.transport is None:
-            connection.close()
-            raise aiohttp.ClientOSError("the connection is closed")
+        if not isinstance(protocol, VendorProtocol):
+            raise TypeError("the connection is of another pool")
         self._connection: aiohttp.connector.Connection | None = connection
         self._protocol = protocol
         self.content: aiohttp.StreamReader | None = None
@@ -48,6 +49,11 @@ class UpstreamResponse:
         return self._connection is None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether any byte of an answer came, also of one without a whole head."""
+        return self._protocol.has_begun
+
+    @property
     def media_type(self) -> str:
         """The type of the body, without parameters."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -56,6 +62,7 @@ class UpstreamResponse:
         """Writes the request, and waits for the head of the answer. The transport keeps what the vendor does
         not read at once. Raises a ClientError, TimeoutError or OSError, and closes the connection then."""
         protocol = self._protocol
+        protocol.is_idle = protocol.has_begun = False
         try:
             protocol.set_response_params(read_until_eof=True)
             if protocol.transport is None:
@@ -97,12 +104,14 @@ class UpstreamResponse:
             self.content.set_exception(error)
 
     def close(self) -> None:
-        """Closes the connection, unless the answer has ended."""
+        """Closes the connection at once, unless the answer has ended. An orderly close would wait for a
+        vendor that reads no more of the request, or that does not answer the end of TLS."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         if self.content is not None and self.content.exception() is None:
             self.content.set_exception(aiohttp.ClientConnectionError("the answer is closed"))
+        self._protocol.abort()
         connection.close()
 
     def _release(self) -> None:
@@ -113,6 +122,8 @@ class UpstreamResponse:
             return
         transport = connection.transport
         if transport is None or transport.get_write_buffer_size():
+            self._protocol.abort()
             connection.close()
         else:
+            self._protocol.is_idle = True
             connection.release()

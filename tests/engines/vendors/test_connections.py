@@ -1,0 +1,185 @@
+"""Connections on which a vendor sends too much, too little, or reads nothing more."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import psutil
+import pytest
+from yarl import URL
+
+from antiphon.engines.vendors.base import UpstreamCall
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.pool import ConnectionPool
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.errors import ProviderFailed, ProviderTimeout
+from tests.support.waiting import await_until
+
+ONE = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none"
+TWO = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\ntwo"
+
+Script = Callable[[asyncio.StreamWriter, int], Awaitable[None]]
+"""Answers one request, told by its number from 1 on."""
+
+
+@dataclass
+class RawVendor:
+    port: int = 0
+    requests: int = 0
+    open: int = 0
+
+
+@asynccontextmanager
+async def serve(script: Script) -> AsyncIterator[RawVendor]:
+    """A vendor that reads heads of requests, whose bodies are read by nobody, and writes bytes."""
+    vendor = RawVendor()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        vendor.open += 1
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                vendor.requests += 1
+                await script(writer, vendor.requests)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+            vendor.open -= 1
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    vendor.port = server.sockets[0].getsockname()[1]
+    try:
+        yield vendor
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def connect(vendor: RawVendor, connections: int = 8) -> AsyncIterator[Provider]:
+    base = f"http://127.0.0.1:{vendor.port}/v1"
+    options = ProviderOptions(
+        "first", base, ("authorization", "Bearer "), allows_private=True, connections=connections
+    )
+    provider = Provider(options, OpenAIUpstream(), lambda: "a-key")
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+async def ask(provider: Provider, body: bytes = b"", seconds: float = 10) -> bytes:
+    call = UpstreamCall("/chat/completions", body, is_streamed=False)
+    response = await provider.send(call, asyncio.get_running_loop().time() + seconds)
+    try:
+        return await response.read()
+    finally:
+        response.close()
+        await provider.remove_user()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Closes a connection without order."""
+    stream: socket.socket = writer.get_extra_info("socket")
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+def count_connections(port: int) -> int:
+    found = psutil.Process().net_connections("tcp")
+    return sum(bool(each.raddr) and each.raddr.port == port for each in found)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+@pytest.mark.parametrize("surplus", [TWO, TWO[:20], b"HTTP/1.1 408 Late\r\ncontent-length: 0\r\n\r\n"])
+async def test_bytes_after_an_answer_answer_no_other_request(surplus: bytes, pause: float):
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(ONE[:-1])
+        await asyncio.sleep(0.02)  # the body is awaited when it ends
+        writer.write(ONE[-1:] + (surplus if not pause and number == 1 else b""))
+        await asyncio.sleep(pause)
+        if pause and number == 1:
+            writer.write(surplus)
+
+    async with serve(answer) as vendor, connect(vendor) as provider:
+        assert await ask(provider) == b"one"
+        await asyncio.sleep(0.1)
+        assert [await ask(provider), await ask(provider)] == [b"one", b"one"]
+        assert vendor.requests == 3
+
+
+@pytest.mark.parametrize("begun", [b"H", ONE[:12], ONE[:30], b"HTTP/1.1 100 Continue\r\n\r\n"])
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_a_begun_answer_is_not_asked_again(begun: bytes, is_reset: bool):
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        if number == 1:
+            writer.write(ONE)
+            return
+        writer.write(begun)
+        await asyncio.sleep(0.05)
+        reset(writer) if is_reset else writer.close()
+
+    async with serve(answer) as vendor, connect(vendor) as provider:
+        assert await ask(provider) == b"one"
+        with pytest.raises(ProviderFailed):
+            await ask(provider)
+        assert vendor.requests == 2
+
+
+async def test_a_reset_breaks_a_body_without_a_length():
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{}")
+        await asyncio.sleep(0.05)
+        reset(writer)
+
+    async with serve(answer) as vendor, connect(vendor) as provider:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await ask(provider)
+
+
+async def test_a_vendor_that_reads_no_more_keeps_no_connection():
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        await asyncio.sleep(3600)
+
+    async with serve(answer) as vendor, connect(vendor) as provider:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):  # the client leaves
+                await ask(provider, b"x" * 16_000_000)
+        assert vendor.requests == 1
+        await await_until(lambda: count_connections(vendor.port) == 0, 1, "the connection is closed")
+
+
+async def test_a_request_that_leaves_passes_its_turn_on():
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(ONE)
+
+    async with serve(answer) as vendor, asyncio.TaskGroup() as group:
+        pool = ConnectionPool(limit=1)
+        address = URL(f"http://127.0.0.1:{vendor.port}")
+        target = aiohttp.ClientRequest("POST", address, loop=asyncio.get_running_loop())
+        timeout = aiohttp.ClientTimeout(connect=5)
+        first = await pool.connect(target, [], timeout)
+        leaving, waiting = (group.create_task(pool.connect(target, [], timeout)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        first.release()  # it is the turn of the one that leaves
+        leaving.cancel()
+        (await waiting).close()
+        await pool.close()
+
+
+async def test_the_log_says_that_all_connections_are_in_use():
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        await asyncio.sleep(3600)
+
+    async with serve(answer) as vendor, connect(vendor, connections=1) as provider:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(ask(provider))
+            await await_until(lambda: vendor.requests == 1, what="the only connection is in use")
+            with pytest.raises(ProviderTimeout) as caught:
+                await ask(provider, seconds=0.2)
+            first.cancel()
+        assert "all 1 connections were in use" in str(caught.value.cause)
+        assert vendor.requests == 1
