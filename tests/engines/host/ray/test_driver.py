@@ -157,6 +157,14 @@ def test_a_cluster_is_examined_before_it_is_joined(cluster: ClusterAddress) -> N
         probe_cluster(ClusterAddress(cluster.address, "x" * 32))
     with pytest.raises(StartupError, match="no Ray cluster answers"):
         probe_cluster(ClusterAddress("127.0.0.1:1", cluster.token))
-    require_room(cluster, {"m": Placement(16.0)})
+
+
+def test_replicas_that_find_no_room_are_refused(cluster: ClusterAddress) -> None:
+    require_room(cluster, {"m": Placement(16.0)}, {})
     with pytest.raises(LoadError, match="which takes 17 CPU, 1 GPU; they offer 16 CPU"):
-        require_room(cluster, {"m": Placement(17.0, 1.0)})
+        require_room(cluster, {"m": Placement(17.0, 1.0)}, {})
+    two = {"m": Placement(8.0), "other": Placement(4.0)}
+    require_room(cluster, two, {"other": 2})
+    told = r"\(1 of m, 3 of other\): they take 20 CPU, and all machines together have 16 CPU"
+    with pytest.raises(LoadError, match=told):
+        require_room(cluster, two, {"other": 3})
