@@ -71,7 +71,7 @@ soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the t
 
 # One vLLM serves all tests of a file, in their order.
 cluster-test: .venv/test.stamp .venvs/cluster/made.stamp .venvs/ray/made.stamp ## Run the tests with vLLM (ARGS="-k words")
-	@$(BIN)/python -m pytest -m cluster -p no:randomly --timeout 3600 tests/cluster $(ARGS)
+	@$(BIN)/python -m pytest -n0 -m cluster -p no:randomly --timeout 3600 -o faulthandler_timeout=3500 tests/cluster $(ARGS)
 
 ray-test: .venvs/ray/made.stamp ## Run the tests with Ray (minutes; ARGS="-k words")
 	@.venvs/ray/bin/python -m pytest -n0 -m cluster -p no:randomly tests/engines/host/ray $(ARGS)
