@@ -37,8 +37,8 @@ NODE_TESTS := tests/contract/node
 # torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
 TORCH ?= torch==2.13.0
 
-# memory takes up to an hour: BENCH=memory asks for it.
-BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# memory takes up to an hour, and ray and prefix_share need a cluster or a server: BENCH=memory asks for one of them.
+BENCH := $(filter-out make_model memory prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test
@@ -71,7 +71,7 @@ soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the t
 
 # One vLLM serves all tests of a file, in their order.
 cluster-test: .venv/test.stamp .venvs/cluster/made.stamp .venvs/ray/made.stamp ## Run the tests with vLLM (ARGS="-k words")
-	@$(BIN)/python -m pytest -m cluster -p no:randomly --timeout 3600 tests/cluster $(ARGS)
+	@$(BIN)/python -m pytest -n0 -m cluster -p no:randomly --timeout 3600 -o faulthandler_timeout=3500 tests/cluster $(ARGS)
 
 ray-test: .venvs/ray/made.stamp ## Run the tests with Ray (minutes; ARGS="-k words")
 	@.venvs/ray/bin/python -m pytest -n0 -m cluster -p no:randomly tests/engines/host/ray $(ARGS)

@@ -1,9 +1,11 @@
-"""vLLM as a replica of a Ray cluster: answers as the embedded engine gives them, and the death of a replica.
+"""vLLM as two replicas of a Ray cluster: answers as the embedded engine gives them, and deaths under load.
 
-The server runs under .venvs/ray, which has the gateway and Ray; the replica under .venvs/cluster."""
+The server runs under .venvs/ray, which has the gateway and Ray; the replicas under .venvs/cluster."""
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ GATEWAY = PYTHON.parents[2] / "ray" / "bin" / "python"
 SETTINGS = """
 [cluster]
 address = "local"
+cpus = 4
 
 [engine]
 restart_patience = {deadline}
@@ -36,8 +39,11 @@ path = "{place}/cantor"
 interpreter = "{python}"
 dtype = "float32"
 context_length = 1024
-sequences = 4
+sequences = {sequences}
+queue = {streams}
+queue_per_actor = {streams}
 threads = 1
+replicas = 2
 
 [[models]]
 name = "llama"
@@ -60,6 +66,8 @@ path = "{bundled}/adapters/mood.gguf"
 model = "llama"
 """
 
+SEQUENCES, STREAMS = 4, 64
+
 PROMPTS = ("Antiphon is", "Once upon a time", "The capital of France", "def add(a, b):")
 
 
@@ -71,7 +79,7 @@ def clustered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     write_peft(BUNDLED / "adapters" / "mood.gguf", place / "mood")
     file = place / "antiphon.toml"
     values = {"place": place, "python": PYTHON, "bundled": BUNDLED, "deadline": START_DEADLINE}
-    file.write_text(SETTINGS.format(**values), "utf-8")
+    file.write_text(SETTINGS.format(**values, sequences=SEQUENCES, streams=STREAMS), "utf-8")
     env = {"ANTIPHON_HOME": str(place / "home")}
     options = {"threads": None, "env": env, "python": str(GATEWAY), "deadline": START_DEADLINE}
     with serving("--config", str(file), **options) as server:  # type: ignore[arg-type]
@@ -91,14 +99,24 @@ def complete(server: Server, model: str, prompt: str, **more: object) -> dict[st
     return choice
 
 
-def find_replica() -> psutil.Process:
+def find_replicas() -> list[psutil.Process]:
     """Ray names the process of a replica after its class."""
-    (found,) = (
+    return [
         process
         for process in psutil.process_iter(["cmdline"])
         if any("ServeReplica" in word and "cantor" in word for word in process.info["cmdline"] or ())
-    )
-    return found
+    ]
+
+
+def find_core(replica: psutil.Process) -> psutil.Process:
+    """vLLM's engine core."""
+    return next(each for each in replica.children(recursive=True) if "EngineCore" in each.name())
+
+
+def count_replicas(server: Server) -> int:
+    """The replicas by the latest record of the log."""
+    counts = [record["replicas"] for record in server.records("replicas_changed")]
+    return int(str(counts[-1])) if counts else 0
 
 
 @pytest.mark.parametrize(("model", "other"), [("cantor", "llama"), ("mood", "llama-mood")])
@@ -127,32 +145,58 @@ def test_seeds_and_constraints_act_in_a_replica(clustered: Server) -> None:
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "suffix"
 
 
-async def test_a_killed_replica_ends_its_stream_and_comes_back(clustered: Server) -> None:
-    body = {"model": "cantor", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
-    async with httpx2.AsyncClient(base_url=clustered.url, timeout=START_DEADLINE) as client:
-        async with client.stream("POST", "/v1/completions", json=body) as answer:
-            lines = answer.aiter_lines()
-            assert (await anext(lines)).startswith("data: {")
-            replica = await asyncio.to_thread(find_replica)
-            replica.kill()
-            data = [line async for line in lines if line.startswith("data:")]
-        assert json.loads(data[-1][5:])["error"]["code"] == "engine_died"
-        waited = await client.post("/v1/completions", json=body | {"stream": False, "max_tokens": 2})
-        assert waited.status_code == 200, waited.text
-    seconds = wait_until(
-        lambda: httpx2.get(f"{clustered.url}/health/ready", timeout=60).status_code == 200,
-        START_DEADLINE,
-        "it is ready",
+async def stream(client: httpx2.AsyncClient, number: int, begun: asyncio.Event) -> str:
+    """How a stream ends: `done`, the code of an error event, or the status of a refusal."""
+    body = {"model": "cantor", "prompt": f"Number {number} is", "max_tokens": 60, "ignore_eos": True}
+    async with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
+        if answer.status_code != 200:
+            return str(answer.status_code)
+        last = ""
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                last = line
+                begun.set()
+    return "done" if last == "data: [DONE]" else json.loads(last[5:])["error"]["code"]
+
+
+@pytest.mark.parametrize("part", ["engine core", "replica"])
+async def test_a_death_under_load_costs_only_running_streams(clustered: Server, part: str) -> None:
+    await asyncio.to_thread(wait_until, lambda: count_replicas(clustered) == 2, START_DEADLINE, "both run")
+    replica = find_replicas()[0]
+    core = find_core(replica)
+    limits = httpx2.Limits(max_connections=2 * STREAMS)
+    async with (
+        httpx2.AsyncClient(base_url=clustered.url, timeout=START_DEADLINE, limits=limits) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        begun = [asyncio.Event() for _ in range(STREAMS)]
+        tasks = [group.create_task(stream(client, number, each)) for number, each in enumerate(begun)]
+        while sum(each.is_set() for each in begun) < 2 * SEQUENCES:
+            await asyncio.sleep(0.02)
+        (core if part == "engine core" else replica).kill()
+        killed = time.monotonic()
+        assert (await client.get("/health/ready")).status_code == 200
+        ends = Counter(await asyncio.gather(*tasks))
+        ended = time.monotonic() - killed
+        await asyncio.to_thread(
+            wait_until, lambda: count_replicas(clustered) == 2, START_DEADLINE, "both run again"
+        )
+    print(
+        f"killed a {part} beside {STREAMS} streams: {dict(ends)}; the last ended after {ended:.1f} s, two "
+        f"replicas ran after {time.monotonic() - killed:.0f} s"
     )
-    print(f"ready {seconds:.0f} s after the first answer of the new replica")
-    assert (
-        complete(clustered, "cantor", PROMPTS[0])["text"] == complete(clustered, "llama", PROMPTS[0])["text"]
-    )
+    assert ends.keys() <= {"done", "engine_died"}
+    assert 0 < ends["engine_died"] <= SEQUENCES
+    _, alive = psutil.wait_procs([replica, core], timeout=60)
+    assert not alive, "neither outlives the other"
+    texts = {complete(clustered, model, PROMPTS[0])["text"] for model in ("cantor", "llama")}
+    assert len(texts) == 1
 
 
 def test_nothing_is_left_when_the_server_ends(clustered: Server) -> None:
-    replica = find_replica()
-    children = replica.children(recursive=True)
+    replicas = find_replicas()
+    assert len(replicas) == 2
+    children = [child for replica in replicas for child in replica.children(recursive=True)]
     assert clustered.stop() == 0
-    _, alive = psutil.wait_procs([replica, *children], timeout=120)
+    _, alive = psutil.wait_procs([*replicas, *children], timeout=120)
     assert not alive

@@ -14,7 +14,13 @@ import pytest
 from antiphon.domain.models import Adapter, AdapterName, KeptName, NameChange
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineError
-from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterTarget, ProjectQuota
+from antiphon.pipeline.adapters import (
+    MAX_KEEPS,
+    AdapterRegistry,
+    AdapterRequest,
+    AdapterTarget,
+    ProjectQuota,
+)
 from antiphon.processes.ipc import from_line
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine
@@ -202,20 +208,43 @@ async def test_a_caller_who_waits_for_another_server_can_leave(node: Node) -> No
     require_served(process, "p")
 
 
-def make_change(project: str) -> NameChange:
-    entry = AdapterName("mine", "base", Adapter("aa", "/aa", 4, 8.0, 100), 7, None, project, True)
+async def test_a_load_whose_file_always_goes_ends(tmp_path: Path) -> None:
+    process = start(Node(KeptNamesFile(tmp_path)))
+    kept = []
+
+    async def remove() -> None:
+        kept.append((tmp_path / "aa.gguf").unlink())
+
+    process.after_keep = remove
+    with pytest.raises(EngineError, match=r"cannot be kept: its file aa\.gguf is not in the registry"):
+        await process.load("p")
+    assert len(kept) == MAX_KEEPS and process.owners() == []
+
+
+def make_change(project: str, path: str = "/aa.gguf") -> NameChange:
+    entry = AdapterName("mine", "base", Adapter("aa", path, 4, 8.0, 100), 7, None, project, True)
     return NameChange(project, "mine", KeptName(entry, "f"))
 
 
-def test_a_server_that_keeps_no_names_takes_no_file_of_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["aa.gguf", "aa.safetensors"], ids=["llama", "vllm"])
+def test_a_server_that_keeps_no_names_takes_no_file_of_another(tmp_path: Path, name: str) -> None:
     keeping, forgetting = KeptNamesFile(tmp_path), KeptNamesFile(tmp_path, is_on=False)
-    (tmp_path / "aa.gguf").touch()
-    keeping.apply(make_change("p"))
+    (tmp_path / name).touch()
+    keeping.apply(make_change("p", f"/elsewhere/{name}"))
     forgetting.remove_file("aa")
-    assert (tmp_path / "aa.gguf").exists()
+    assert (tmp_path / name).exists()
     keeping.apply(NameChange("p", "mine", None))
     forgetting.remove_file("aa")
-    assert not (tmp_path / "aa.gguf").exists()
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["aa.gguf", "aa.safetensors"], ids=["llama", "vllm"])
+def test_the_file_of_a_kept_name_is_found_in_its_registry(tmp_path: Path, name: str) -> None:
+    file, adapter = KeptNamesFile(tmp_path), Adapter("aa", f"/elsewhere/{name}", 4, 8.0, 100)
+    assert f"its file {name} is not in the registry" in (file.find_obstacle(adapter) or "")
+    (tmp_path / name).write_bytes(b"x" * 100)
+    assert file.find_obstacle(adapter) is None
+    assert file.locate(adapter).path == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("is_on", [True, False])

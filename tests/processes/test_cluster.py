@@ -6,7 +6,13 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.ray.config import ClusterAddress, DriverConfig, Placement, require_ray
+from antiphon.engines.host.ray.config import (
+    ClusterAddress,
+    DriverConfig,
+    NodeConfig,
+    Placement,
+    require_ray,
+)
 from antiphon.engines.host.ray.deployment import build_actor_options, build_scaling, name_deployment
 from antiphon.engines.host.ray.node import find_reason
 from antiphon.engines.host.ray.probe import describe_resources, has_room, require_versions
@@ -14,6 +20,7 @@ from antiphon.errors import SettingsError, StartupError
 from antiphon.processes.cluster import (
     ReplicaEngine,
     build_driver_config,
+    build_node_config,
     build_placement,
     filter_ray_environment,
     find_cluster,
@@ -117,6 +124,18 @@ def test_one_machine_must_have_room_for_a_replica():
     assert has_room(machine, {"CPU": 8, "GPU": 1})
     assert not has_room(machine, {"GPU": 2}) and not has_room(machine, {"H100": 1})
     assert describe_resources(machine) == "8 CPU, 1 GPU" and describe_resources({}) == "no CPU"
+
+
+@pytest.mark.parametrize(("address", "replicas"), [("local", {"m": 3}), ("ray-head:6379", {})])
+def test_a_local_cluster_must_hold_every_replica(address, replicas):
+    models = (
+        ModelSettings("m", "/m", replicas=3, replica_cpus=2),
+        ModelSettings("here", "/h", cluster=False),
+    )
+    settings = Settings(cluster=ClusterSettings(address), models=models)
+    config = build_node_config(settings, HERE, 3, "/ray", waits=False)
+    assert (config.placements, config.replicas) == ({"m": Placement(2.0)}, replicas)
+    assert from_line(to_line(config), NodeConfig) == config
 
 
 def test_the_reason_of_ray_is_its_last_error():

@@ -50,6 +50,11 @@ def test_an_address_names_a_host_and_a_port(address):
             {"address": "local"},
             "set its replica_gpus to the same number",
         ),
+        (
+            {"engine": "vllm", "interpreter": "/p", "devices": ["1"], "replica_gpus": 1.0},
+            {"address": "local"},
+            "devices of the model m does not act in the cluster",
+        ),
         ({"replica_resources": ["H100"]}, {"address": "local"}, "replica_resources"),
         ({}, {"cpus": 2}, "cpus of the cluster acts on nothing without a cluster"),
         ({}, {"token": TOKEN}, "token of the cluster acts on nothing"),

@@ -166,7 +166,7 @@ class Adapter:
     """One adapter that was checked against its base model."""
 
     digest: str
-    """SHA-256 of its GGUF file, in hexadecimal; engines know it by this."""
+    """SHA-256 of its file, in hexadecimal; engines know it by this."""
     path: str
     """The path of that file, for engines only."""
     rank: int

@@ -46,6 +46,9 @@ from antiphon.telemetry.metrics import Metrics
 MAX_ADAPTERS = 2048
 """Most names at once. Each is an entry of /v1/models and several series of /metrics."""
 
+MAX_KEEPS = 10
+"""How often one request keeps its file, if the file goes away again."""
+
 KeepAdapter = Callable[[str, Path | None], Awaitable[Adapter]]
 """Checks the files at a path that a caller sent, and stores them by digest. The second argument is the one
 allowed directory; None allows the operator's directories. Raises InvalidValue for `lora_path`, and
@@ -265,18 +268,24 @@ class AdapterRegistry:
         """
         base, target = self._find_target(adapter_request.base, adapter_request.may_use)
         self._require_free(adapter_request)
-        while not await self._keep_and_load(adapter_request, base, target):
-            pass  # the last other name of the same content went, and its file with it
+        for _ in range(MAX_KEEPS):
+            obstacle = await self._keep_and_load(adapter_request, base, target)
+            if obstacle is None:
+                return
+        raise EngineError(f"the adapter cannot be kept: {obstacle}; try again")
 
-    async def _keep_and_load(self, adapter_request: AdapterRequest, base: str, target: AdapterTarget) -> bool:
-        """Returns False if the file that was kept is gone again."""
+    async def _keep_and_load(
+        self, adapter_request: AdapterRequest, base: str, target: AdapterTarget
+    ) -> str | None:
+        """Returns why the file that was kept cannot be used: the last other name of the same content can go
+        meanwhile, and its file with it. Returns None if the adapter is loaded."""
         async with self._file_lock:
             adapter = await target.keep(adapter_request.path, adapter_request.directory)
         async with self._hold_changes():
             if self._kept is not None:
                 obstacle = await asyncio.to_thread(self._kept.find_obstacle, adapter)
                 if obstacle is not None:
-                    return False
+                    return obstacle
             try:
                 while not await self._load(adapter_request, base, adapter):
                     pass  # another process was first, and this process now knows the change of the other one
@@ -285,7 +294,7 @@ class AdapterRegistry:
                     await self._publish(self._collect_names())
                 await self._discard_file(adapter_request.project, adapter.digest)
                 raise
-        return True
+        return None
 
     @asynccontextmanager
     async def _hold_changes(self) -> AsyncIterator[None]:

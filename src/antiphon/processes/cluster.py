@@ -97,30 +97,38 @@ class ClusterNode:
             self.settled.set()
 
     async def _start(self) -> Child:
-        settings, cluster = self.settings, self.settings.cluster
+        directory = str(self.runtime / "ray")
 
         def configuration(status_fd: int) -> bytes:
             return to_line(
-                NodeConfig(
-                    cluster=self.address,
-                    status_fd=status_fd,
-                    directory=str(self.runtime / "ray"),
-                    placements={
-                        model.name: build_placement(model)
-                        for model in settings.models
-                        if is_in_cluster(model, cluster)
-                    },
-                    is_local=cluster.address == LOCAL,
-                    cpus=cluster.cpus,
-                    grows=cluster.grows,
-                    waits=self._was_ready,
-                    log_level=settings.log.level,
-                    log_format=settings.log.format,
-                )
+                build_node_config(self.settings, self.address, status_fd, directory, self._was_ready)
             )
 
         command = [sys.executable, "-P", "-m", NODE]
         return await start_child(command, configuration, filter_ray_environment(os.environ))
+
+
+def build_node_config(
+    settings: Settings, address: ClusterAddress, status_fd: int, directory: str, waits: bool
+) -> NodeConfig:
+    """Returns the configuration of the node process. All replicas must have room in a local cluster, whose
+    size is known; other clusters can lack a machine for a while and need one replica of each model."""
+    cluster = settings.cluster
+    is_local = cluster.address == LOCAL
+    models = [model for model in settings.models if is_in_cluster(model, cluster)]
+    return NodeConfig(
+        cluster=address,
+        status_fd=status_fd,
+        directory=directory,
+        placements={model.name: build_placement(model) for model in models},
+        replicas={model.name: model.replicas for model in models} if is_local else {},
+        is_local=is_local,
+        cpus=cluster.cpus,
+        grows=cluster.grows,
+        waits=waits,
+        log_level=settings.log.level,
+        log_format=settings.log.format,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,11 @@ def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
             f"max_replicas of the model {model.name} is {model.max_replicas}, less than its "
             f"{model.replicas} replicas; raise it, or leave it out"
         )
+    if model.engine == "vllm" and model.devices:
+        raise SettingsError(
+            f"devices of the model {model.name} does not act in the cluster, where Ray gives each replica of "
+            "vLLM its GPUs; set replica_gpus instead"
+        )
     if model.tensor_parallel > 1 and model.replica_gpus != model.tensor_parallel:
         raise SettingsError(
             f"tensor_parallel of the model {model.name} is {model.tensor_parallel}: set its replica_gpus to "

@@ -18,13 +18,10 @@ from typing import BinaryIO
 
 from antiphon.domain.models import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
-from antiphon.weights.adapters.registry import sanitize, storage_error
+from antiphon.weights.adapters.registry import GGUF_SUFFIX, PEFT_SUFFIX, sanitize, storage_error
 from antiphon.weights.gguf import Header, read_gguf, read_header
 
 PAIR = (".lora_a", ".lora_b")
-
-PEFT_SUFFIX = ".safetensors"
-"""The ending of the kept file of an adapter for vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
     be written.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=directory, prefix=".adapter-", suffix=".gguf")
+    handle, name = tempfile.mkstemp(dir=directory, prefix=".adapter-", suffix=GGUF_SUFFIX)
     os.close(handle)
     partial = Path(name)
     try:
@@ -92,7 +89,7 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
             _require_file(source)
             _copy_file(source, partial)
         adapter = read_adapter(partial, base, named=source.name)
-        target = directory / f"{adapter.digest}.gguf"
+        target = directory / f"{adapter.digest}{GGUF_SUFFIX}"
         partial.replace(target)
     except ModelFileError as refused:
         message = refused.message.replace(str(partial), str(source)).replace(partial.name, source.name)

@@ -22,6 +22,7 @@ from pathlib import Path
 from antiphon.domain.models import Adapter, KeptName, NameChange
 from antiphon.processes.ipc import FrameError, from_line, to_line
 from antiphon.telemetry.logs import record
+from antiphon.weights.adapters.registry import GGUF_SUFFIX, PEFT_SUFFIX
 
 NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
 CHANGES_LOCK = "changes.lock"
@@ -68,7 +69,7 @@ class KeptNamesFile:
         """Keeps or removes one name. A file that cannot be decoded is set aside first. Raises OSError, also
         if the adapter's file is gone."""
         with self._hold_lock():
-            if change.kept is not None and not self._find_file(change.kept.entry.adapter.digest).exists():
+            if change.kept is not None and not self._find_file(change.kept.entry.adapter).exists():
                 raise FileNotFoundError(errno.ENOENT, "the adapter's file is gone; load it again")
             if not self.is_on:
                 return
@@ -88,7 +89,7 @@ class KeptNamesFile:
 
     def find_obstacle(self, adapter: Adapter) -> str | None:
         """Says why the adapter's file cannot be used; None if it can."""
-        path = self._find_file(adapter.digest)
+        path = self._find_file(adapter)
         try:
             size = path.stat().st_size
         except OSError as problem:
@@ -99,17 +100,19 @@ class KeptNamesFile:
 
     def locate(self, adapter: Adapter) -> Adapter:
         """Returns the adapter with the path of its file in this registry, which may have moved."""
-        return replace(adapter, path=str(self._find_file(adapter.digest)))
+        return replace(adapter, path=str(self._find_file(adapter)))
 
     def remove_file(self, digest: str) -> None:
         """Removes the file of an adapter that no kept name has. Names of other servers count even if this
         one keeps none. They are locked meanwhile, so no server of the registry begins to use the file."""
         with suppress(OSError, FrameError), self._hold_lock():
             if all(kept.entry.adapter.digest != digest for kept in self._load()):
-                self._find_file(digest).unlink(missing_ok=True)
+                for suffix in (GGUF_SUFFIX, PEFT_SUFFIX):
+                    (self.registry / f"{digest}{suffix}").unlink(missing_ok=True)
 
-    def _find_file(self, digest: str) -> Path:
-        return self.registry / f"{digest}.gguf"
+    def _find_file(self, adapter: Adapter) -> Path:
+        suffix = PEFT_SUFFIX if adapter.path.endswith(PEFT_SUFFIX) else GGUF_SUFFIX
+        return self.registry / f"{adapter.digest}{suffix}"
 
     @asynccontextmanager
     async def hold_changes(self) -> AsyncIterator[None]:

@@ -29,6 +29,9 @@ JOB = "antiphon.weights.adapters.import_job:keep_job"
 SECONDS = 120.0
 """CPU seconds for one adapter: one of a gibibyte takes about ten to convert."""
 
+GGUF_SUFFIX, PEFT_SUFFIX = ".gguf", ".safetensors"
+"""Endings of the kept files: of adapters for llama.cpp, and for vLLM. The rest of the name is the digest."""
+
 COPIES = 6
 """Memory for converting an adapter to float32, in multiples of its size."""
 

@@ -2,7 +2,11 @@
 
 import asyncio
 import os
+import shlex
 import signal
+import subprocess
+import sys
+from functools import partial
 
 import psutil
 import pytest
@@ -12,6 +16,7 @@ from antiphon.engines.host.ray.config import ClusterAddress, Placement
 from antiphon.engines.host.ray.probe import probe_cluster, require_room
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
 from antiphon.testing import check_token_engine
+from tests.support.docs import ROOT
 
 pytestmark = [
     pytest.mark.cluster,
@@ -21,6 +26,8 @@ pytestmark = [
 
 PATIENCE = 300.0
 """Seconds for what takes about ten on an idle machine."""
+
+DOCS = ROOT / "docs" / "ray.md"
 
 ENDLESS = "tests.engines.host.ray.engines:endless"
 
@@ -137,6 +144,18 @@ async def test_equal_prompts_go_to_one_replica(driver) -> None:
         assert not engine.table.loads
 
 
+async def test_replicas_stay_until_the_docs_command_removes_them(driver, cluster: ClusterAddress) -> None:
+    async with driver("staying", ENDLESS):
+        pass
+    assert len(find_replicas("antiphon-staying")) == 1
+    (line,) = (each for each in DOCS.read_text("utf-8").splitlines() if "serve.delete(" in each)
+    code = shlex.split(line.replace("NAME", "staying"))[2]
+    token = {"RAY_ADDRESS": cluster.address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token}
+    run = partial(subprocess.run, env=os.environ | token, timeout=PATIENCE, check=True)
+    await asyncio.to_thread(run, [sys.executable, "-c", code])
+    await until(lambda: not find_replicas("antiphon-staying"))
+
+
 async def test_a_model_that_cannot_load_is_told_with_its_reason(driver) -> None:
     with pytest.raises(LoadError, match="no_such_engine"):
         async with driver("missing", "no_such_engine:Engine"):
@@ -157,6 +176,14 @@ def test_a_cluster_is_examined_before_it_is_joined(cluster: ClusterAddress) -> N
         probe_cluster(ClusterAddress(cluster.address, "x" * 32))
     with pytest.raises(StartupError, match="no Ray cluster answers"):
         probe_cluster(ClusterAddress("127.0.0.1:1", cluster.token))
-    require_room(cluster, {"m": Placement(16.0)})
+
+
+def test_replicas_that_find_no_room_are_refused(cluster: ClusterAddress) -> None:
+    require_room(cluster, {"m": Placement(16.0)}, {})
     with pytest.raises(LoadError, match="which takes 17 CPU, 1 GPU; they offer 16 CPU"):
-        require_room(cluster, {"m": Placement(17.0, 1.0)})
+        require_room(cluster, {"m": Placement(17.0, 1.0)}, {})
+    two = {"m": Placement(8.0), "other": Placement(4.0)}
+    require_room(cluster, two, {"other": 2})
+    told = r"\(1 of m, 3 of other\): they take 20 CPU, and all machines together have 16 CPU"
+    with pytest.raises(LoadError, match=told):
+        require_room(cluster, two, {"other": 3})

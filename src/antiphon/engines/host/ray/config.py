@@ -77,6 +77,8 @@ class NodeConfig:
     """Where a local cluster keeps its sockets and logs."""
     placements: dict[str, Placement]
     """What one replica of each model takes, by the model's name."""
+    replicas: dict[str, int] = field(default_factory=dict)
+    """How many replicas the cluster must hold at once, by the model's name. One, where it is left out."""
     is_local: bool = False
     """Whether to start the cluster here. Otherwise the process joins it."""
     cpus: int | None = None

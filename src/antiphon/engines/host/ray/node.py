@@ -154,7 +154,7 @@ class RayNode:
         """Proves that there is room for every model, and reports that drivers can connect."""
         config = self._config
         if not config.grows and not config.waits:
-            await asyncio.to_thread(require_room, config.cluster, config.placements)
+            await asyncio.to_thread(require_room, config.cluster, config.placements, config.replicas)
         self._status.report_ready()
 
     async def _read_start(self, output: asyncio.StreamReader) -> list[str] | None:

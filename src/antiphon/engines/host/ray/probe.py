@@ -5,7 +5,7 @@ The calls are those of Ray's own processes. Ray's version is checked first, sinc
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from antiphon.engines.host.ray.config import ClusterAddress, Placement, require_ray
@@ -86,8 +86,12 @@ def fetch_versions(cluster: ClusterAddress) -> dict[str, str]:
     raise StartupError(f"the Ray cluster at {cluster.address} does not tell its version: {answer}")
 
 
-def require_room(cluster: ClusterAddress, placements: Mapping[str, Placement]) -> None:
-    """Raises LoadError for a replica that no machine of the cluster can hold, even an empty one."""
+def require_room(
+    cluster: ClusterAddress, placements: Mapping[str, Placement], replicas: Mapping[str, int]
+) -> None:
+    """Raises LoadError for a replica that no machine of the cluster can hold, even an empty one, and for
+    replicas that take more together than all machines have. `replicas`: how many of each model must run; one,
+    where it is left out."""
     machines = fetch_machines(cluster)
     for name, placement in placements.items():
         needed = placement.list_resources()
@@ -98,6 +102,26 @@ def require_room(cluster: ClusterAddress, placements: Mapping[str, Placement]) -
                 f"{describe_resources(needed)}; they offer {offered}. Add a machine, lower replica_cpus and "
                 "replica_gpus of the model, or set cluster.grows if the cluster adds machines itself"
             )
+    all_needed = add_up(
+        each.list_resources() for name, each in placements.items() for _ in range(replicas.get(name, 1))
+    )
+    if not has_room(all_offered := add_up(machines), all_needed):
+        counts = ", ".join(f"{replicas.get(name, 1)} of {name}" for name in placements)
+        raise LoadError(
+            f"the cluster cannot hold all replicas that must run ({counts}): they take "
+            f"{describe_resources(all_needed)}, and all machines together have "
+            f"{describe_resources(all_offered)}. Add a machine, lower replicas, replica_cpus or "
+            "replica_gpus, or set cluster.grows if the cluster adds machines itself"
+        )
+
+
+def add_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the sum of resources."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
 
 
 def has_room(machine: Mapping[str, float], needed: Mapping[str, float]) -> bool:

@@ -1,0 +1,131 @@
+"""What a server says of a cluster that it cannot join, and of replicas that find no room: one line, before
+the port opens."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from antiphon.engines.host.ray.config import ClusterAddress
+from antiphon.engines.host.ray.node import find_free_port
+from antiphon.engines.host.ray.probe import CHECK_ALIVE, GET_VALUE, probe_cluster
+from antiphon.errors import StartupError
+from tests.support.processes import bare_environment
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore"),  # as in test_driver
+]
+
+TOKEN = "t" * 32
+
+
+class Head(grpc.GenericRpcHandler):
+    """The calls of a head that the probe makes."""
+
+    def __init__(self, requires_token: bool, **versions: str) -> None:
+        self._requires_token = requires_token
+        self._versions = versions
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(lambda _, call: self._answer(details, call))
+
+    def _answer(self, details: grpc.HandlerCallDetails, call: grpc.ServicerContext) -> bytes:
+        from ray.core.generated import gcs_service_pb2 as messages
+
+        metadata = dict(details.invocation_metadata)
+        if self._requires_token and metadata.get("authorization") != f"Bearer {TOKEN}":
+            call.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+        if details.method == GET_VALUE:
+            value = json.dumps(self._versions).encode()
+            return messages.InternalKVGetReply(value=value).SerializeToString()
+        assert details.method == CHECK_ALIVE
+        return b""
+
+
+@contextmanager
+def serve_head(head: Head) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((head,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_cluster_that_requires_no_token_is_refused() -> None:
+    with (
+        serve_head(Head(requires_token=False)) as address,
+        pytest.raises(StartupError, match="requires no token, so everybody who reaches it can run programs"),
+    ):
+        probe_cluster(ClusterAddress(address, TOKEN))
+
+
+def test_a_cluster_of_another_version_is_refused() -> None:
+    head = Head(requires_token=True, ray_version="2.9.0", python_version="3.11.0")
+    with (
+        serve_head(head) as address,
+        pytest.raises(StartupError, match=r"has Ray 2\.9\.0 under Python 3\.11\.0, and this machine Ray "),
+    ):
+        probe_cluster(ClusterAddress(address, TOKEN))
+
+
+def serve(directory: Path, address: str, token: str | None, cpus: int | None = None, **model: object) -> str:
+    """What `antiphon serve` says on standard error before it ends. `cpus`: those of a local cluster."""
+    table = {"name": "m", "path": "cantor", "context_length": 256, "sequences": 1, **model}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
+    local = [] if cpus is None else ["[cluster]", f"cpus = {cpus}"]
+    (directory / "antiphon.toml").write_text("\n".join([*local, "[[models]]", *lines]))
+    environ = bare_environment() | {"ANTIPHON_HOME": str(directory)}
+    if token is not None:
+        environ["ANTIPHON_CLUSTER_TOKEN"] = token
+    ended = subprocess.run(
+        [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--cluster", address],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env=environ,
+        cwd=directory,
+    )
+    assert ended.returncode and "listens on" not in ended.stdout
+    return ended.stderr
+
+
+def test_a_server_says_in_one_line_why_it_cannot_join(cluster: ClusterAddress, tmp_path: Path) -> None:
+    nowhere = f"127.0.0.1:{find_free_port()}"
+    for address, token, reason in (
+        (nowhere, TOKEN, f"no Ray cluster answers at {nowhere}: start its head"),
+        (cluster.address, None, "can only be joined with its token: set ANTIPHON_CLUSTER_TOKEN"),
+        (cluster.address, TOKEN, "does not take this token: set ANTIPHON_CLUSTER_TOKEN"),
+    ):
+        (line,) = serve(tmp_path, address, token).splitlines()
+        assert line.startswith("antiphon: ") and reason in line
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ({"replica_cpus": 64}, "no machine of the cluster can hold a replica of m, which takes 64 CPU"),
+        ({"replica_resources": ["H100=1"]}, "which takes 1 CPU, 1 H100; they offer 16 CPU"),
+    ],
+)
+def test_a_replica_that_finds_no_room_ends_the_start(
+    cluster: ClusterAddress, tmp_path: Path, model: dict[str, object], reason: str
+) -> None:
+    said = serve(tmp_path, cluster.address, cluster.token, **model).splitlines()
+    assert reason in said[-1] and said[-1].startswith("antiphon: ")
+
+
+def test_a_local_cluster_without_room_ends_the_start(tmp_path: Path) -> None:
+    said = serve(tmp_path, "local", None, cpus=2, replicas=3).splitlines()
+    assert "(3 of m): they take 3 CPU, and all machines together have 2 CPU" in said[-1]
