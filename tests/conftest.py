@@ -10,11 +10,13 @@ import pytest
 
 from tests.support.cpu_seconds import *  # noqa: F403
 from tests.support.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
+from tests.support.trust import trust_nobody
 
 # The suite starts hundreds of interpreters. Without bytecode files each compiles all that it imports, which
 # is half of what a server's start costs. Git ignores these files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+trust_nobody()
 
 # Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
 hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True, max_examples=30)
