@@ -2,8 +2,6 @@
 PostgreSQL."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -28,14 +26,7 @@ class Place:
     def run(self, *words: str, key: str = "") -> str:
         """What a command prints, with a key or with the one in the home."""
         env = {"ANTIPHON_HOME": str(self.home)} | ({"ANTIPHON_API_KEY": key} if key else {})
-        done = subprocess.run(
-            [sys.executable, "-m", "antiphon", *words, "--url", self.server.url],
-            env=bare_environment() | env,
-            cwd=self.home.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command(*words, "--url", self.server.url, cwd=self.home.parent, env=env)
         assert done.returncode == 0, done.stderr
         return done.stdout.removesuffix("\n")
 

@@ -1,7 +1,6 @@
 """Several servers on one database: what one changes holds on the others within a second, and a database that
 goes away takes nothing along."""
 
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ import pytest
 
 from tests.e2e.test_keys import CHAT, bearer
 from tests.e2e.test_refused_starts import refused
+from tests.support.commands import run_command
 from tests.support.databases import PASSWORD, running
 from tests.support.server import serving
 from tests.support.waiting import wait_until
@@ -64,8 +64,7 @@ def test_what_one_server_changes_holds_on_the_other(store, tmp_path):
         assert status(there, made["secret"]) == 401
 
         out = tmp_path / "another.key"
-        command = [sys.executable, "-m", "antiphon", "store", "admin-key", "--out", str(out)]
-        subprocess.run(command, env={"PATH": "/usr/bin:/bin", **env}, check=True, capture_output=True)
+        assert run_command("store", "admin-key", "--out", str(out), cwd=tmp_path, env=env).returncode == 0
         wait_until(lambda: status(here, out.read_text()) == 200, LATEST_S, "made on the machine itself")
 
 
