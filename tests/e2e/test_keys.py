@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from tests.e2e.test_refused_starts import refused
+from tests.e2e.test_refused_starts import prepare, refused
 from tests.support.commands import run_command
 from tests.support.server import serving
 
@@ -51,8 +51,7 @@ def test_the_operators_key_makes_others_and_all_outlive_a_kill(env, tmp_path):
 
 def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     home = tmp_path / "home"
-    with serving(env=env):
-        pass
+    prepare(env)
     pepper = (home / "pepper").read_text()
     (home / "pepper").unlink()
     assert "their pepper is missing" in refused(env=env)
@@ -76,8 +75,8 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
 
 def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):
     home = tmp_path / "home"
-    with serving(env=env) as server, server.client() as client:
-        old = (home / "admin.key").read_text()
+    prepare(env)
+    old = (home / "admin.key").read_text()
     made = run_command("store", "admin-key", "--out", str(tmp_path / "new.key"), cwd=tmp_path, env=env)
     assert made.returncode == 0, made.stderr
     new = (tmp_path / "new.key").read_text()
@@ -95,8 +94,7 @@ def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):
 
 def test_a_first_start_that_was_cut_is_finished_by_the_next(env, tmp_path):
     home = tmp_path / "home"
-    with serving(env=env):
-        pass
+    prepare(env)
     (home / "admin.key").rename(home / "admin.key.new")  # as if it had been killed before the last step
     with serving(env=env) as server, server.client() as client:
         key = (home / "admin.key").read_text()
