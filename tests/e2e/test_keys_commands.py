@@ -38,7 +38,11 @@ def serving_keys(folder: Path, **more: str) -> Iterator[Place]:
         yield Place(server, home)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+IN_POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.soak)
+"""The commands are the same; tests/e2e/test_nodes.py serves from PostgreSQL."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", IN_POSTGRESQL])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store = {}
     if request.param == "postgresql":
@@ -123,7 +127,7 @@ def test_the_address_of_a_user_and_texts_that_no_database_gets(place: Place) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("store", ["sqlite", IN_POSTGRESQL])
 def test_the_operators_key_file_follows_its_rotation(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

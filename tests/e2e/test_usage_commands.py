@@ -22,7 +22,7 @@ SOON = 20.0
 """Seconds within which a generation is in the ledger; stated: about one."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 def env(request: pytest.FixtureRequest, tmp_path) -> dict[str, str]:
     kept = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
     if request.param == "postgresql":
