@@ -4,17 +4,24 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from tests.support.cpu_seconds import *  # noqa: F403
 from tests.support.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
+from tests.support.trust import trust_nobody
+
+if TYPE_CHECKING:
+    from tests.support.server import Server
 
 # The suite starts hundreds of interpreters. Without bytecode files each compiles all that it imports, which
 # is half of what a server's start costs. Git ignores these files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+trust_nobody()
 
 # Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
 hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True, max_examples=30)
@@ -39,6 +46,15 @@ def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores, since tests wait for servers. At most four, since each takes 1 GiB."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(cores + 1, 4)
+
+
+@pytest.fixture(scope="session")
+def demo_server() -> "Iterator[Server]":
+    """`antiphon serve` with the demo model, for all tests of a worker that do not break it."""
+    from tests.support.server import serving
+
+    with serving() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,11 @@ class Client:
                 return json.loads(line.removeprefix(RESULT))
         raise AssertionError(f"{self.script} ended with {process.wait()}; standard error says why")
 
+    def stop(self) -> None:
+        """Ends the input of the script, and waits for its end."""
+        if process := PROCESSES.pop(self, None):
+            process.communicate()
+
     def _start(self) -> subprocess.Popen[str]:
         """The script's process, which is started for the first request and after an end."""
         if self not in PROCESSES or PROCESSES[self].poll() is not None:
@@ -84,9 +89,8 @@ def print_javascript(code: str) -> str:
 
 
 def stop_clients() -> None:
-    """Ends the input of every script, and waits for its end."""
-    while PROCESSES:
-        PROCESSES.popitem()[1].communicate()
+    for client in tuple(PROCESSES):
+        client.stop()
 
 
 PROCESSES: dict[Client, subprocess.Popen[str]] = {}

@@ -35,7 +35,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.contract.clients import stop_clients
-from tests.support.server import serving
+from tests.support.server import Server
 
 KEY = "canary-key-4f1d0c8e55"
 
@@ -159,10 +159,9 @@ def keyed() -> Iterator[Scripted]:
 
 
 @pytest.fixture(scope="session")
-def cantor() -> Iterator[Target]:
+def cantor(demo_server: Server) -> Target:
     """`antiphon serve` as it ships."""
-    with serving() as running:
-        yield Target(running.url, "cantor")
+    return Target(demo_server.url, "cantor")
 
 
 @pytest.fixture(params=["scripted", "cantor"])

@@ -192,14 +192,14 @@ async def test_an_async_client_that_is_cancelled_has_left(scripted: Scripted) ->
         await asyncio.to_thread(ended, scripted, words)
 
 
-def ended(scripted: Scripted, words: str) -> None:
-    """The last stream that was told so ended because its reader left."""
-    record = find_records(scripted, words)[-1]
+def ended(scripted: Scripted, words: str, count: int = 1) -> None:
+    """The last streams that were told so ended because their reader left."""
     deadline = time.monotonic() + LEAVING
-    while record.ending is StreamEnding.OPEN:
-        assert time.monotonic() < deadline, "the work goes on for nobody"
-        time.sleep(0.01)
-    assert record.ending is StreamEnding.LEFT
+    for record in find_records(scripted, words)[-count:]:
+        while record.ending is StreamEnding.OPEN:
+            assert time.monotonic() < deadline, "the work goes on for nobody"
+            time.sleep(0.01)
+        assert record.ending is StreamEnding.LEFT
 
 
 def find_records(scripted: Scripted, words: str) -> list[StreamRecord]:

@@ -14,10 +14,9 @@ MAKE_MODEL = Path(__file__).parents[2] / "benchmarks" / "make_model.py"
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server(demo_server: Server) -> Server:
     """`antiphon serve` with the demo model."""
-    with serving() as running:
-        yield running
+    return demo_server
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_adapter import write_adapter
+from tests.support.commands import run_command
 from tests.support.model_files import CANTOR
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
@@ -47,14 +46,7 @@ class Lender:
 
     def lora(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs `antiphon lora` against it."""
-        return subprocess.run(
-            [sys.executable, "-m", "antiphon", "lora", *arguments, "--url", self.server.url],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=50,
-            env=bare_environment(),
-        )
+        return run_command("lora", *arguments, "--url", self.server.url, cwd=self.home.parent)
 
     def names(self) -> list[str]:
         with self.server.client() as client:

@@ -3,15 +3,14 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.databases import Cluster
 from tests.support.knowledge_tables import fill_table
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
@@ -21,14 +20,7 @@ FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
 
 def run(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """`antiphon store` with a home."""
-    return subprocess.run(
-        [sys.executable, "-m", "antiphon", "store", *words],
-        env=bare_environment() | {"ANTIPHON_HOME": str(home)} | more,
-        cwd=home.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_command("store", *words, cwd=home.parent, env={"ANTIPHON_HOME": str(home)} | more)
 
 
 def set_up(home: Path, store: str | None) -> dict[str, str]:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -19,10 +19,22 @@ BACK = 50.0
 """Seconds; service is back within five."""
 
 
-@pytest.fixture
-def victim(noise: Path):
-    with serving("--model", str(noise), "--sequences", "2") as running:
+KEY = "canary-0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def shared(noise: Path) -> Iterator[Server]:
+    env = {"ANTIPHON_API_KEY": KEY, "OPENAI_API_KEY": KEY, "SECRET_TOKEN": KEY}
+    with serving("--model", str(noise), "--sequences", "2", env=env) as running:
         yield running
+
+
+@pytest.fixture
+def victim(shared: Server) -> Server:
+    """A server with a key, whole when a test begins; an engine that dies three times in a minute is given up,
+    so one test alone may kill its host."""
+    wait_until(lambda: is_ready(shared), BACK, "it is whole")
+    return shared
 
 
 async def asked(client: openai.AsyncOpenAI, stream: bool) -> str:
@@ -43,7 +55,7 @@ async def asked(client: openai.AsyncOpenAI, stream: bool) -> str:
 
 async def under_load(server: Server, strike: Callable[[], None]) -> Counter[str]:
     """Six requests, two of them in the batch; the blow falls when tokens are being made."""
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
         async with asyncio.TaskGroup() as group:
             asking = [group.create_task(asked(client, stream=index % 2 == 0)) for index in range(6)]
             await asyncio.to_thread(
@@ -56,8 +68,12 @@ async def under_load(server: Server, strike: Callable[[], None]) -> Counter[str]
         return Counter(task.result() for task in asking)
 
 
-def ready(server: Server) -> bool:
-    return httpx2.get(f"{server.url}/health/ready").status_code == 200
+def is_ready(server: Server) -> bool:
+    """Whether it is; a process that was killed does not answer."""
+    try:
+        return httpx2.get(f"{server.url}/health/ready").status_code == 200
+    except httpx2.TransportError:
+        return False
 
 
 def test_a_killed_host_fails_its_batch_and_delays_the_queue(victim: Server) -> None:
@@ -66,7 +82,7 @@ def test_a_killed_host_fails_its_batch_and_delays_the_queue(victim: Server) -> N
 
     def strike() -> None:
         victim.host().kill()
-        wait_until(lambda: not ready(victim), BACK, "readiness says so")
+        wait_until(lambda: not is_ready(victim), BACK, "readiness says so")
         seen.append(httpx2.get(f"{victim.url}/health/ready"))
         assert httpx2.get(f"{victim.url}/health").status_code == 200
 
@@ -78,38 +94,44 @@ def test_a_killed_host_fails_its_batch_and_delays_the_queue(victim: Server) -> N
     ), ends
     assert not any("no retry-after" in end for end in lost)
     assert seen[0].status_code == 503 and "noise" in seen[0].text and int(seen[0].headers["retry-after"]) >= 1
-    wait_until(lambda: ready(victim), BACK, "service is back")
+    wait_until(lambda: is_ready(victim), BACK, "service is back")
     assert [child.pid for child in victim.children("assembly")] == [gateway], "the gateway was never down"
 
 
-def test_three_deaths_in_a_minute_are_the_last(victim: Server) -> None:
-    for _ in range(3):
-        wait_until(lambda: victim.children("engines.host") and ready(victim), BACK, "the host is up")
-        host = victim.host()
-        host.kill()
-        psutil.wait_procs([host], timeout=BACK)
-    wait_until(
-        lambda: "failed" in httpx2.get(f"{victim.url}/health/ready").text,
-        BACK,
-        "readiness says it was given up",
-    )
-    answer = httpx2.post(f"{victim.url}/v1/completions", json={"model": "noise", "prompt": "x"}, timeout=60)
+def test_three_deaths_in_a_minute_are_the_last(noise: Path) -> None:
+    with serving("--model", str(noise), "--sequences", "2") as victim:
+        for _ in range(3):
+            wait_until(lambda: victim.children("engines.host") and is_ready(victim), BACK, "the host is up")
+            host = victim.host()
+            host.kill()
+            psutil.wait_procs([host], timeout=BACK)
+        wait_until(
+            lambda: "failed" in httpx2.get(f"{victim.url}/health/ready").text,
+            BACK,
+            "readiness says it was given up",
+        )
+        asked = {"model": "noise", "prompt": "x"}
+        answer = httpx2.post(f"{victim.url}/v1/completions", json=asked, timeout=60)
     assert answer.status_code == 503 and "given up" in answer.json()["error"]["message"]
 
 
 def test_a_killed_http_process_comes_back(victim: Server) -> None:
-    victim.children("assembly")[0].kill()
-
-    def answers() -> bool:
-        try:
-            return ready(victim)
-        except httpx2.TransportError:
-            return False
-
-    wait_until(answers, BACK, "it answers again")
+    (killed,) = victim.children("assembly")
+    killed.kill()
+    killed.wait(BACK)
+    wait_until(lambda: is_ready(victim), BACK, "it answers again")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_key_in_the_environment_is_asked_for(victim: Server) -> None:
+    assert httpx2.get(f"{victim.url}/v1/models").status_code == 401
+    for header in ({"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
+        assert httpx2.get(f"{victim.url}/v1/models", headers=header).status_code == 200
+    assert KEY not in "\n".join(victim.lines)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
 def test_nothing_stays_behind(noise: Path, number: signal.Signals, tmp_path: Path) -> None:
     server = start("--model", str(noise), env={"XDG_RUNTIME_DIR": str(tmp_path)})
     wait_until(lambda: server.url, BACK, "the server listens")
@@ -125,15 +147,12 @@ def test_nothing_stays_behind(noise: Path, number: signal.Signals, tmp_path: Pat
         httpx2.get(f"http://{host}:{port}/health")
 
 
-def test_the_engine_host_holds_no_key_and_no_process_names_it(noise: Path) -> None:
-    key = "canary-0123456789abcdef"
-    env = {"ANTIPHON_API_KEY": key, "OPENAI_API_KEY": key, "SECRET_TOKEN": key}
-    with serving("--model", str(noise), env=env) as server:
-        host = server.host()
-        assert key not in Path(f"/proc/{host.pid}/environ").read_text()
-        for process in [server.supervisor, *server.supervisor.children(recursive=True)]:
-            assert key not in " ".join(process.cmdline())
-        assert key.encode() not in memory_of(host.pid)
+def test_the_engine_host_holds_no_key_and_no_process_names_it(victim: Server) -> None:
+    host = victim.host()
+    assert KEY not in Path(f"/proc/{host.pid}/environ").read_text()
+    for process in [victim.supervisor, *victim.supervisor.children(recursive=True)]:
+        assert KEY not in " ".join(process.cmdline())
+    assert KEY.encode() not in memory_of(host.pid)
 
 
 def memory_of(pid: int) -> bytes:

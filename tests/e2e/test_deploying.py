@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 from tests.support.lora_server import write_peft
 from tests.support.model_files import BUNDLED
@@ -117,13 +117,7 @@ def test_a_refused_deployment_leaves_nothing_and_logs_no_token(lender: Lender) -
 
 def test_the_command_deploys_what_the_hub_has(lender: Lender) -> None:
     def lora(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "antiphon", "lora", *arguments, "--url", lender.server.url],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-        )
+        return run_command("lora", *arguments, "--url", lender.server.url, cwd=lender.home.parent)
 
     added = lora("add", "sailor=hf:ada/pirate:pirate.gguf")
     assert (added.returncode, added.stdout) == (0, "loaded sailor\n"), added.stderr

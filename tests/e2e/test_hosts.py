@@ -5,7 +5,6 @@ import asyncio
 import json
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ import psutil
 import pytest
 
 from benchmarks.make_adapter import write_adapter
+from tests.support.commands import run_command
 from tests.support.model_files import CANTOR
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
@@ -83,15 +82,7 @@ class Pair:
         return self.read_health() == (200, {"status": "ok"})
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "antiphon", *command],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=bare_environment() | {"ANTIPHON_HOME": str(self.place)},
-            cwd=self.place,
-        )
+        return run_command(*command, cwd=self.place, env={"ANTIPHON_HOME": str(self.place)})
 
 
 @contextmanager

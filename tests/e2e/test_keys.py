@@ -4,12 +4,11 @@ import re
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 
 import pytest
 
-from tests.e2e.test_refused_starts import refused
+from tests.e2e.test_refused_starts import prepare, refused
+from tests.support.commands import run_command
 from tests.support.server import serving
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -52,8 +51,7 @@ def test_the_operators_key_makes_others_and_all_outlive_a_kill(env, tmp_path):
 
 def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     home = tmp_path / "home"
-    with serving(env=env):
-        pass
+    prepare(env)
     pepper = (home / "pepper").read_text()
     (home / "pepper").unlink()
     assert "their pepper is missing" in refused(env=env)
@@ -77,12 +75,10 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
 
 def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):
     home = tmp_path / "home"
-    with serving(env=env) as server, server.client() as client:
-        old = (home / "admin.key").read_text()
-    command = [sys.executable, "-m", "antiphon", "store", "admin-key", "--out", str(tmp_path / "new.key")]
-    made = subprocess.run(
-        command, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True, check=True
-    )
+    prepare(env)
+    old = (home / "admin.key").read_text()
+    made = run_command("store", "admin-key", "--out", str(tmp_path / "new.key"), cwd=tmp_path, env=env)
+    assert made.returncode == 0, made.stderr
     new = (tmp_path / "new.key").read_text()
     assert new.strip() not in made.stdout + made.stderr
     with sqlite3.connect(home / "antiphon.db") as connection:
@@ -98,25 +94,16 @@ def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):
 
 def test_a_first_start_that_was_cut_is_finished_by_the_next(env, tmp_path):
     home = tmp_path / "home"
-    with serving(env=env):
-        pass
+    prepare(env)
     (home / "admin.key").rename(home / "admin.key.new")  # as if it had been killed before the last step
     with serving(env=env) as server, server.client() as client:
         key = (home / "admin.key").read_text()
         assert client.get("/admin/v1/keys", headers=bearer(key)).status_code == 200
 
 
-def test_the_command_says_where_the_database_stands(env):
-    command = [sys.executable, "-m", "antiphon", "store"]
-
+def test_the_command_says_where_the_database_stands(env, tmp_path):
     def ran(*words):
-        return subprocess.run(
-            [*command, *words],
-            env={"PATH": "/usr/bin:/bin", **env},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_command("store", *words, cwd=tmp_path, env=env)
 
     before = ran("status")
     assert (before.returncode, "0001" in before.stdout) == (1, True)

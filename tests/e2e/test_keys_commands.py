@@ -2,8 +2,6 @@
 PostgreSQL."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -28,14 +26,7 @@ class Place:
     def run(self, *words: str, key: str = "") -> str:
         """What a command prints, with a key or with the one in the home."""
         env = {"ANTIPHON_HOME": str(self.home)} | ({"ANTIPHON_API_KEY": key} if key else {})
-        done = subprocess.run(
-            [sys.executable, "-m", "antiphon", *words, "--url", self.server.url],
-            env=bare_environment() | env,
-            cwd=self.home.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command(*words, "--url", self.server.url, cwd=self.home.parent, env=env)
         assert done.returncode == 0, done.stderr
         return done.stdout.removesuffix("\n")
 
@@ -47,7 +38,11 @@ def serving_keys(folder: Path, **more: str) -> Iterator[Place]:
         yield Place(server, home)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+IN_POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.soak)
+"""The commands are the same; tests/e2e/test_nodes.py serves from PostgreSQL."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", IN_POSTGRESQL])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store = {}
     if request.param == "postgresql":
@@ -132,7 +127,7 @@ def test_the_address_of_a_user_and_texts_that_no_database_gets(place: Place) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("store", ["sqlite", IN_POSTGRESQL])
 def test_the_operators_key_file_follows_its_rotation(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

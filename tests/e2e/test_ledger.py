@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,26 +41,17 @@ def kill_all(server: Server) -> None:
 
 VICTIMS: tuple[Callable[[Server], None], ...] = (kill_gateway, kill_supervisor, kill_all)
 SEVERAL = ("--workers", "2")
-VICTIMS_OF_SEVERAL = (kill_gateway, kill_coordinator, kill_all)
 
 
 def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...], *arguments: str) -> None:
-    """One start for each kill; after the last, one more that only drains."""
-    for victim in victims:
+    """Starts the server again when a kill has ended it; after the last, one more start that only drains."""
+    left = deque(victims)
+    while left:
         with serving(*arguments, env=asked.env) as server:
             if not asked.key:
                 asked.make_key(server)
-            before = len(asked.whole)
-            with asked.load(server):
-                wait_until(lambda: len(asked.whole) >= before + 8, 30, "answers")  # noqa: B023
-                time.sleep(random.random())
-                with asked.stream_held(server):
-                    victim(server)
-                if server.process.poll() is None:
-                    again = len(asked.whole)
-                    wait_until(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")  # noqa: B023
-            if server.process.poll() is None:
-                asked.check()
+            while left and server.process.poll() is None:
+                kill_one_under_load(asked, server, left.popleft())
     with serving(*arguments, env=asked.env):
         asked.check()
     asked.check()
@@ -67,16 +59,30 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
     assert list((asked.home / "spool").glob("*.seg")) == []
 
 
+def kill_one_under_load(asked: Asked, server: Server, victim: Callable[[Server], None]) -> None:
+    before = len(asked.whole)
+    with asked.load(server):
+        wait_until(lambda: len(asked.whole) >= before + 8, 30, "answers")
+        time.sleep(random.random())
+        with asked.stream_held(server):
+            victim(server)
+        if server.process.poll() is None:
+            again = len(asked.whole)
+            wait_until(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")
+    if server.process.poll() is None:
+        asked.check()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
-    kill_under_load(home, VICTIMS)
+    kill_under_load(home, (kill_gateway, kill_supervisor))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kills_of_several_processes_lose_and_double_no_row(home: Asked) -> None:
-    kill_under_load(home, VICTIMS_OF_SEVERAL, *SEVERAL)
+    kill_under_load(home, (kill_gateway, kill_coordinator, kill_all), *SEVERAL)
 
 
 @pytest.mark.soak
@@ -88,7 +94,7 @@ def test_twenty_kills_under_load_lose_no_row_and_double_none(home: Asked) -> Non
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_twenty_kills_of_processes_lose_and_double_no_row(home: Asked) -> None:
-    kill_under_load(home, tuple(random.choices((*VICTIMS_OF_SEVERAL, kill_supervisor), k=20)), *SEVERAL)
+    kill_under_load(home, tuple(random.choices((*VICTIMS, kill_coordinator), k=20)), *SEVERAL)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 holds more than its limit, and nobody is refused while there is room."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,10 +22,17 @@ def require_kept(place: Limited, clients: int, seconds: float, requests: int, to
         verdict.require()
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def two() -> Iterator[Limited]:
+    """Two HTTP processes and their coordinator."""
+    with limited(2, redis=False, threads=1) as place:
+        yield place
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
-    """Over the end of the first minute, in which the window slides; the soak does so with Redis, too."""
+    """Over the end of the first minute, in which the window slides; tests/limits slide it by a clock."""
     with limited(2, redis=False, threads=1) as place:
         require_kept(place, clients=2, seconds=64, requests=100, tokens=4_000)
 
@@ -32,9 +40,12 @@ def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 @COUNTED
-def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool) -> None:
-    with limited(2, redis, threads=1) as place:
-        passed, used, budget = overspent(place)
+def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool, request: pytest.FixtureRequest) -> None:
+    if redis:
+        with limited(2, redis, threads=1) as place:
+            passed, used, budget = overspent(place)
+    else:
+        passed, used, budget = overspent(request.getfixturevalue("two"))
     assert used <= budget
     assert 8 <= passed <= 10  # the first token of who is not sized yet may take the room of the last
 
@@ -62,19 +73,18 @@ def turned(place: Limited, secret: str, before: int, after: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_a_limit_changes_in_every_process_within_a_second() -> None:
-    with limited(3, redis=False, threads=1) as place:
-        key, secret = place.key("requests", 10**6, "minute")
-        (limit,) = listed(place, key)
-        assert asked(place.server, secret) == 200
-        place.admin("PATCH", f"limits/{limit}", amount=0)
-        assert turned(place, secret, 200, 400) < 1
-        place.admin("PATCH", f"limits/{limit}", amount=10**6)
-        assert turned(place, secret, 400, 200) < 1
-        place.admin("PATCH", f"limits/{limit}", amount=0)
-        assert turned(place, secret, 200, 400) < 1
-        place.admin("DELETE", f"limits/{limit}")
-        assert turned(place, secret, 400, 200) < 1
+def test_a_limit_changes_in_every_process_within_a_second(two: Limited) -> None:
+    key, secret = two.key("requests", 10**6, "minute")
+    (limit,) = listed(two, key)
+    assert asked(two.server, secret) == 200
+    two.admin("PATCH", f"limits/{limit}", amount=0)
+    assert turned(two, secret, 200, 400) < 1
+    two.admin("PATCH", f"limits/{limit}", amount=10**6)
+    assert turned(two, secret, 400, 200) < 1
+    two.admin("PATCH", f"limits/{limit}", amount=0)
+    assert turned(two, secret, 200, 400) < 1
+    two.admin("DELETE", f"limits/{limit}")
+    assert turned(two, secret, 400, 200) < 1
 
 
 def listed(place: Limited, target: str) -> list[str]:

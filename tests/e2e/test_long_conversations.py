@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.server import Server, serving
+from tests.support.server import Server
 
 CONTEXT = 2048
 TURNS = 200
@@ -24,14 +24,8 @@ Messages = list[dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(running: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
 
 

@@ -1,7 +1,6 @@
 """Several servers on one database: what one changes holds on the others within a second, and a database that
 goes away takes nothing along."""
 
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -10,7 +9,8 @@ import httpx2
 import pytest
 
 from tests.e2e.test_keys import CHAT, bearer
-from tests.e2e.test_refused_starts import refused
+from tests.e2e.test_refused_starts import prepare, refused
+from tests.support.commands import run_command
 from tests.support.databases import PASSWORD, running
 from tests.support.server import serving
 from tests.support.waiting import wait_until
@@ -44,29 +44,43 @@ def status(client, key):
     return client.get("/v1/models", headers=bearer(key)).status_code
 
 
-@pytest.fixture
-def store(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/shared.db"
-    return request.getfixturevalue("postgresql")
+@pytest.fixture(scope="module")
+def away():
+    """A database of PostgreSQL that tests stop; it runs again when they end."""
+    with running() as cluster:
+        yield cluster
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
-def test_what_one_server_changes_holds_on_the_other(store, tmp_path):
-    with nodes(tmp_path, store) as (here, there, admin, _, env):
-        made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
-        wait_until(lambda: status(there, made["secret"]) == 200, LATEST_S, "made")
-        path = f"{KEYS}/{made['id']}"
-        assert here.patch(path, json={"models": ["none"]}, headers=admin).status_code == 200
-        wait_until(lambda: there.get(path, headers=admin).json()["models"] == ["none"], LATEST_S, "changed")
-        assert there.post(f"{path}/revoke", json={}, headers=admin).status_code == 200
-        wait_until(lambda: status(here, made["secret"]) == 401, LATEST_S, "revoked")
-        assert status(there, made["secret"]) == 401
+@pytest.fixture(scope="module")
+def pair(away, tmp_path_factory):
+    """Two servers of that database."""
+    with nodes(tmp_path_factory.mktemp("pair"), away.database()) as servers:
+        yield servers
 
-        out = tmp_path / "another.key"
-        command = [sys.executable, "-m", "antiphon", "store", "admin-key", "--out", str(out)]
-        subprocess.run(command, env={"PATH": "/usr/bin:/bin", **env}, check=True, capture_output=True)
-        wait_until(lambda: status(here, out.read_text()) == 200, LATEST_S, "made on the machine itself")
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def servers(request, tmp_path):
+    if request.param == "postgresql":
+        yield request.getfixturevalue("pair")
+        return
+    with nodes(tmp_path, f"sqlite:///{tmp_path}/shared.db") as servers:
+        yield servers
+
+
+def test_what_one_server_changes_holds_on_the_other(servers, tmp_path):
+    here, there, admin, _, env = servers
+    made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+    wait_until(lambda: status(there, made["secret"]) == 200, LATEST_S, "made")
+    path = f"{KEYS}/{made['id']}"
+    assert here.patch(path, json={"models": ["none"]}, headers=admin).status_code == 200
+    wait_until(lambda: there.get(path, headers=admin).json()["models"] == ["none"], LATEST_S, "changed")
+    assert there.post(f"{path}/revoke", json={}, headers=admin).status_code == 200
+    wait_until(lambda: status(here, made["secret"]) == 401, LATEST_S, "revoked")
+    assert status(there, made["secret"]) == 401
+
+    out = tmp_path / "another.key"
+    assert run_command("store", "admin-key", "--out", str(out), cwd=tmp_path, env=env).returncode == 0
+    wait_until(lambda: status(here, out.read_text()) == 200, LATEST_S, "made on the machine itself")
 
 
 def test_two_servers_of_one_home_both_keep_the_limits(tmp_path):
@@ -85,65 +99,82 @@ def test_two_servers_of_one_home_both_keep_the_limits(tmp_path):
 
 
 def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
-    env = environment(tmp_path / "one", postgresql)
-    with serving(env=env):
-        pass
+    prepare(environment(tmp_path / "one", postgresql))
     other = environment(tmp_path / "two", postgresql) | {"ANTIPHON_PEPPER": "ab" * 32}
     assert "not the one that this database's keys were made with" in refused(env=other)
 
 
-def test_a_restarted_process_waits_for_an_absent_database(tmp_path):
-    with running() as cluster:
-        env = environment(tmp_path / "one", cluster.database())
-        with serving(env=env) as server, server.client() as client:
-            admin = bearer((tmp_path / "one" / "admin.key").read_text())
-            assert client.get(KEYS, headers=admin).status_code == 200
-            cluster.stop()
-            server.children("antiphon.assembly")[0].kill()
-            wait_until(lambda: server.records("store_away"), 30, "another process asks for the database")
-            cluster.start()
+def test_a_restarted_process_waits_for_an_absent_database(away, pair):
+    client, _, admin, server, _ = pair
+    assert client.get(KEYS, headers=admin).status_code == 200
+    before = len(server.records("store_away"))
+    away.stop()
+    server.children("antiphon.assembly")[0].kill()
+    wait_until(
+        lambda: len(server.records("store_away")) > before, 30, "another process asks for the database"
+    )
+    away.start()
 
-            def answers():
-                with suppress(httpx2.TransportError):
-                    return client.get(KEYS, headers=admin).status_code == 200
+    def answers():
+        with suppress(httpx2.TransportError):
+            return client.get(KEYS, headers=admin).status_code == 200
 
-            wait_until(answers, 30, "the server answers again")
-            assert len(server.records("store_away")) == 1
+    wait_until(answers, 30, "the server answers again")
+    assert len(server.records("store_away")) == before + 1
 
 
-def test_nothing_is_lost_while_the_database_is_away(tmp_path):
-    with running() as cluster, nodes(tmp_path, cluster.database()) as (here, there, admin, first, _):
-        made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
-        key = made["secret"]
-        wait_until(lambda: status(there, key) == 200, LATEST_S, "made")
-        cluster.stop()
-        for client in (here, there):
-            said = client.post("/v1/chat/completions", json=CHAT, headers=bearer(key))
-            assert said.status_code == 200, said.text
-            for change in (f"{KEYS}/{made['id']}/revoke", f"{KEYS}/{made['id']}/rotate"):
-                failed = client.post(change, json={}, headers=admin)
-                assert failed.status_code == 503
-                assert failed.json()["error"]["code"] == "store_unavailable"
-                for secret in (PASSWORD, str(cluster.folder), "psycopg", "SELECT", key):
-                    assert secret not in failed.text
-        assert status(here, key) == status(there, key) == 200
-        wait_until(lambda: first.records("feed_lost"), LATEST_S, "the log says it")
-        cluster.start()
-        began = time.monotonic()
-        assert here.post(f"{KEYS}/{made['id']}/revoke", json={}, headers=admin).status_code == 200
-        wait_until(lambda: status(there, key) == 401, LATEST_S, "revoked")
-        assert status(here, key) == 401
-        wait_until(lambda: first.records("feed_resumed"), LATEST_S, "the log says it")
-        sys.stdout.write(f"all works again after {time.monotonic() - began:.2f} s\n")
-        assert PASSWORD not in "\n".join(first.lines)
+def test_nothing_is_lost_while_the_database_is_away(away, pair):
+    here, there, admin, first, _ = pair
+    made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+    key = made["secret"]
+    wait_until(lambda: status(there, key) == 200, LATEST_S, "made")
+    lost, resumed = (len(first.records(event)) for event in ("feed_lost", "feed_resumed"))
+    away.stop()
+    for client in (here, there):
+        said = client.post("/v1/chat/completions", json=CHAT, headers=bearer(key))
+        assert said.status_code == 200, said.text
+        for change in (f"{KEYS}/{made['id']}/revoke", f"{KEYS}/{made['id']}/rotate"):
+            failed = client.post(change, json={}, headers=admin)
+            assert failed.status_code == 503
+            assert failed.json()["error"]["code"] == "store_unavailable"
+            for secret in (PASSWORD, str(away.folder), "psycopg", "SELECT", key):
+                assert secret not in failed.text
+    assert status(here, key) == status(there, key) == 200
+    wait_until(lambda: len(first.records("feed_lost")) > lost, LATEST_S, "the log says it")
+    away.start()
+    began = time.monotonic()
+    assert here.post(f"{KEYS}/{made['id']}/revoke", json={}, headers=admin).status_code == 200
+    wait_until(lambda: status(there, key) == 401, LATEST_S, "revoked")
+    assert status(here, key) == 401
+    wait_until(lambda: len(first.records("feed_resumed")) > resumed, LATEST_S, "the log says it")
+    sys.stdout.write(f"all works again after {time.monotonic() - began:.2f} s\n")
+    assert PASSWORD not in "\n".join(first.lines)
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory):
+    """A server whose database tests move; it is in its place again when they end."""
+    folder = tmp_path_factory.mktemp("moved")
+    with serving(env=environment(folder / "one", f"sqlite:///{folder}/kept.db")) as server:
+        yield server, folder
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_removing_or_replacing_the_open_database_loses_nothing(tmp_path, replaced):
-    path, aside = tmp_path / "kept.db", tmp_path / "aside.db"
-    env = environment(tmp_path / "one", f"sqlite:///{path}")
-    with serving(env=env) as server, server.client() as client:
-        admin = bearer((tmp_path / "one" / "admin.key").read_text())
+def test_removing_or_replacing_the_open_database_loses_nothing(moved, replaced):
+    server, folder = moved
+    path, aside = folder / "kept.db", folder / "aside.db"
+    with server.client() as client:
+        admin = bearer((folder / "one" / "admin.key").read_text())
+
+        def answered():
+            return client.get("/admin/v1/usage", headers=admin).json()["total"]["requests"]
+
+        requests = answered()
+        before = {event: len(server.records(event)) for event in ("feed_lost", "store_back", "store_moved")}
+
+        def logged(event):
+            return lambda: len(server.records(event)) > before[event]
+
         new = {"kind": "service", "project": "default"}
         key = bearer(client.post(KEYS, json=new, headers=admin).json()["secret"])
         path.rename(aside)
@@ -157,12 +188,12 @@ def test_removing_or_replacing_the_open_database_loses_nothing(tmp_path, replace
             return lambda: client.get("/health/ready").json().get("ledger") == state
 
         wait_until(ledger("waiting"), LATEST_S, "the ledger waits")
-        wait_until(lambda: server.records("feed_lost"), LATEST_S, "the feed is lost")
+        wait_until(logged("feed_lost"), LATEST_S, "the feed is lost")
         assert path.exists() == replaced
         assert not path.exists() or path.stat().st_size == 0
         aside.rename(path)
-        wait_until(lambda: server.records("store_back"), LATEST_S, "the file is back")
+        wait_until(logged("store_back"), LATEST_S, "the file is back")
         wait_until(lambda: not ledger("waiting")(), LATEST_S, "the ledger takes rows")
         assert client.post(KEYS, json=new, headers=admin).status_code == 201
-        assert client.get("/admin/v1/usage", headers=admin).json()["total"]["requests"] == 1
-        assert len(server.records("store_moved")) == 1
+        assert answered() == requests + 1
+        assert len(server.records("store_moved")) == before["store_moved"] + 1

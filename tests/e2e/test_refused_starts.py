@@ -1,43 +1,60 @@
 """What cannot be served is refused at start: one line with the reason, a non-zero status."""
 
+import os
 import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from antiphon.cli.commands.serve import prepare_settings
+from antiphon.cli.serve_options import ServeOptions
+from tests.support.commands import run_command
 from tests.support.model_files import CANTOR
 from tests.support.processes import bare_environment
 
 
-def refused(*arguments: str, env: dict[str, str] | None = None, python: tuple[str, ...] = ()) -> str:
-    """The one line that `antiphon serve` ends with, under a Python with these flags."""
-    kept = bare_environment()
+def refused(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """The one line that `antiphon serve` ends with before it starts a process. A start that is not refused
+    ends too, since its port is taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = ("serve", "--port", port, "--log-level", "error", *arguments)
+        line = read_refusal(run_command(*words, cwd=Path.cwd(), env=env))
+    assert "--port" not in line, "it was not refused"
+    return line
+
+
+def refused_process(
+    *arguments: str, env: Mapping[str, str] | None = None, python: tuple[str, ...] = ()
+) -> str:
+    """The line of a process of its own, under a Python with these flags. Its children may be what refuses."""
+    command = [sys.executable, *python, "-m", "antiphon", "serve", "--port", "0", "--log-level", "error"]
+    variables = bare_environment() | dict(env or {})
     ended = subprocess.run(
-        [
-            sys.executable,
-            *python,
-            "-m",
-            "antiphon",
-            "serve",
-            "--port",
-            "0",
-            "--log-level",
-            "error",
-            *arguments,
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env=kept | (env or {}),
+        [*command, *arguments], check=False, capture_output=True, text=True, timeout=50, env=variables
     )
+    return read_refusal(ended)
+
+
+def read_refusal(ended: subprocess.CompletedProcess[str]) -> str:
     assert ended.returncode not in (0, None) and ended.returncode > 0, ended
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("antiphon: ") and "Traceback" not in ended.stdout
     return line
+
+
+def prepare(env: Mapping[str, str]) -> None:
+    """Does what a start does before it starts a process: the home has its database, pepper and first key."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - bare_environment():
+            patch.delenv(name)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        prepare_settings(ServeOptions())
 
 
 @pytest.mark.parametrize(
@@ -75,20 +92,20 @@ def test_a_directory_instead_of_a_model(tmp_path: Path) -> None:
 
 
 def test_a_library_that_is_not_there() -> None:
-    assert "absent.so" in refused(env={"ANTIPHON_ENGINE_LIBRARY": "/nowhere/absent.so"})
+    assert "absent.so" in refused_process(env={"ANTIPHON_ENGINE_LIBRARY": "/nowhere/absent.so"})
 
 
 def test_a_library_that_is_something_else() -> None:
     import _ctypes
 
     path = _ctypes.__file__
-    assert path in refused(env={"ANTIPHON_ENGINE_LIBRARY": path})
+    assert path in refused_process(env={"ANTIPHON_ENGINE_LIBRARY": path})
 
 
 def test_a_taken_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        line = refused("--port", port)
+        line = refused_process("--port", port)
     assert port in line and "--port" in line
 
 
@@ -145,14 +162,13 @@ def test_a_directory_of_adapters_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--host", "0.0.0.0"), "ANTIPHON_API_KEY"),
-        (("--context-length", "4096"), "2048"),
-        (("--model", __file__), "not a GGUF"),
+        pytest.param(("--host", "0.0.0.0"), "ANTIPHON_API_KEY", id="an open door"),
+        pytest.param(("--context-length", "4096"), "2048", marks=pytest.mark.soak, id="too long a context"),
+        pytest.param(("--model", __file__), "not a GGUF", marks=pytest.mark.soak, id="no model"),
     ],
-    ids=["an open door", "too long a context", "no model"],
 )
 def test_refusals_do_not_hang_on_assertions(arguments: tuple[str, ...], words: str) -> None:
-    assert words in refused(*arguments, python=("-O",))
+    assert words in refused_process(*arguments, python=("-O",))
 
 
 def test_a_spool_that_is_too_small_for_all_http_processes(tmp_path: Path) -> None:

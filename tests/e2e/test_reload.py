@@ -3,15 +3,14 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.workers import CHAT, PATIENCE, Line, lines
+from tests.support.commands import run_command
 from tests.support.model_files import BUNDLED, CANTOR
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.vendors.answer_shapes import WORDS
 from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
@@ -81,14 +80,7 @@ class Gateway:
 
     def reload(self) -> "subprocess.CompletedProcess[str]":
         """Runs the command."""
-        return subprocess.run(
-            [sys.executable, "-m", "antiphon", "reload"],
-            env=bare_environment() | {"ANTIPHON_HOME": str(self.home)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return run_command("reload", cwd=self.home, env={"ANTIPHON_HOME": str(self.home)})
 
     def ask(self, line: Line, model: str) -> int:
         """The status of a short chat in the process of a line."""

@@ -11,7 +11,7 @@ import pytest
 from antiphon.cli.panel import describe_embedding, make_example
 from antiphon.domain.request import EmbeddingFacts, Pooling
 from antiphon.testing import scripted_info
-from tests.e2e.test_refused_starts import refused
+from tests.e2e.test_refused_starts import refused_process
 from tests.support.model_files import copy_with_pooling, write_reranker
 from tests.support.server import Server, serving
 
@@ -100,4 +100,4 @@ def test_another_antiphon_ranks_as_a_vendor(running: Server, tmp_path: Path) -> 
 
 def test_a_reranker_without_a_head_is_refused_at_start(reranker: Path, tmp_path: Path) -> None:
     headless = copy_with_pooling(reranker, tmp_path / "headless.gguf", Pooling.RANK)
-    assert "without the tensors that score" in refused("--model", str(headless))
+    assert "without the tensors that score" in refused_process("--model", str(headless))

@@ -29,7 +29,10 @@ def found(cards: object) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize("counted", ["local", "coordinator", "redis"])
+@pytest.mark.parametrize(
+    "counted",
+    ["coordinator", *(pytest.param(each, marks=pytest.mark.soak) for each in ("local", "redis"))],
+)
 def test_a_key_and_its_successors_use_up_one_budget(
     counted: str, redis_server: Redis, tmp_path: Path
 ) -> None:

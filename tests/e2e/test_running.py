@@ -24,7 +24,7 @@ BEGUN = 20
 """Pieces of a stream after which something changes."""
 ATTEMPTS = 5
 """Streams of which one must be caught before its limit is used up."""
-ENOUGH = 1_100
+ENOUGH = 850
 """Pieces after which a stream is left that goes on."""
 
 

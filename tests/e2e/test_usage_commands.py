@@ -4,15 +4,13 @@ commands show it; in SQLite, and in PostgreSQL."""
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
@@ -24,7 +22,7 @@ SOON = 20.0
 """Seconds within which a generation is in the ledger; stated: about one."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 def env(request: pytest.FixtureRequest, tmp_path) -> dict[str, str]:
     kept = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
     if request.param == "postgresql":
@@ -62,16 +60,8 @@ def import_later(ran: Callable[..., str], directory: Path) -> None:
 def test_from_a_price_to_a_bill(server: Server, env: dict[str, str], tmp_path) -> None:
     def ran(*words: str, key: str = "") -> str:
         """What a command prints where the server's home is, with a key or with none said."""
-        done = subprocess.run(
-            [sys.executable, "-m", "antiphon", *words, "--url", server.url],
-            env=bare_environment()
-            | {"ANTIPHON_HOME": env["ANTIPHON_HOME"]}
-            | ({"ANTIPHON_API_KEY": key} if key else {}),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        variables = {"ANTIPHON_HOME": env["ANTIPHON_HOME"]} | ({"ANTIPHON_API_KEY": key} if key else {})
+        done = run_command(*words, "--url", server.url, cwd=tmp_path, env=variables)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -36,6 +36,7 @@ class Operator:
 
     def __init__(self, server: Server, home: Path) -> None:
         self.server = server
+        self.home = home
         self.admin = (home / "admin.key").read_text().strip()
         self.client = server.client(headers={"authorization": f"Bearer {self.admin}"})
 
@@ -75,26 +76,32 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
         operator.client.close()
 
 
-def test_a_change_of_a_key_holds_in_every_process_at_once(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """One HTTP process with keys; tests replace it."""
+    home = tmp_path_factory.mktemp("one") / "home"
+    with serving(env={"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}) as server:
+        operator = Operator(server, home)
+        yield operator
+        operator.client.close()
+
+
+def test_a_change_of_a_key_holds_in_every_process_at_once(four: Operator) -> None:
     """Without this each of them fails for about half of the keys: the other process learnt it 0.2 s later."""
-    home = tmp_path / "home"
-    with serving(
-        "--workers", "2", env={"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
-    ) as server, lines(server) as made:  # fmt: skip
-        operator, took = Operator(server, home), []
+    took, late = [], len(four.server.records("processes_late"))
+    with lines(four.server) as made:
         for number in range(TIMES):
-            first, second = made[number % 2], made[1 - number % 2]
+            first, second = made[number % 4], made[(number + 1) % 4]
             begun = time.monotonic()
             asked = {"kind": "service", "project": "default"}
-            status, key = first.ask("POST", KEYS, asked, key=operator.admin)
+            status, key = first.ask("POST", KEYS, asked, key=four.admin)
             took.append(time.monotonic() - begun)
             assert status == 201
             assert second.ask("GET", "/v1/models", key=key["secret"])[0] == 200, number
-            assert first.ask("DELETE", f"{KEYS}/{key['id']}", key=operator.admin)[0] in (200, 204)
+            assert first.ask("DELETE", f"{KEYS}/{key['id']}", key=four.admin)[0] in (200, 204)
             assert second.ask("GET", "/v1/models", key=key["secret"])[0] == 401, number
         sys.stdout.write(f"a key is made in {1000 * sorted(took)[TIMES // 2]:.1f} ms (median)\n")
-        assert not server.records("processes_late")
-        operator.client.close()
+        assert len(four.server.records("processes_late")) == late
 
 
 def test_four_processes_share_a_limit_and_a_revocation_exactly(four: Operator) -> None:
@@ -215,22 +222,20 @@ def test_limits_go_on_counting_over_a_stop_and_a_start(tmp_path: Path) -> None:
         assert Counter(ask(server, secret) for _ in range(8)) == {200: 6, 429: 2}
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Server]:
-    """Two HTTP processes that lend adapters."""
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """Two HTTP processes that lend adapters, and their home; tests unload what they load."""
+    shelf, home = tmp_path_factory.mktemp("shelf"), tmp_path_factory.mktemp("two")
     write_adapter(shelf / "second.gguf", CANTOR, rank=4, seed=2, weight=1.0)
-    env = {"ANTIPHON_LORA_DIRECTORIES": str(shelf), "ANTIPHON_HOME": str(tmp_path / "home")}
+    env = {"ANTIPHON_LORA_DIRECTORIES": str(shelf), "ANTIPHON_HOME": str(home)}
     with serving("--workers", "2", env=env) as server:
-        yield server
+        yield server, home
 
 
-def test_an_adapter_of_one_process_is_in_all_now_and_later(
-    two: Server,
-) -> None:
-    loading = {"lora_name": "second", "lora_path": "second.gguf"}
-    with lines(two) as (first, second):
+def test_an_adapter_of_one_process_is_in_all_now_and_later(two: tuple[Server, Path]) -> None:
+    loading, unloading = {"lora_name": "second", "lora_path": "second.gguf"}, {"lora_name": "second"}
+    server, _ = two
+    with lines(server) as (first, second):
         assert second.say("second")[0] == 404
         assert first.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
         status, said = second.say("second")
@@ -238,17 +243,19 @@ def test_an_adapter_of_one_process_is_in_all_now_and_later(
         own = second.say("cantor")[1]["choices"][0]["text"]
         assert said["choices"][0]["text"] != own
         first.process.kill()
-        wait_until(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
-        later = line_to(two, workers(two)[-1])
+        first.process.wait(PATIENCE)
+        wait_until(lambda: len(ready_workers(server)) == 2, PATIENCE, "another process")
+        later = line_to(server, workers(server)[-1])
         again = later.say("second")[1]["choices"][0]["text"]
         assert again == said["choices"][0]["text"]
-        host = two.host()
+        host = server.host()
         host.kill()
         host.wait(10)
         assert second.say("second")[1]["choices"][0]["text"] == again, "the engine has it again"
-        assert later.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "second"})[0] == 200
+        assert later.ask("POST", "/v1/unload_lora_adapter", unloading)[0] == 200
         assert second.say("second")[0] == 404
         assert second.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
+        assert second.ask("POST", "/v1/unload_lora_adapter", unloading)[0] == 200
         later.connection.close()
 
 
@@ -259,16 +266,16 @@ def ready_workers(server: Server) -> list[psutil.Process]:
     return workers(server) if died and len(back) == len(died) else []
 
 
-def test_metrics_of_any_process_count_for_all_and_never_fall(two: Server) -> None:
-    with lines(two) as (first, second):
+def test_metrics_of_any_process_count_for_all_and_never_fall() -> None:
+    with serving("--workers", "2") as server, lines(server) as (first, second):
         for line in (first, first, second):
             assert line.say()[0] == 200
         wait_until(lambda: generations(first) == generations(second) == 3, 5, "all are counted in both")
         assert number(first, "antiphon_http_processes") == 2
         second.process.kill()
-        wait_until(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
+        wait_until(lambda: len(ready_workers(server)) == 2, PATIENCE, "another process")
         assert generations(first) == 3, "those of the dead count on"
-        later = line_to(two, workers(two)[-1])
+        later = line_to(server, workers(server)[-1])
         assert generations(later) == 3
         assert number(later, "antiphon_http_processes") == 2
         assert number(later, 'antiphon_generations_running{model="cantor"}') == 0
@@ -285,111 +292,115 @@ def number(line: Line, series: str) -> int:
     return int(float(found[1])) if found else 0
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_rolling_restart_fails_no_connection_and_no_request(count: int, tmp_path: Path) -> None:
-    env = {**os.environ, "ANTIPHON_HOME": str(tmp_path)}
+@pytest.fixture(params=["one", "two"])
+def replaced(request: pytest.FixtureRequest) -> tuple[Server, dict[str, str], dict[str, str]]:
+    """A server of one HTTP process or of two, the variables that tell commands of it, and what lets in."""
+    shared: Operator | tuple[Server, Path] = request.getfixturevalue(request.param)
+    if isinstance(shared, Operator):
+        server, home, headers = shared.server, shared.home, {"authorization": f"Bearer {shared.admin}"}
+    else:
+        server, home, headers = *shared, {}
+    return server, os.environ | {"ANTIPHON_HOME": str(home)}, headers
+
+
+def test_a_rolling_restart_fails_no_connection_and_no_request(
+    replaced: tuple[Server, dict[str, str], dict[str, str]],
+) -> None:
+    server, env, headers = replaced
     restart = [sys.executable, "-m", "antiphon", "rolling-restart"]
-    with serving("--workers", str(count), env=env) as server:
-        before = {process.pid for process in workers(server)}
-        over, outcomes, problems = threading.Event(), Counter[int](), list[str]()
+    before = {process.pid for process in workers(server)}
+    logged = {event: len(server.records(event)) for event in ("workers_replaced", "process_ended")}
+    over, outcomes, problems = threading.Event(), Counter[int](), list[str]()
 
-        def asked(client: httpx2.Client) -> None:
-            reply = client.post("/v1/completions", json={"model": "cantor", "prompt": "Hi", "max_tokens": 1})
-            outcomes[reply.status_code] += 1
+    def asked(client: httpx2.Client) -> None:
+        reply = client.post("/v1/completions", json={"model": "cantor", "prompt": "Hi", "max_tokens": 1})
+        outcomes[reply.status_code] += 1
 
-        def hammer(is_kept: bool) -> None:
-            with server.client() as kept:
-                while not over.is_set():
-                    try:
-                        if is_kept:
-                            asked(kept)
-                        else:
-                            with server.client() as fresh:
-                                asked(fresh)
-                    except httpx2.HTTPError as problem:
-                        problems.append(repr(problem))
+    def hammer(is_kept: bool) -> None:
+        with server.client(headers=headers) as kept:
+            while not over.is_set():
+                try:
+                    if is_kept:
+                        asked(kept)
+                    else:
+                        with server.client(headers=headers) as fresh:
+                            asked(fresh)
+                except httpx2.HTTPError as problem:
+                    problems.append(repr(problem))
 
-        with ThreadPoolExecutor(5) as pool, server.client() as long:
-            with long.stream("POST", "/v1/completions", json=LONG | {"max_tokens": 900}) as stream:
-                parts = stream.iter_lines()
-                next(parts)
-                hammering = [pool.submit(hammer, is_kept) for is_kept in (False, False, False, True)]
-                wait_until(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
-                told = subprocess.run(restart, env=env, capture_output=True, text=True, check=False)
-                assert (told.returncode, told.stdout) == (0, ""), told.stderr
-                assert server.records("workers_replaced"), "it waits until all are replaced"
-                so_far = sum(outcomes.values())
-                wait_until(
-                    lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones"
-                )
-                rest = list(parts)
-            over.set()
-            for each in hammering:
-                each.result()
-        wait_until(lambda: len(workers(server)) == count, PATIENCE, "the old ones are gone")
-        assert problems == []
-        assert set(outcomes) == {200}
-        assert "data: [DONE]" in rest, "a stream that ran was not cut"
-        assert before.isdisjoint(process.pid for process in workers(server))
-        assert not server.records("process_ended")
-
-
-def test_limits_go_on_counting_in_a_replaced_single_process(tmp_path: Path) -> None:
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
-    with serving(env=env) as server:
-        operator = Operator(server, tmp_path / "home")
-        id_, secret = operator.key()
-        operator.limit(id_, "requests", 10)
-        assert {ask(server, secret) for _ in range(4)} == {200}
-        key = {"authorization": f"Bearer {secret}"}
-        with operator.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
-            next(stream.iter_lines())
-            server.process.send_signal(signal.SIGUSR2)
-            wait_until(lambda: server.records("workers_replaced"), 60, "it is replaced")
-            statuses = Counter(ask(server, secret) for _ in range(8))
-        operator.client.close()
-    assert statuses == {200: 5, 429: 3}, "what still runs in the old one counts"
-
-
-def test_a_rolling_restart_of_the_only_process_keeps_its_budgets(tmp_path: Path) -> None:
-    """What the old one still answers, what the new one answers meanwhile, and what comes after both."""
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
-    with serving(env=env) as server:
-        operator = Operator(server, tmp_path / "home")
-        id_, secret = operator.key()
-        operator.limit(id_, "tokens", 10**6, "day")
-        key = {"authorization": f"Bearer {secret}"}
-        (old,) = workers(server)
-        with operator.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
+    with ThreadPoolExecutor(5) as pool, server.client(headers=headers) as long:
+        with long.stream("POST", "/v1/completions", json=LONG | {"max_tokens": 900}) as stream:
             parts = stream.iter_lines()
             next(parts)
-            server.process.send_signal(signal.SIGUSR2)
-            wait_until(lambda: server.records("workers_replaced"), 60, "it is replaced")
-            assert {ask(server, secret) for _ in range(3)} == {200}
-            (new,) = [each for each in workers(server) if each.pid != old.pid]
-            with operator.client.stream("POST", "/v1/completions", json=LONG, headers=key) as other:
-                more = other.iter_lines()
-                next(more)
-                assert "data: [DONE]" in list(parts)
-                wait_until(lambda: not old.is_running(), PATIENCE, "the old one has ended")
-                assert ask(server, secret) == 200
-                assert "data: [DONE]" in list(more)
-        assert {ask(server, secret) for _ in range(2)} == {200}
-        assert [each.pid for each in workers(server)] == [new.pid]
+            hammering = [pool.submit(hammer, is_kept) for is_kept in (False, False, False, True)]
+            wait_until(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
+            told = subprocess.run(restart, env=env, capture_output=True, text=True, check=False)
+            assert (told.returncode, told.stdout) == (0, ""), told.stderr
+            assert len(server.records("workers_replaced")) > logged["workers_replaced"], "it waits for all"
+            so_far = sum(outcomes.values())
+            wait_until(lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones")
+            rest = list(parts)
+        over.set()
+        for each in hammering:
+            each.result()
+    wait_until(lambda: len(workers(server)) == len(before), PATIENCE, "the old ones are gone")
+    assert problems == []
+    assert set(outcomes) == {200}
+    assert "data: [DONE]" in rest, "a stream that ran was not cut"
+    assert before.isdisjoint(process.pid for process in workers(server))
+    assert len(server.records("process_ended")) == logged["process_ended"]
 
-        def used() -> int:
-            (report,) = operator.client.get("/admin/v1/usage", params={"by": "key", "key": id_}).json()[
-                "data"
-            ]
-            return (
-                int(report["prompt_tokens"]) + int(report["output_tokens"]) if report["requests"] == 8 else 0
-            )
 
-        wait_until(used, PATIENCE, "the rows")
-        (budget, *_) = operator.client.get(LIMITS, params={"target": id_}).json()["data"]
-        standing = operator.client.get(f"{LIMITS}/{budget['id']}").json()
-        assert 10**6 - standing["remaining"] == used() > 8
-        operator.client.close()
+def replace_the_only_process(server: Server) -> None:
+    before = len(server.records("workers_replaced"))
+    server.process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: len(server.records("workers_replaced")) > before, 60, "it is replaced")
+
+
+def test_limits_go_on_counting_in_a_replaced_single_process(one: Operator) -> None:
+    id_, secret = one.key()
+    one.limit(id_, "requests", 10)
+    assert {ask(one.server, secret) for _ in range(4)} == {200}
+    key = {"authorization": f"Bearer {secret}"}
+    with one.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
+        next(stream.iter_lines())
+        replace_the_only_process(one.server)
+        statuses = Counter(ask(one.server, secret) for _ in range(8))
+    assert statuses == {200: 5, 429: 3}, "what still runs in the old one counts"
+    wait_until(lambda: len(workers(one.server)) == 1, PATIENCE, "the old one has ended")
+
+
+def test_a_rolling_restart_of_the_only_process_keeps_its_budgets(one: Operator) -> None:
+    """What the old one still answers, what the new one answers meanwhile, and what comes after both."""
+    server = one.server
+    id_, secret = one.key()
+    one.limit(id_, "tokens", 10**6, "day")
+    key = {"authorization": f"Bearer {secret}"}
+    (old,) = workers(server)
+    with one.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
+        parts = stream.iter_lines()
+        next(parts)
+        replace_the_only_process(server)
+        assert {ask(server, secret) for _ in range(3)} == {200}
+        (new,) = [each for each in workers(server) if each.pid != old.pid]
+        with one.client.stream("POST", "/v1/completions", json=LONG, headers=key) as other:
+            more = other.iter_lines()
+            next(more)
+            assert "data: [DONE]" in list(parts)
+            wait_until(lambda: not old.is_running(), PATIENCE, "the old one has ended")
+            assert ask(server, secret) == 200
+            assert "data: [DONE]" in list(more)
+    assert {ask(server, secret) for _ in range(2)} == {200}
+    assert [each.pid for each in workers(server)] == [new.pid]
+
+    def used() -> int:
+        (report,) = one.client.get("/admin/v1/usage", params={"by": "key", "key": id_}).json()["data"]
+        return int(report["prompt_tokens"]) + int(report["output_tokens"]) if report["requests"] == 8 else 0
+
+    wait_until(used, PATIENCE, "the rows")
+    (budget, *_) = one.client.get(LIMITS, params={"target": id_}).json()["data"]
+    standing = one.client.get(f"{LIMITS}/{budget['id']}").json()
+    assert 10**6 - standing["remaining"] == used() > 8
 
 
 def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) -> None:

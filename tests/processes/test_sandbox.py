@@ -174,10 +174,12 @@ HOSTILE = (
 )
 
 
-async def proved(template: str) -> None:
+async def proved(template: str, limits: Limits = DEFAULT) -> None:
     special = SpecialTokens(("<s>", "</s>"), "<s>", "</s>")
     async with asyncio.timeout(PATIENCE):
-        await run_job("antiphon.rendering.template.chat_template:prove", build_proof(template, special))
+        await run_job(
+            "antiphon.rendering.template.chat_template:prove", build_proof(template, special), limits
+        )
 
 
 async def test_an_honest_template_is_proved() -> None:
@@ -187,6 +189,6 @@ async def test_an_honest_template_is_proved() -> None:
 @pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
 async def test_a_hostile_template_is_refused_or_killed_in_time(template: str) -> None:
     with pytest.raises((TemplateRefused, JobStopped)) as raised:
-        await proved(template)
+        await proved(template, Limits(seconds=0.5))
     assert "0x7f" not in str(raised.value)
     assert os.sep + "usr" not in str(raised.value)

@@ -13,12 +13,11 @@ from tests.support.chat_templates import prove_here
 GREEDY = SamplingOptions(temperature=0.0)
 
 
-def renderer(script=None, *, projects_share=False, **changes):
-    """One that takes templates from callers."""
+def renderer(script=None, *, projects_share=False, helper=None, **changes):
+    """One that takes templates from callers, and renders them in the sandbox or with this helper."""
     engine = ScriptedTokenEngine(script or Script(), **changes)
-    return Renderer(
-        engine, prove=prove_here, options=RendererOptions(projects_share, helper=TemplateHelper())
-    ), engine
+    options = RendererOptions(projects_share, helper=helper or TemplateHelper())
+    return Renderer(engine, prove=prove_here, options=options), engine
 
 
 def asking(*prompts, sampling=GREEDY, cache_salt="", **output):

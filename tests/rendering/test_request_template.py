@@ -23,7 +23,7 @@ from antiphon.errors import (
     TemplateRefused,
     UnsupportedParameter,
 )
-from antiphon.processes.sandbox import JobStopped, Stop
+from antiphon.processes.sandbox import JobStopped, Stop, run_job
 from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
@@ -63,6 +63,11 @@ async def here(target, payload, limits):
     return json.loads(json.dumps(render(payload)))
 
 
+async def briefly(target, payload, limits):
+    """Runs the job in a process that may compute for half a second."""
+    return await run_job(target, payload, replace(limits, seconds=0.5))
+
+
 def own(source, helper=None):
     return whose(source, helper or TemplateHelper(here), "ada")
 
@@ -95,7 +100,10 @@ ALL = (
 )
 
 
-@pytest.mark.parametrize("source", [ALL, *(FAMILIES[name] for name in sorted(FAMILIES))])
+@pytest.mark.parametrize(
+    "source",
+    [ALL, *(pytest.param(FAMILIES[name], marks=pytest.mark.soak, id=name) for name in sorted(FAMILIES))],
+)
 async def test_a_template_writes_the_same_apart_as_here(source):
     conversation = CONVERSATION if source is ALL else talk("A <|im_end|>", "B", "C")
     whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
@@ -119,7 +127,7 @@ def test_a_conversation_crosses_the_border_whole():
 
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
 async def test_a_hostile_template_is_refused_while_others_go_on(source):
-    engine, _ = renderer(Script(text="ok"))
+    engine, _ = renderer(Script(text="ok"), helper=TemplateHelper(briefly))
     engine_busy = replace(talk("Hello"), template=source)
     begun = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -169,7 +177,7 @@ async def test_half_a_surrogate_pair_reaches_no_tokenizer_or_error(source):
 
 
 async def test_a_prompt_that_is_too_long_names_what_made_it_so():
-    engine, _ = renderer()
+    engine, _ = renderer(helper=TemplateHelper(here))
 
     async def named(conversation, **output):
         with pytest.raises((ContextLengthExceeded, InvalidValue)) as refused:
@@ -304,7 +312,7 @@ async def test_a_caller_that_leaves_passes_its_turn_on():
 
 async def test_a_hostile_caller_delays_none_of_the_others():
     """With real processes: whoever holds both places holds them for one rendering."""
-    engine, _ = renderer(Script(text="ok"))
+    engine, _ = renderer(Script(text="ok"), helper=TemplateHelper(briefly))
     hostile, honest = replace(talk("Hello"), template=HOSTILE[2]), replace(talk("Hello"), template=SHORT)
 
     async def ask(actor, conversation):
