@@ -119,7 +119,12 @@ def serve_engine(
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
     edge = AppState(
-        pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower(), Sgp(), Jamai())
+        pipeline,
+        models,
+        OpenAI(),
+        settings,
+        verifiers,
+        prefixed_dialects=(Fireworks(), Empower(), Sgp(), Jamai()),
     )
     ready = threading.Event()
     server = create_server(create_app(edge), edge, ready.set)

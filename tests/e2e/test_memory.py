@@ -43,7 +43,7 @@ FEW = 4
 GONE = (
     *(
         "RequestMeter",
-        "BodyAccount",
+        "BodyCounter",
         "Reservation",
         "Held",
         "Claim",

@@ -244,7 +244,7 @@ async def test_a_caller_that_leaves_pays_for_what_was_made():
             await line.send(request_bytes(TEXT, STREAM))
             await line.until(b"world")
             line.drop()
-        await gone(served.edge.ongoing)
+        await gone(served.edge.in_flight)
     entry = books.ledger.entry
     assert entry.status == "cancelled" and entry.prompt_tokens == 2 and entry.output_tokens >= 2
     assert entry.cost == entry.prompt_tokens + 10 * entry.output_tokens

@@ -475,6 +475,6 @@ async def test_a_disconnect_while_an_adapter_is_read_ends_the_load(isolated):
         while not (lora.registry.exists() and list(lora.registry.iterdir())):
             await asyncio.sleep(0.001)
         line.drop()
-    await gone(lora.edge.ongoing)
+    await gone(lora.edge.in_flight)
     assert await lora.names() == ["m"] and list(lora.registry.iterdir()) == []
     assert (await lora.load("pirate", source)).status == 200

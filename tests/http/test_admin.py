@@ -111,11 +111,11 @@ async def keyed(folder, engine=None, **how):
         )
         edge = replace(
             plain.edge,
-            ongoing=ongoing,
+            in_flight=ongoing,
             verifiers=(ServiceKey(KEY, is_only_key=False), ring),
             keys_on=True,
             tokens=AccessTokens(tenants, changes, pepper),
-            admin=tuple(endpoint for each in resources for endpoint in each.endpoints()),
+            admin_endpoints=tuple(endpoint for each in resources for endpoint in each.endpoints()),
         )
         async with serving_edge(edge) as (port, connections):
             yield await Keyed(port, plain.engine, edge, connections).prepare(

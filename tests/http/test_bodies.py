@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import Overloaded, ServerBusy
-from antiphon.http.body_budget import BodyAccount, BodyBudget
+from antiphon.http.body_budget import BodyBudget, BodyCounter
 from antiphon.testing import ScriptedAnswer
 from tests.http.test_admin import keyed
 from tests.support.http_server import CHAT, HELLO
@@ -19,7 +19,7 @@ LONG = "wait"
 @contextmanager
 def account(bodies, most, actor=None):
     """What one request holds."""
-    made = BodyAccount(bodies, most, actor)
+    made = BodyCounter(bodies, most, actor)
     yield made
     made.release()
 
@@ -43,17 +43,17 @@ async def test_a_caller_that_fills_the_room_shuts_nobody_else_out(tmp_path):
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(server.asked(mallory, CHAT, padded(largest))) for _ in range(8)]
             async with asyncio.timeout(60):
-                while not any(task.done() for task in held) or server.edge.bodies.held < room / 2:
+                while not any(task.done() for task in held) or server.edge.body_budget.byte_count < room / 2:
                     await asyncio.sleep(0.002)
             refused = await server.asked(mallory, CHAT, padded(largest))
             assert (refused.status, refused.error["code"]) == (429, "overloaded")
             assert refused.headers["retry-after"] and "to others" in refused.error["message"]
-            assert server.edge.bodies.held <= room / 2
+            assert server.edge.body_budget.byte_count <= room / 2
             assert (await server.asked(ada, CHAT, HELLO)).status == 200
             assert (await server.asked(ada, CHAT, padded(largest).replace(b"wait", b"now!"))).status == 200
             gate.set()
         assert {task.result().status for task in held} == {200, 429}
-        assert server.edge.bodies.held == 0
+        assert server.edge.body_budget.byte_count == 0
         assert (await server.asked(mallory, CHAT, padded(largest))).status == 200
 
 
@@ -68,9 +68,9 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
             asked = [server.asked(token, CHAT, padded(largest)) for token in tokens * 2]
             held = [group.create_task(each) for each in asked]
             async with asyncio.timeout(60):
-                while sum(task.done() for task in held) < 4 or server.edge.bodies.held < room / 2:
+                while sum(task.done() for task in held) < 4 or server.edge.body_budget.byte_count < room / 2:
                     await asyncio.sleep(0.002)
-            assert server.edge.bodies.held <= room / 2
+            assert server.edge.body_budget.byte_count <= room / 2
             gate.set()
         assert {task.result().status for task in held} == {200, 429}
 
@@ -92,4 +92,4 @@ def test_one_body_can_fill_the_budget_and_others_share_the_rest():
             with pytest.raises(Overloaded):
                 second.charge(1)
             nobody.charge(25)
-    assert bodies.held == bodies.count_actor_bytes("ada") == bodies.count_actor_bytes("bob") == 0
+    assert bodies.byte_count == bodies.count_actor_bytes("ada") == bodies.count_actor_bytes("bob") == 0

@@ -79,7 +79,12 @@ def edge_with(engine=None, key=None, others=None, **settings):
     verifiers = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), 0.0)
     return AppState(
-        pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(others or Flat(),)
+        pipeline,
+        models,
+        OpenAI(),
+        ServerSettings(**settings),
+        verifiers,
+        prefixed_dialects=(others or Flat(),),
     )
 
 

@@ -133,7 +133,7 @@ async def test_a_key_ended_while_the_body_arrives_creates_nothing(server):
     async with server.line() as line:
         await line.send(whole[:-5])
         async with asyncio.timeout(10):
-            while not server.edge.bodies.held:
+            while not server.edge.body_budget.byte_count:
                 await asyncio.sleep(0.002)
         await done(server, *change)
         await line.send(whole[-5:])

@@ -154,7 +154,7 @@ async def test_a_list_does_not_wait_for_a_model_that_is_stuck():
         async def profile(self):
             raise EngineUnavailable("it is restarting")
 
-    entry = await load_entry(Model("m", (ModelRoute(Stuck()),), 7), patience=0.01)
+    entry = await load_entry(Model("m", (ModelRoute(Stuck()),), 7), max_seconds=0.01)
     assert (entry.name, entry.profile) == ("m", None)
     async with serving(Away()) as server:
         (model,) = (await server.ask(f"{BASE}/models")).json()["data"]

@@ -75,7 +75,12 @@ async def serving(folder: Path, reranker: EmbeddingScript = PLAIN, **how: Any) -
         pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
         jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
         edge = AppState(
-            pipeline, models, OpenAI(), ServerSettings(), knowledge=knowledge.service, others=(jamai,)
+            pipeline,
+            models,
+            OpenAI(),
+            ServerSettings(),
+            knowledge=knowledge.service,
+            prefixed_dialects=(jamai,),
         )
         async with serving_edge(edge) as (port, connections):
             yield Serving(Served(port, ScriptedEngine(), edge, connections), knowledge)

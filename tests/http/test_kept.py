@@ -60,9 +60,9 @@ async def stopped(served: Served) -> None:
     """A request that is running when the server stops."""
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(served.ask(CHAT, HELLO))
-        while not len(served.edge.ongoing):
+        while not len(served.edge.in_flight):
             await asyncio.sleep(0.002)
-        served.edge.ongoing.end(EngineLost("the server stops"))
+        served.edge.in_flight.end(EngineLost("the server stops"))
     assert asked.result().status == 503
 
 

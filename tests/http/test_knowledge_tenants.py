@@ -81,7 +81,11 @@ async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIter
         erasure = KnowledgeErasure(tenants._changes, tenants._tenancy, knowledge.index, knowledge.uploads)
         admin = (*plain.edge.admin, *KnowledgeResource(erasure).endpoints())
         edge = replace(
-            plain.edge, knowledge=knowledge.service, others=dialects, pipeline=pipeline, admin=admin
+            plain.edge,
+            knowledge=knowledge.service,
+            prefixed_dialects=dialects,
+            pipeline=pipeline,
+            admin_endpoints=admin,
         )
         async with serving_edge(edge) as (port, connections):
             server = Keyed(port, plain.engine, edge, connections)

@@ -197,7 +197,7 @@ async def test_a_generation_that_takes_too_long_is_a_504():
         assert (buffered.status, buffered.error["code"]) == (504, "deadline_exceeded")
         streamed = await server.ask(CHAT, HELLO | {"stream": True})
         assert streamed.events()[-1]["error"]["code"] == "deadline_exceeded"
-        await gone(server.edge.ongoing)
+        await gone(server.edge.in_flight)
 
 
 async def test_requests_sent_together_are_answered_in_order(served):
@@ -260,12 +260,12 @@ async def test_a_client_that_leaves_behind_what_is_no_request_is_seen(intrusion)
         await line.send(request_bytes(CHAT, HELLO) + intrusion)
         await running(server)
         line.drop()
-        await gone(server.edge.ongoing)
+        await gone(server.edge.in_flight)
 
 
 async def running(server):
     async with asyncio.timeout(10):
-        while not len(server.edge.ongoing):
+        while not len(server.edge.in_flight):
             await asyncio.sleep(0.002)
 
 
@@ -301,9 +301,9 @@ async def test_the_sum_of_bodies_is_bounded_and_the_next_must_retry():
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(server.ask(CHAT, padded)) for _ in range(2)]
             async with asyncio.timeout(10):
-                while len(server.edge.ongoing) < 2:
+                while len(server.edge.in_flight) < 2:
                     await asyncio.sleep(0.002)
-            assert 1800 < server.edge.bodies.held < 2200
+            assert 1800 < server.edge.body_budget.byte_count < 2200
             async with server.line() as line:
                 await line.send(request_bytes(CHAT, b"", headers={"content-length": "1000"}))
                 announced = await line.reply()
@@ -318,7 +318,7 @@ async def test_the_sum_of_bodies_is_bounded_and_the_next_must_retry():
             assert (await server.ask(TEXT, {"model": "zzz", "prompt": "x"})).status == 404, "small ones fit"
             gate.set()
         assert [task.result().status for task in held] == [200, 200]
-        assert server.edge.bodies.held == 0
+        assert server.edge.body_budget.byte_count == 0
         assert (await server.ask(CHAT, padded)).status == 200
 
 

@@ -119,9 +119,9 @@ async def test_no_scrape_waits_for_an_engine_that_does_not_answer():
     engines = {f"stuck{index}": Observed(wait=3600) for index in range(4)}
     broken = Observed(error=EngineUnavailable("gone"))
     began = time.monotonic()
-    seen = await observe_engines(models_of(**engines, broken=broken, well=Observed()), patience=0.1)
+    seen = await observe_engines(models_of(**engines, broken=broken, well=Observed()), max_seconds=0.1)
     assert time.monotonic() - began < 1, "stated: 0.1 s, all at once"
-    assert {name for name, each in seen.items() if each.up} == {"well"}
+    assert {name for name, each in seen.items() if each.is_up} == {"well"}
     assert seen["well"].load == LOAD
 
 

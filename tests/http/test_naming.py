@@ -15,7 +15,7 @@ OTHER = "accounts/fireworks/models/m"
 ALIAS = f"{OTHER} is another name of m, and only its own counts: name m"
 NOTHING = "nothing here is served by the name nope now"
 NOTHING_LIKE = "nothing here is served by a name like nope* now"
-UNPRICED = "m has no price now: its requests are refused where a limit of cost holds"
+UNPRICED = "m has no price now: its requests are refused where a limit of cost applies"
 NAMES = [("m", None), ("*", None), (OTHER, ALIAS), ("nope", NOTHING), ("nope*", NOTHING_LIKE)]
 
 

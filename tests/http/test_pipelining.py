@@ -31,7 +31,7 @@ def held() -> list[RequestResponseCycle]:
 
 async def running(server):
     async with asyncio.timeout(10):
-        while not len(server.edge.ongoing):
+        while not len(server.edge.in_flight):
             await asyncio.sleep(0.002)
 
 

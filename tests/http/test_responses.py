@@ -31,7 +31,7 @@ async def test_a_client_that_leaves_a_file_ends_its_reading():
     endpoint = Endpoint(method="GET", path="/file", handler=show, right=None)
     models = ModelRegistry(())
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), admin=(endpoint,))
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), admin_endpoints=(endpoint,))
     async with serving_edge(edge) as (port, connections):
         served = Served(port, ScriptedEngine(), edge, connections)
         async with served.line() as line:

@@ -58,7 +58,7 @@ async def test_a_running_answer_may_finish_while_the_server_drains():
             gate.set()
             assert b"[DONE]" in await line.rest()
             line.drop()
-    assert len(edge.ongoing) == 0
+    assert len(edge.in_flight) == 0
 
 
 async def test_requests_over_the_drain_time_end_with_a_visible_error():

@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.events import Started
 from antiphon.errors import EngineDied
 from antiphon.http.connection import Connection
-from antiphon.http.sse import HIGH_WATER, EventWriter, Pace
+from antiphon.http.sse import HIGH_WATER, EventWriter, StreamTimeouts
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
@@ -176,7 +176,7 @@ async def left(server):
     async with asyncio.timeout(10):
         await record.over.wait()
     assert record.ending is StreamEnding.LEFT
-    await gone(server.edge.ongoing)
+    await gone(server.edge.in_flight)
     await gone(server.connections)
 
 
@@ -252,7 +252,7 @@ def writing(flow: Any) -> tuple[EventWriter, list[Any], list[str]]:
         sent.append(message.get("body", message["type"]))
 
     connection = Connection(lambda: aborted.append("aborted"), 0.0, flow)
-    return EventWriter(send, connection, Pace(30.0, 0.01), list), sent, aborted
+    return EventWriter(send, connection, StreamTimeouts(30.0, 0.01), list), sent, aborted
 
 
 async def test_what_is_put_in_one_turn_is_written_at_once():

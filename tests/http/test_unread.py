@@ -64,9 +64,9 @@ async def test_a_client_that_does_not_read_a_whole_answer_is_cut(way):
             while not server.connections:
                 await asyncio.sleep(0.002)
         await gone(server.connections)
-        await gone(server.edge.ongoing)
+        await gone(server.edge.in_flight)
         async with asyncio.timeout(10):
-            while server.edge.bodies.held:  # until each request has left the middleware
+            while server.edge.body_budget.byte_count:  # until each request has left the middleware
                 await asyncio.sleep(0.002)
 
 

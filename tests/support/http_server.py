@@ -210,7 +210,9 @@ async def serving(
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
     how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
     others = (Fireworks(*how), Empower(*how), Sgp(*how), Jamai(*how))
-    edge = AppState(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
+    edge = AppState(
+        pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, prefixed_dialects=others
+    )
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
 
@@ -226,7 +228,7 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
         Pipeline(models, Metrics(), restart_patience=0.0),
         (Fireworks(), Empower(), Sgp(), Jamai()),
     )
-    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), others=others)
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), prefixed_dialects=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)
 

@@ -155,6 +155,6 @@ async def lending(
     pipeline = Pipeline(served, metrics, restart_patience=0.0)
     edge = AppState(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
     deployments = Deployments(served, adapters, fetching, clock)
-    edge = replace(edge, adapters=adapters, deployments=deployments, others=(Empower(),))
+    edge = replace(edge, adapters=adapters, deployments=deployments, prefixed_dialects=(Empower(),))
     async with serving_edge(edge) as (port, connections):
         yield Lora(port, ScriptedEngine(), edge, connections, made, base, shelf, registry, key)

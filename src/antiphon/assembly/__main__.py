@@ -98,14 +98,16 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                     open_accounting(settings, managed, clock, coordinator)
                 )
             node = await keeping.enter_async_context(open_node_clients(settings, config, status, coordinator))
-            edge = build_app_state(settings, models, clock, managed, accounting, node)
-            coordinator.set_series(partial(list_own_series, edge))
-            adapters = build_adapters(hosts.engines, edge, settings, coordinator)
+            app_state = build_app_state(settings, models, clock, managed, accounting, node)
+            coordinator.set_series(partial(list_own_series, app_state))
+            adapters = build_adapters(hosts.engines, app_state, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _exit_with(status, refused)
-        edge = complete_app_state(edge, settings, adapters, reloads.reload)
+        app_state = complete_app_state(app_state, settings, adapters, reloads.reload)
 
-        edge = await working.enter_async_context(add_knowledge(settings, node.knowledge, edge, managed))
+        app_state = await working.enter_async_context(
+            add_knowledge(settings, node.knowledge, app_state, managed)
+        )
         with socket.socket(fileno=config.listen_fd) as listener:
             sources = ModelSources(settings, hosts.engines, vendors)
             loaded = {
@@ -113,13 +115,13 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 for model in models.list_bases()
                 if model.name not in parked
             }
-            parts = ServedParts(edge, hosts, adapters, sources, os.environ)
+            parts = ServedParts(app_state, hosts, adapters, sources, os.environ)
             async with (
                 learn_models(hosts.engines, models),
                 follow_reloads(parts, status, inbox.orders),
                 report_readiness(status, loaded, adapters) as accepting,
             ):
-                await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
+                await serve(create_app(app_state), app_state, listener, accepting, coordinator.leave)
         await working.aclose()
         await models.aclose()
         await parts.sources.vendors.aclose()

@@ -96,7 +96,7 @@ def _build_adapter_engines(
 
 def build_adapters(
     hosts: Mapping[str, HostTokenEngine],
-    edge: AppState,
+    app_state: AppState,
     settings: Settings,
     names: CoordinatorClient | None = None,
 ) -> AdapterRegistry:
@@ -104,11 +104,11 @@ def build_adapters(
 
     `names` shares later changes with the other processes of this server.
     """
-    models = {model.name: model for model in edge.models.list_bases()}
+    models = {model.name: model for model in app_state.models.list_bases()}
     targets = build_adapter_targets(settings, models, hosts)
     lora = settings.lora
     kept = KeptNamesFile(Path(lora.registry or ""), lora.keep_names) if allows_loading(lora) else None
-    adapters = AdapterRegistry(edge.models, targets, edge.clock, edge.metrics, names, kept)
+    adapters = AdapterRegistry(app_state.models, targets, app_state.clock, app_state.metrics, names, kept)
     adapters.quota = ProjectQuota(lora.project_adapters if lora.repositories else 0, lora.project_bytes)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
@@ -124,7 +124,7 @@ def allows_loading(lora: LoraSettings) -> bool:
 
 
 def complete_app_state(
-    edge: AppState,
+    app_state: AppState,
     settings: Settings,
     adapters: AdapterRegistry,
     reload: Callable[[], Awaitable[ReloadReport]],
@@ -132,17 +132,23 @@ def complete_app_state(
     """Adds what needs the rest of the state: adapters, where callers can load them, and reloads, where keys
     are on."""
     if allows_loading(settings.lora):
-        edge = replace(edge, adapters=adapters, deployments=build_deployments(adapters, edge, settings))
-    return replace(edge, admin=(*edge.admin, *ReloadResource(reload).endpoints())) if edge.keys_on else edge
+        app_state = replace(
+            app_state, adapters=adapters, deployments=build_deployments(adapters, app_state, settings)
+        )
+    return (
+        replace(app_state, admin_endpoints=(*app_state.admin_endpoints, *ReloadResource(reload).endpoints()))
+        if app_state.keys_on
+        else app_state
+    )
 
 
-def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Settings) -> Deployments:
+def build_deployments(adapters: AdapterRegistry, app_state: AppState, settings: Settings) -> Deployments:
     """Builds deployments of adapters from the hub and the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(
         lora.repositories, Path(lora.registry or ""), lora.max_bytes, hub.endpoint, hub.offline
     )
-    return Deployments(edge.models, adapters, fetching, edge.clock)
+    return Deployments(app_state.models, adapters, fetching, app_state.clock)
 
 
 def _takes_adapters(path: str) -> bool:
@@ -198,7 +204,7 @@ def build_app_state(
         ),
         models=models,
         dialect=OpenAI(report, strict),
-        others=(
+        prefixed_dialects=(
             Fireworks(report, strict),
             Empower(report, strict),
             Sgp(report, strict),
@@ -208,7 +214,7 @@ def build_app_state(
         verifiers=tuple(verifiers),
         tokens=None if managed is None else managed.tokens,
         keys_on=managed is not None,
-        admin=()
+        admin_endpoints=()
         if managed is None
         else list_admin_endpoints(
             managed, accounting, models, clock, build_erasure(settings, managed, node.knowledge)
@@ -222,7 +228,7 @@ def build_app_state(
         coordinator=coordinator,
         metrics=metrics,
         tracer=node.tracer,
-        ongoing=InFlightRegistry() if managed is None else _watch_keys(managed),
+        in_flight=InFlightRegistry() if managed is None else _watch_keys(managed),
     )
 
 

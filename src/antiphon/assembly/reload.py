@@ -52,7 +52,7 @@ class PreparedReload:
 class ServedParts:
     """The parts of this process that a reload changes."""
 
-    edge: AppState
+    app_state: AppState
     hosts: HostConnections
     adapters: AdapterRegistry
     sources: ModelSources
@@ -106,8 +106,8 @@ class SettingsReloader:
                 opened[name] = hosts.connect(name, path, name in parked)
         engines = {name: opened.get(name) or hosts.engines[name] for name in sockets}
         sources = ModelSources(settings, engines, vendors)
-        unchanged = find_unchanged(before, sources, parts.edge.models)
-        served = build_served_models(sources, parts.edge.clock, unchanged)
+        unchanged = find_unchanged(before, sources, parts.app_state.models)
+        served = build_served_models(sources, parts.app_state.clock, unchanged)
         local = {model.name: model for model in served.models if not model.is_routed}
         targets = build_adapter_targets(settings, local, engines)
         self._prepared = PreparedReload(sources, served, targets, sockets, opened)
@@ -121,17 +121,17 @@ class SettingsReloader:
     def _apply(self, prepared: PreparedReload) -> None:
         """Serves by what was prepared. Nothing else runs meanwhile."""
         parts = self._parts
-        edge, served = parts.edge, prepared.served
-        labels = {model.label for model in edge.models if model.parent is None}
-        edge.models.replace(served.models, served.aliases, served.patterns)
+        app_state, served = parts.app_state, prepared.served
+        labels = {model.label for model in app_state.models if model.parent is None}
+        app_state.models.replace(served.models, served.aliases, served.patterns)
         changed = group_hosts(prepared.sources.settings.models, prepared.opened)
         parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed.keys())
         parts.hosts.serve(prepared.sources.hosts, prepared.sockets)
         parts.sources = prepared.sources
-        for label in labels - {model.label for model in edge.models}:
-            edge.metrics.forget(label)
-        for model in edge.models:
-            edge.metrics.forget_routes(model.label, {route.label for route in model.routes})
+        for label in labels - {model.label for model in app_state.models}:
+            app_state.metrics.forget(label)
+        for model in app_state.models:
+            app_state.metrics.forget_routes(model.label, {route.label for route in model.routes})
 
     async def _retire(self, before: ModelSources) -> list[HostTokenEngine]:
         """Retires clients that no model has any more, and has the other ones read their keys again. Returns

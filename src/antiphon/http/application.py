@@ -12,11 +12,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
+from antiphon.domain.tracing import AttributeValue, Span, Tracer
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
 from antiphon.http.connection import Connection, get_connection
-from antiphon.http.errors import record_failure, record_refusal, send_error, to_api_error
+from antiphon.http.errors import SERVER_ERROR, record_failure, record_refusal, send_error, to_api_error
 from antiphon.http.front_page import declare_front_page
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.knowledge import list_knowledge_endpoints
@@ -25,14 +26,13 @@ from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, sen
 from antiphon.http.routing import Routes, find_nearest_path
 from antiphon.http.server_status import declare_health, declare_info, declare_metrics
 from antiphon.http.services import ServerServices
-from antiphon.http.spans import close_request, open_request, refuse_request
-from antiphon.http.sse import EventWriter, Pace
+from antiphon.http.sse import EventWriter, StreamTimeouts
 from antiphon.http.state import AppState, group_headers
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 """A request id that a caller can send. It fits every tracing format and is safe in logs and headers."""
 
-EXPOSED = (
+EXPOSED_HEADERS = (
     "x-request-id",
     "retry-after",
     "x-should-retry",
@@ -44,8 +44,8 @@ EXPOSED = (
 
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
-LEFT = "left"
-"""The status, in logs and metrics, of a request whose caller left before the answer."""
+CLIENT_LEFT = "left"
+"""The status, in logs and metrics, of a request whose client left before the answer."""
 
 
 class ResponseState:
@@ -56,12 +56,12 @@ class ResponseState:
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self._headers = [(b"x-request-id", request_id.encode()), NO_SNIFF]
-        self.status = LEFT
+        self.status = CLIENT_LEFT
 
     @property
     def has_begun(self) -> bool:
         """Whether the response has begun."""
-        return self.status is not LEFT
+        return self.status is not CLIENT_LEFT
 
     async def send(self, message: Message) -> None:
         """Sends an ASGI message, with the common headers on the first."""
@@ -74,65 +74,71 @@ class ResponseState:
 class Application:
     """The ASGI application."""
 
-    def __init__(self, edge: AppState, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, app_state: AppState, endpoints: Sequence[Endpoint]) -> None:
         """`endpoints`: all endpoints of the server."""
-        self._edge = edge
+        self._app_state = app_state
         self.routes = Routes(endpoints)
-        self._services = ServerServices(edge)
-        self._origins = OriginCheck(edge)
-        self._authenticator = Authenticator(edge)
-        self._bodies = BodyReader(edge)
-        self._prefixes = [dialect.prefix for dialect in edge.dialects]
-        self._pace = Pace(edge.settings.keep_alive_interval, edge.settings.send_timeout)
-        self._cors = _create_cors(edge, self.routes) if edge.settings.cors_origins else None
+        self._services = ServerServices(app_state)
+        self._origin_check = OriginCheck(app_state)
+        self._authenticator = Authenticator(app_state)
+        self._body_reader = BodyReader(app_state)
+        self._prefixes = [dialect.prefix for dialect in app_state.dialects]
+        self._stream_timeouts = StreamTimeouts(
+            app_state.settings.keep_alive_interval, app_state.settings.send_timeout
+        )
+        self._cors = _create_cors(app_state, self.routes) if app_state.settings.cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         method, path, headers = scope["method"], scope["path"], group_headers(scope)
-        began = asyncio.get_running_loop().time()
+        started_at = asyncio.get_running_loop().time()
         request = _build_request(scope, self._choose_request_id(headers), headers)
-        state = ResponseState(send, request.id)
-        answer = state.send if self._cors is None else self._add_cors_headers(scope, headers, state.send)
-        if self._edge.tracer is not None and method == "POST":
-            request.span = open_request(self._edge.tracer, request, self.routes.get_label(path))
+        response = ResponseState(send, request.id)
+        send_answer = (
+            response.send if self._cors is None else self._add_cors_headers(scope, headers, response.send)
+        )
+        if self._app_state.tracer is not None and method == "POST":
+            request.span = open_span(self._app_state.tracer, request, self.routes.get_label(path))
         try:
             if self._cors is not None and is_preflight(method, headers):
-                await self._cors(scope, receive, state.send)
+                await self._cors(scope, receive, response.send)
                 return
-            self._origins.require(scope, headers)
-            found = self.routes.find(method, path)
-            right = self.routes.get_right_for_missing(path) if found is None else found.endpoint.right
+            self._origin_check.require(scope, headers)
+            match = self.routes.find(method, path)
+            right = self.routes.get_right_for_missing(path) if match is None else match.endpoint.right
             request.actor = await self._authenticator.authenticate(request, right)
-            if found is None:
+            if match is None:
                 raise self._build_not_found(method, path)
-            request.path_params = found.params
-            await self._read_and_handle(found.endpoint, request, get_connection(scope), receive, answer)
+            request.path_params = match.params
+            await self._read_and_handle(match.endpoint, request, get_connection(scope), receive, send_answer)
         except ClientLeft:
             return
-        except Exception as problem:  # noqa: BLE001 - the edge's border: what it is becomes an answer
-            await self._refuse(to_api_error(problem, request.id), request, scope["raw_path"], state, answer)
+        except Exception as exception:  # noqa: BLE001 - every exception becomes an error response
+            await self._refuse(
+                to_api_error(exception, request.id), request, scope["raw_path"], response, send_answer
+            )
         finally:
-            seconds = asyncio.get_running_loop().time() - began
-            self._edge.metrics.count_answer(self.routes.get_label(path), state.status, seconds)
+            seconds = asyncio.get_running_loop().time() - started_at
+            self._app_state.metrics.count_answer(self.routes.get_label(path), response.status, seconds)
             if request.span is not None:
-                close_request(request.span, request, state.status)
+                close_span(request.span, request, response.status)
 
     async def _read_and_handle(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
     ) -> None:
-        """Reads the body and lets the endpoint answer. Raises an AntiphonError, or ClientLeft."""
+        """Reads the body, calls the endpoint and sends its answer. Raises an AntiphonError, or ClientLeft."""
         if endpoint.body is None:
             await self._handle(endpoint, request, connection, send)
             return
-        account = await self._bodies.read(endpoint.body, request, receive, connection)
+        body_counter = await self._body_reader.read(endpoint.body, request, receive, connection)
         try:
             await self._handle(endpoint, request, connection, send)
         finally:
-            account.release()
+            body_counter.release()
 
     async def _handle(self, endpoint: Endpoint, request: Request, connection: Connection, send: Send) -> None:
-        """Lets the endpoint answer, and sends its answer."""
+        """Calls the endpoint and sends its answer."""
         if endpoint.ends_with_caller:
             with self._cancel_on_leave(request, connection):
                 answer = await endpoint.handler(request, self._services)
@@ -148,64 +154,65 @@ class Application:
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send
     ) -> None:
-        """Writes the events of a stream and its end. Raises any error that occurs before the first event."""
+        """Writes all events of a stream. Raises an error that occurs before the response has begun; a later
+        error becomes the last event."""
 
-        def headers() -> list[tuple[bytes, bytes]]:
+        def build_headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
 
-        writer = EventWriter(send, connection, self._pace, headers, stream.keep_alive)
-        last = None
+        writer = EventWriter(send, connection, self._stream_timeouts, build_headers, stream.keep_alive)
+        last_event = None
         try:
             with self._cancel_on_leave(request, connection):
                 await _write_events(stream, writer)
-            last = stream.encoder.end()
+            last_event = stream.encoder.end()
         except ClientLeft:
             raise
-        except Exception as problem:
+        except Exception as exception:
             if not writer.has_begun:
                 raise
-            last = self._break_off(stream, to_api_error(problem, request.id), request)
+            last_event = self._end_with_error(stream, to_api_error(exception, request.id), request)
         finally:
-            if last is None:
+            if last_event is None:
                 writer.abandon()
-        await writer.close(last)
+        await writer.close(last_event)
 
-    def _break_off(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
-        """Records the error of a stream, and returns the stream's last event."""
+    def _end_with_error(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
+        """Records the error of a stream, and returns the event that reports it to the caller."""
         if request.span is not None:
             request.span.fail(error.code)
-        record_failure("stream_failed", error, request, self._edge)
+        record_failure("stream_failed", error, request, self._app_state)
         return stream.encoder.error(error)
 
     async def _refuse(
-        self, error: AntiphonError, request: Request, raw_path: bytes, state: ResponseState, send: Send
+        self, error: AntiphonError, request: Request, raw_path: bytes, response: ResponseState, send: Send
     ) -> None:
-        """Records an error, and sends it unless the response has begun. A begun response breaks off.
+        """Records an error, and sends it unless the response has begun. A response that has begun is cut off.
 
-        No frame that the error's traceback refers to stores the error. Such a reference cycle would keep the
-        whole request in memory.
+        Stores the error in no variable of a frame in the error's traceback. Such a reference cycle would keep
+        the whole request in memory.
         """
-        dialect = self._edge.get_dialect(request.path)
+        dialect = self._app_state.get_dialect(request.path)
         if request.span is not None:
-            refuse_request(request.span, error, dialect.status(error))
-        record_refusal(error, dialect.status(error), request, raw_path, self._edge)
-        if not state.has_begun:
+            add_refusal(request.span, error, dialect.status(error))
+        record_refusal(error, dialect.status(error), request, raw_path, self._app_state)
+        if not response.has_begun:
             headers = build_limit_headers(request.progress.limit_statuses)
-            headers += dialect.error_headers(error, self._edge.clock.wall())
+            headers += dialect.error_headers(error, self._app_state.clock.wall())
             await send_error(send, dialect, error, request, headers)
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
-        """Returns a context that cancels its work if the caller leaves, if the time is up, or if the caller's
-        key is ended."""
-        edge = self._edge
-        seconds = edge.settings.request_timeout
-        return cancel_on_disconnect(connection, edge.ongoing, seconds, request.actor, request.progress)
+        """Returns a context that cancels its block if the caller leaves, at the request timeout, or if the
+        caller's key is no longer accepted."""
+        app_state = self._app_state
+        seconds = app_state.settings.request_timeout
+        return cancel_on_disconnect(connection, app_state.in_flight, seconds, request.actor, request.progress)
 
     def _build_not_found(self, method: str, path: str) -> AntiphonError:
         """Returns the error for an unknown path, or for a method that the path does not accept."""
-        if taken := self.routes.list_methods(path):
-            error = MethodNotAllowed(f"{method} is not taken here")
-            error.allowed = tuple(sorted(taken))
+        if methods := self.routes.list_methods(path):
+            error = MethodNotAllowed(f"this path does not accept {method}")
+            error.allowed = tuple(sorted(methods))
             return error
         nearest = find_nearest_path(path, method, self.routes, self._prefixes)
         hint = "" if nearest is None else f"did you mean {nearest}? "
@@ -216,10 +223,10 @@ class Application:
         values = headers.get(b"x-request-id")
         if values is not None and len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
             return values[0].decode()
-        return f"req-{self._edge.clock.unique()}"
+        return f"req-{self._app_state.clock.unique()}"
 
     def _add_cors_headers(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        """Returns `send` extended by the CORS headers, if a web page of another origin sent the request."""
+        """Returns a `send` that adds the CORS headers if a web page of another origin sent the request."""
         if self._cors is None or b"origin" not in headers:
             return send
         return partial(self._cors.send, send=send, request_headers=StarletteHeaders(scope=scope))
@@ -238,20 +245,20 @@ def is_preflight(method: str, headers: Headers) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-def _create_cors(edge: AppState, routes: Routes) -> CORSMiddleware:
+def _create_cors(app_state: AppState, routes: Routes) -> CORSMiddleware:
     """Returns Starlette's CORS middleware, which answers preflights. It wraps no application."""
     return CORSMiddleware(
         _answer_nothing,
-        allow_origins=edge.settings.cors_origins,
+        allow_origins=app_state.settings.cors_origins,
         allow_methods=sorted(routes.methods),
         allow_headers=("*",),
-        expose_headers=EXPOSED,
+        expose_headers=EXPOSED_HEADERS,
     )
 
 
 async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    """Takes the place of the wrapped application and is never called: the middleware answers every preflight
-    itself."""
+    """Stands in for the application that the middleware needs. It is never called, because the middleware
+    answers every preflight itself."""
 
 
 def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
@@ -267,25 +274,57 @@ def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
     )
 
 
-def create_app(edge: AppState) -> Application:
+def open_span(tracer: Tracer, request: Request, route: str) -> Span:
+    """Begins the span of a request, by OpenTelemetry's conventions for HTTP servers. `route`: the endpoint's
+    path, which contains no text of the caller."""
+    attributes: dict[str, AttributeValue] = {
+        "http.request.method": request.method,
+        "http.route": route,
+        "antiphon.request_id": request.id,
+    }
+    parents = request.headers.get(b"traceparent", [])
+    return tracer.open_request(f"{request.method} {route}", parents, attributes)
+
+
+def add_refusal(span: Span, error: AntiphonError, status: int) -> None:
+    """Adds an error to the span of its request. A refused request is no failure of the span, unless the
+    server is at fault."""
+    if status >= SERVER_ERROR:
+        span.fail(error.code)
+    else:
+        span.add({"error.type": error.code})
+
+
+def close_span(span: Span, request: Request, status: str) -> None:
+    """Ends the span of a request. `status`: the HTTP status, or CLIENT_LEFT."""
+    if status.isdigit():
+        span.add({"http.response.status_code": int(status)})
+    else:
+        span.fail(status)
+    if request.actor.project:
+        span.add({"antiphon.project": request.actor.project})
+    span.close()
+
+
+def create_app(app_state: AppState) -> Application:
     """Creates the ASGI application. Starts nothing."""
-    return Application(edge, list_endpoints(edge))
+    return Application(app_state, list_endpoints(app_state))
 
 
-def list_endpoints(edge: AppState) -> list[Endpoint]:
+def list_endpoints(app_state: AppState) -> list[Endpoint]:
     """Returns the endpoints of the dialects, of the admin API and of the server itself."""
-    own = declare_server_endpoints(edge)
+    server_endpoints = declare_server_endpoints(app_state)
     return [
-        *(endpoint for dialect in edge.dialects for endpoint in dialect.endpoints),
-        *edge.admin,
-        *list_knowledge_endpoints(edge),
-        *own,
-        declare_document(edge, own),
+        *(endpoint for dialect in app_state.dialects for endpoint in dialect.endpoints),
+        *app_state.admin_endpoints,
+        *list_knowledge_endpoints(app_state),
+        *server_endpoints,
+        declare_document(app_state, server_endpoints),
         *declare_pages(),
-        declare_front_page(edge),
+        declare_front_page(app_state),
     ]
 
 
-def declare_server_endpoints(edge: AppState) -> tuple[Endpoint, ...]:
+def declare_server_endpoints(app_state: AppState) -> tuple[Endpoint, ...]:
     """Returns the endpoints that describe the server: metrics, information and health."""
-    return (declare_metrics(edge), *declare_info(edge), *declare_health(edge))
+    return (declare_metrics(app_state), *declare_info(app_state), *declare_health(app_state))

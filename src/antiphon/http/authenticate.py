@@ -24,12 +24,12 @@ MAX_CREDENTIAL = 8192
 hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
-CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
+SCOPE_HEADERS = (*PROJECT_HEADERS, *USER_HEADERS)
 
-PROJECT = PROJECT_HEADERS[0].decode()
-"""The parameter of an error about the project."""
+PROJECT_PARAMETER = PROJECT_HEADERS[0].decode()
+"""The parameter that an error about the project names."""
 
-ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+SCOPE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 RIGHT_NAMES = MappingProxyType(
     {
@@ -44,15 +44,15 @@ RIGHT_NAMES = MappingProxyType(
 )
 """The name of each right in a refusal."""
 
-HOST = re.compile(
+HOST_VALUE = re.compile(
     r"(?P<name>\[[0-9a-f:.]+\]|\[v[0-9a-f]+\.[a-z0-9._~!$&'()*+,;=:-]+\]"
     r"|(?:[a-z0-9._~!$&'()*+,;=-]|%[0-9a-f]{2})+)(?::\d{0,5})?"
 )
 """A value of the header Host in lower case (RFC 9110 section 7.2). The name is not empty."""
 
 WEB_SCHEMES = frozenset({"http", "https"})
-"""Schemes of web pages. The origin of a browser extension has another scheme and can contain any host name,
-also this server's."""
+"""Schemes of web pages. The origin of a browser extension has another scheme, and can contain any host name,
+even this server's."""
 
 COMMON_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Loopback names that need no parsing."""
@@ -69,7 +69,7 @@ class OriginCheck:
     """
 
     def __init__(self, app_state: AppState) -> None:
-        self._local = not app_state.verifiers
+        self._requires_loopback = not app_state.verifiers
         self._hosts = frozenset(host.lower() for host in app_state.settings.allowed_hosts)
         self._origins = frozenset(app_state.settings.cors_origins)
 
@@ -82,18 +82,18 @@ class OriginCheck:
             )
 
     def _require_host(self, version: str, values: list[bytes]) -> str:
-        """Returns the one host that a request names (RFC 9112 section 3.2). The result is empty if an
-        HTTP/1.0 client names no host. Browsers always name a host."""
+        """Returns the value of the Host header (RFC 9112 section 3.2), which must be present once. An
+        HTTP/1.0 client can omit it; the result is then empty. Browsers always send it."""
         if not values and version == "1.0":
             return ""
         if len(values) != 1:
-            many = "several Host headers" if values else "no Host header"
-            raise RequestError(f"the request has {many}; send one")
+            host_headers = "several Host headers" if values else "no Host header"
+            raise RequestError(f"the request has {host_headers}; send one")
         host = values[0].decode("latin-1").lower()
-        match = HOST.fullmatch(host)
-        if match is None or (match["name"].startswith("[") and not _is_literal(match["name"])):
+        match = HOST_VALUE.fullmatch(host)
+        if match is None or (match["name"].startswith("[") and not _is_ip_literal(match["name"])):
             raise RequestError("the Host header is not valid; send a name or an address, and perhaps a port")
-        if self._local and not self._is_own_name(match["name"]):
+        if self._requires_loopback and not self._is_own_name(match["name"]):
             raise PermissionDenied(
                 "refused: without a key only loopback names are served; use http://127.0.0.1, "
                 "or add the name to ANTIPHON_ALLOWED_HOSTS"
@@ -106,18 +106,18 @@ class OriginCheck:
 
     def _is_same_site(self, headers: Headers, host: str) -> bool:
         """Whether the request comes from this server's pages, from an allowed origin, or from no web page.
-        Origin and Sec-Fetch-Site tell."""
+        Reads the headers Origin and Sec-Fetch-Site."""
         if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
             is_allowed = origin in self._origins or "*" in self._origins
             scheme, _, name = origin.lower().partition("://")
-            own = scheme in WEB_SCHEMES and name == host != ""
-            return len(origins) == 1 and (is_allowed or own)
+            is_own = scheme in WEB_SCHEMES and name == host != ""
+            return len(origins) == 1 and (is_allowed or is_own)
         return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
 
 
-def _is_literal(name: str) -> bool:
-    """Whether the text in brackets is an IPv6 address, or an address of a later version."""
+def _is_ip_literal(name: str) -> bool:
+    """Whether the text in brackets is an IPv6 address or an address of a later IP version."""
     if name.startswith("[v"):
         return True
     try:
@@ -140,7 +140,7 @@ class Authenticator:
     def __init__(self, app_state: AppState) -> None:
         self._verifiers = app_state.verifiers
         self._get_dialect = app_state.get_dialect
-        self._managed = app_state.keys_on
+        self._checks_rights = app_state.keys_on
         """Whether keys can have different rights. If not, no right is checked."""
 
     async def authenticate(self, request: Request, right: Right | None) -> Actor:
@@ -149,7 +149,7 @@ class Authenticator:
         if right is None:
             return LOCAL_ANONYMOUS
         actor = await self._require_actor(request)
-        if self._managed:
+        if self._checks_rights:
             require_right(actor, right, request.path)
         return actor
 
@@ -163,10 +163,10 @@ class Authenticator:
         try:
             return await self._find_actor(token, requested)
         except PermissionDenied as error:
-            # The project that a product's clients name by themselves means the key's own project, if the
-            # caller has no project of that id.
+            # Some products' clients send a fixed project id by default. If the caller has no project with
+            # this id, it stands for the key's own project.
             is_placeholder = requested.project == self._get_dialect(request.path).placeholder_project
-            if requested.project is None or not is_placeholder or error.param != PROJECT:
+            if requested.project is None or not is_placeholder or error.param != PROJECT_PARAMETER:
                 raise
         return await self._find_actor(token, changed(requested, project=None))
 
@@ -182,21 +182,21 @@ class Authenticator:
 def read_scope(headers: Headers) -> RequestedScope:
     """Returns the project and the user that the headers select. Raises InvalidValue if two headers with the
     same meaning differ."""
-    if headers.keys().isdisjoint(CHOICES):
+    if headers.keys().isdisjoint(SCOPE_HEADERS):
         return NO_SCOPE
     return RequestedScope(_read_one(headers, PROJECT_HEADERS), _read_one(headers, USER_HEADERS))
 
 
 def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
     """Returns the one value of headers with the same meaning, or None. An empty header counts as absent."""
-    requested = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
+    values = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
     param = names[0].decode()
-    if len(requested) > 1:
-        raise InvalidValue(f"the request says two different things in {param}; send one", param=param)
-    if not requested:
+    if len(values) > 1:
+        raise InvalidValue(f"the request has two different values of {param}; send one", param=param)
+    if not values:
         return None
-    value = requested.pop()
-    if ID.fullmatch(value) is None:
+    value = values.pop()
+    if SCOPE_ID.fullmatch(value) is None:
         raise InvalidValue(
             f"{param} must be an id of letters, digits, dots, dashes or underscores", param=param
         )
@@ -212,21 +212,21 @@ def require_right(actor: Actor, right: Right, path: str) -> None:
     if not has_right:
         raise PermissionDenied(f"this key may not {RIGHT_NAMES[right]}")
     if not actor.may_call(path):
-        raise PermissionDenied("this key is not for this path")
+        raise PermissionDenied("this key may not call this path")
 
 
 def read_credential(headers: Headers) -> str | None:
     """Returns the one credential in the headers, or None. An empty header counts as absent. Raises
     RequestError if the headers contain different credentials."""
-    carried: set[bytes] = set()
+    tokens: set[bytes] = set()
     for value in headers.get(b"authorization", ()):
         if value.strip():
-            carried.add(_read_bearer(value))
+            tokens.add(_read_bearer(value))
     for name in KEY_HEADERS:
-        carried.update(filter(None, map(bytes.strip, headers.get(name, ()))))
-    if len(carried) > 1:
+        tokens.update(filter(None, map(bytes.strip, headers.get(name, ()))))
+    if len(tokens) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
-    token = carried.pop() if carried else b""
+    token = tokens.pop() if tokens else b""
     if not 0 < len(token) <= MAX_CREDENTIAL:
         return None
     try:
@@ -236,6 +236,7 @@ def read_credential(headers: Headers) -> str | None:
 
 
 def _read_bearer(value: bytes) -> bytes:
-    """Returns the token of a bearer header. For any other scheme, returns a text that equals no key."""
+    """Returns the token of an Authorization header. For a scheme other than Bearer, returns bytes that equal
+    no key."""
     scheme, _, token = value.strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

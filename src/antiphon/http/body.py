@@ -8,7 +8,7 @@ from starlette.types import Receive
 
 from antiphon.dialects.base import JSON, Request, RequestBody
 from antiphon.errors import BodyTooLarge, RequestTimedOut, UnsupportedMediaType
-from antiphon.http.body_budget import BodyAccount
+from antiphon.http.body_budget import BodyCounter
 from antiphon.http.connection import Connection
 from antiphon.http.in_flight import ClientLeft
 from antiphon.http.state import AppState
@@ -23,8 +23,7 @@ class BodyLimit(NamedTuple):
 
     size: int
     setting: str = ""
-    """The text that names the operator's setting in the refusal. It is empty if no setting determines the
-    limit."""
+    """The setting that determines the limit, as the refusal shows it. Empty if no setting does."""
 
     def build_error(self) -> BodyTooLarge:
         """Returns the error for a larger body."""
@@ -36,60 +35,62 @@ class BodyReader:
 
     def __init__(self, app_state: AppState) -> None:
         self._limit = BodyLimit(app_state.settings.max_body_bytes, " (ANTIPHON_MAX_BODY_BYTES)")
-        self._bodies = app_state.bodies
-        self._total = max(app_state.settings.max_bodies_bytes, self._limit.size)
-        self._seconds = app_state.settings.receive_timeout
-        self._per_actor = app_state.keys_on
+        self._budget = app_state.body_budget
+        self._max_total = max(app_state.settings.max_bodies_bytes, self._limit.size)
+        self._timeout = app_state.settings.receive_timeout
+        self._counts_per_actor = app_state.keys_on
 
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
-    ) -> BodyAccount:
-        """Reads the body into the request. Returns the account of the body's bytes, which the caller must
+    ) -> BodyCounter:
+        """Reads the body into the request. Returns the counter of the body's bytes, which the caller must
         release when the request is over. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
         limit = self._limit if body.limit is None else BodyLimit(body.limit)
         declared = int(request.headers.get(b"content-length", (b"0",))[0])
         if declared > limit.size:
             raise limit.build_error()
-        account = BodyAccount(self._bodies, self._total, request.actor.caller if self._per_actor else None)
-        account.expect(declared)
+        counter = BodyCounter(
+            self._budget, self._max_total, request.actor.caller if self._counts_per_actor else None
+        )
+        counter.expect(declared)
         try:
             if connection.is_whole:
-                request.body = await _read_parts(receive, account, limit)
+                request.body = await _read_parts(receive, counter, limit)
             else:
-                seconds = self._seconds
-                request.body = await _read_in_time(receive, account, limit, connection.arrived_at, seconds)
+                timeout = self._timeout
+                request.body = await _read_in_time(receive, counter, limit, connection.arrived_at, timeout)
         except BaseException:
-            account.release()
+            counter.release()
             raise
         connection.resume_reading()
-        return account
+        return counter
 
 
 async def _read_in_time(
-    receive: Receive, account: BodyAccount, limit: BodyLimit, arrived_at: float, seconds: float
+    receive: Receive, counter: BodyCounter, limit: BodyLimit, arrived_at: float, seconds: float
 ) -> bytes:
     """Reads a body. Raises RequestTimedOut if it takes too long."""
     try:
         async with asyncio.timeout_at(arrived_at + seconds):
-            return await _read_parts(receive, account, limit)
+            return await _read_parts(receive, counter, limit)
     except TimeoutError:
         raise RequestTimedOut(f"the request did not arrive within {seconds:g} seconds") from None
 
 
-async def _read_parts(receive: Receive, account: BodyAccount, limit: BodyLimit) -> bytes:
+async def _read_parts(receive: Receive, counter: BodyCounter, limit: BodyLimit) -> bytes:
     """Reads a body part by part, and counts its bytes."""
     parts: list[bytes] = []
-    more = True
-    while more:
+    more_body = True
+    while more_body:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         parts.append(message.get("body", b""))
-        if account.held + len(parts[-1]) > limit.size:
+        if counter.byte_count + len(parts[-1]) > limit.size:
             raise limit.build_error()
-        account.charge(len(parts[-1]))
-        more = message.get("more_body", False)
+        counter.charge(len(parts[-1]))
+        more_body = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -100,12 +101,12 @@ def require_type(media_type: str, headers: Headers) -> None:
     if not (types == [JSON_TYPE] and media_type == JSON) and not _is_content_type(
         media_type.encode(), types or []
     ):
-        what = "JSON" if media_type == JSON else f"of the type {media_type}"
-        raise UnsupportedMediaType(f"the body must be {what}; send it with Content-Type: {media_type}")
+        type_name = "JSON" if media_type == JSON else f"of the type {media_type}"
+        raise UnsupportedMediaType(f"the body must be {type_name}; send it with Content-Type: {media_type}")
     if any(coding.strip().lower() != b"identity" for coding in codings):
-        raise UnsupportedMediaType("compressed bodies are not taken; send it without Content-Encoding")
+        raise UnsupportedMediaType("compressed bodies are not accepted; send it without Content-Encoding")
     if any(coding.strip().lower() != b"chunked" for coding in headers.get(b"transfer-encoding", ())):
-        raise UnsupportedMediaType("of transfer codings only chunked is taken: Transfer-Encoding: chunked")
+        raise UnsupportedMediaType("the only accepted transfer coding is Transfer-Encoding: chunked")
 
 
 def _is_content_type(media_type: bytes, types: list[bytes]) -> bool:

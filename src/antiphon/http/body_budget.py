@@ -1,7 +1,7 @@
 """Limits the total size of the request bodies in this process's memory.
 
-If keys are on, each actor can take only as much room as it leaves to the others. So one actor that holds
-bodies for hours cannot shut out the others.
+If keys are on, each actor can use at most as much room as stays free. So one actor that holds bodies for
+hours cannot shut out the others.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ class BodyBudget:
     """
 
     def __init__(self) -> None:
-        self.held = 0
+        self.byte_count = 0
         self._by_actor: Counter[str] = Counter()
-        """The number of bytes of each actor. It is empty if actors are not told apart."""
+        """The number of bytes of each actor. Empty if keys are off."""
 
     def add(self, actor: str | None, size: int) -> None:
         """Adds bytes to the count; a negative size removes them."""
-        self.held += size
+        self.byte_count += size
         if actor is not None:
             self._by_actor[actor] += size
             if not self._by_actor[actor]:
@@ -36,47 +36,47 @@ class BodyBudget:
         return self._by_actor[actor]
 
 
-class BodyAccount:
+class BodyCounter:
     """The bytes of one request's body."""
 
-    __slots__ = ("_actor", "_bodies", "_most", "held")
+    __slots__ = ("_actor", "_budget", "_max_bytes", "byte_count")
 
-    def __init__(self, bodies: BodyBudget, max_bytes: int, actor: str | None) -> None:
-        self._bodies = bodies
-        self._most = max_bytes
+    def __init__(self, budget: BodyBudget, max_bytes: int, actor: str | None) -> None:
+        self._budget = budget
+        self._max_bytes = max_bytes
         self._actor = actor
-        self.held = 0
+        self.byte_count = 0
 
     def expect(self, size: int) -> None:
-        """Raises ServerBusy if the announced size does not fit, and Overloaded if the actor would leave too
-        little room to others. Adds nothing to the count."""
-        free_bytes = self._most - self._bodies.held - size
+        """Checks that `size` more bytes fit, and counts nothing. Raises ServerBusy if they do not fit, and
+        Overloaded if the actor would use more room than stays free."""
+        free_bytes = self._max_bytes - self._budget.byte_count - size
         if free_bytes < 0:
             raise ServerBusy(
-                f"the bodies of running requests together would pass {self._most:,} bytes "
+                f"the bodies of running requests together would pass {self._max_bytes:,} bytes "
                 "(ANTIPHON_MAX_BODIES_BYTES); try again",
                 retry_after=RETRY_AFTER,
             )
 
-        is_alone = self.held == self._bodies.held
+        is_only_body = self.byte_count == self._budget.byte_count
         if (
             self._actor is not None
-            and not is_alone
-            and self._bodies.count_actor_bytes(self._actor) + size > free_bytes
+            and not is_only_body
+            and self._budget.count_actor_bytes(self._actor) + size > free_bytes
         ):
             raise Overloaded(
                 "the bodies of your running requests would take more room than they leave to others "
-                f"(of {self._most:,} bytes, ANTIPHON_MAX_BODIES_BYTES); wait for some of them to end",
+                f"(of {self._max_bytes:,} bytes, ANTIPHON_MAX_BODIES_BYTES); wait for some of them to end",
                 retry_after=RETRY_AFTER,
             )
 
     def charge(self, size: int) -> None:
         """Counts bytes that have arrived. Raises the same errors as `expect`."""
         self.expect(size)
-        self._bodies.add(self._actor, size)
-        self.held += size
+        self._budget.add(self._actor, size)
+        self.byte_count += size
 
     def release(self) -> None:
         """Removes the bytes from the count, when the request is over."""
-        self._bodies.add(self._actor, -self.held)
-        self.held = 0
+        self._budget.add(self._actor, -self.byte_count)
+        self.byte_count = 0

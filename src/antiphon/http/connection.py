@@ -23,7 +23,7 @@ CONNECTION = "antiphon.connection"
 """Key of the Connection in the scope's state."""
 
 MAX_INTERVAL = 5.0
-"""The longest time between two checks in seconds. A dead connection lives at most this much longer than its
+"""The longest time between two checks in seconds. A client is disconnected at most this much after its
 deadline."""
 
 MIN_CHECKS = 4
@@ -65,8 +65,8 @@ class Connection:
         return self._flow.write_paused
 
     def resume_reading(self) -> None:
-        """Starts to read from the connection again. A large body pauses the reading, and a paused server does
-        not notice that the client leaves."""
+        """Starts to read from the connection again. Reading pauses during a large body, and a server that
+        does not read cannot notice that the client leaves."""
         self._flow.resume_reading()
 
     async def drain(self) -> None:
@@ -74,7 +74,7 @@ class Connection:
         await self._flow.drain()
 
     def leave(self) -> None:
-        """Marks the client as gone, and calls `on_leave`."""
+        """Records that the client has closed the connection, and calls `on_leave`."""
         self.has_left = True
         if self.on_leave is not None:
             self.on_leave()
@@ -96,50 +96,51 @@ class OutgoingData:
         """The number of consecutive checks that found no progress. The watch counts checks instead of
         seconds, so a process that was stopped for a while disconnects nobody."""
 
-    def check(self, looks: int) -> None:
-        """Checks the progress of the connection. Drops the connection if `looks` checks in a row found no
-        progress."""
-        waiting = self._transport.get_write_buffer_size()
-        unsent = waiting and waiting + _count_unconfirmed_bytes(self._transport)
+    def check(self, max_idle_checks: int) -> None:
+        """Drops the connection if this check and the ones before it, `max_idle_checks` in all, found that the
+        client read nothing."""
+        buffered = self._transport.get_write_buffer_size()
+        unsent = buffered and buffered + _count_unconfirmed_bytes(self._transport)
         self._idle_checks = self._idle_checks + 1 if unsent and unsent == self._unsent_before else 0
         self._unsent_before = unsent
-        if self._idle_checks >= looks:
+        if self._idle_checks >= max_idle_checks:
             self._transport.abort()
 
 
 class SlowClientWatch:
     """Watches all connections of a process."""
 
-    def __init__(self, patience: float) -> None:
-        """`patience` is the time in seconds within which a client must read some of its unsent data."""
-        self._looks = max(MIN_CHECKS, math.ceil(patience / MAX_INTERVAL))
-        self._step = patience / self._looks
+    def __init__(self, timeout: float) -> None:
+        """`timeout`: the seconds within which a client must read some of its unsent data."""
+        self._max_idle_checks = max(MIN_CHECKS, math.ceil(timeout / MAX_INTERVAL))
+        self._interval = timeout / self._max_idle_checks
         self._watched: set[OutgoingData] = set()
-        self._looking = False
+        self._is_scheduled = False
 
     def add(self, outgoing: OutgoingData) -> None:
         """Starts to watch a connection."""
         self._watched.add(outgoing)
-        if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_later(self._step, self._check_all)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_later(self._interval, self._check_connections)
 
     def discard(self, outgoing: OutgoingData) -> None:
         """Stops watching a connection that has ended."""
         self._watched.discard(outgoing)
 
-    def _check_all(self) -> None:
+    def _check_connections(self) -> None:
         """Checks all watched connections, and sets the timer again."""
-        self._looking = bool(self._watched)
-        if self._looking:
-            asyncio.get_running_loop().call_later(self._step, self._check_all)
+        self._is_scheduled = bool(self._watched)
+        if self._is_scheduled:
+            asyncio.get_running_loop().call_later(self._interval, self._check_connections)
         for outgoing in tuple(self._watched):
-            outgoing.check(self._looks)
+            outgoing.check(self._max_idle_checks)
 
 
 def _count_unconfirmed_bytes(transport: asyncio.WriteTransport) -> int:
-    """Returns the number of bytes that the client's machine has not confirmed, or 0 if the system cannot
-    tell. A slow client changes this number long before the kernel's buffer of megabytes has room again."""
+    """Returns the number of bytes in the kernel's send buffer that the client's machine has not confirmed, or
+    0 if the system does not report it. This number shows progress of a slow client much earlier than the
+    transport's buffer does."""
     sock: Any = transport.get_extra_info("socket")
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])

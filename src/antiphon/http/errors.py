@@ -22,24 +22,24 @@ from antiphon.errors import (
     RequestError,
     RouteNotFound,
 )
-from antiphon.http.authenticate import CHOICES
+from antiphon.http.authenticate import SCOPE_HEADERS
 from antiphon.http.state import AppState
 from antiphon.telemetry.logs import cut_unknown_path, describe_exception, record
 
-DEFAULT_RETRY = 1.0
+DEFAULT_RETRY_AFTER = 1.0
 """Seconds for Retry-After if the error names none. An engine restarts within a few seconds."""
 
-CLIENTS_RETRY = frozenset({408, 409, 429})
-"""Statuses below 500 that OpenAI's clients retry unless `x-should-retry` is false."""
+CLIENT_RETRY_STATUSES = frozenset({408, 409, 429})
+"""Statuses below 500 that OpenAI's client libraries retry unless `x-should-retry` is false."""
 
-SERVER = 500
+SERVER_ERROR = 500
 
 UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 
-HEADERS = frozenset({"authorization", *(name.decode() for name in CHOICES)})
+HEADER_PARAMETERS = frozenset({"authorization", *(name.decode() for name in SCOPE_HEADERS)})
 """Names of headers that an error can name as its parameter."""
 
-LONGEST_PATH = 200
+MAX_PATH_LENGTH = 200
 """The most characters of a path in the log."""
 
 
@@ -54,20 +54,20 @@ def choose_log_level(error: AntiphonError) -> int:
 
 
 def describe_cause(error: AntiphonError) -> str | None:
-    """Returns the cause for the log, or None. The cause contains no text of a caller, so it omits the message
-    of a refusal."""
+    """Returns the cause for the log, or None. It must contain no text of a caller, so the message of a
+    refusal is left out."""
     return error.cause if isinstance(error, RequestError | InternalError) else error.cause or error.message
 
 
 def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:
     """Returns the headers that an error adds to those of its body. `status` is the status of the response."""
     headers: list[tuple[bytes, bytes]] = []
-    retry_after, is_gone = error.retry_after, isinstance(error, BudgetExceeded)
-    if retry_after is None and status in (TOO_MANY, UNAVAILABLE) and not is_gone:
-        retry_after = DEFAULT_RETRY
+    retry_after, is_budget_spent = error.retry_after, isinstance(error, BudgetExceeded)
+    if retry_after is None and status in (TOO_MANY, UNAVAILABLE) and not is_budget_spent:
+        retry_after = DEFAULT_RETRY_AFTER
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after))))
-    if status in CLIENTS_RETRY or status >= SERVER or is_gone:
+    if status in CLIENT_RETRY_STATUSES or status >= SERVER_ERROR or is_budget_spent:
         headers.append((b"x-should-retry", b"true" if error.retryable else b"false"))
     if status == UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
@@ -97,18 +97,18 @@ async def send_error(
     await send({"type": "http.response.body", "body": body})
 
 
-def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
-    """Converts an exception to the error that the caller gets. A defect becomes an InternalError, and the log
-    gets its place but not its message. An engine's InternalError already contains the place, which is then
-    logged."""
-    if isinstance(problem, InternalError):
-        if problem.message == build_internal_error(request_id).message:
-            return problem
-        record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
+def to_api_error(exception: Exception, request_id: str) -> AntiphonError:
+    """Converts an exception to the error that the caller gets. A defect becomes an InternalError; the log
+    gets its file and line, but not its message. The message of an engine's InternalError is already a file
+    and line, and is logged."""
+    if isinstance(exception, InternalError):
+        if exception.message == build_internal_error(request_id).message:
+            return exception
+        record("internal_error", logging.ERROR, request_id=request_id, problem=exception.message)
         return build_internal_error(request_id)
-    if isinstance(problem, AntiphonError):
-        return problem
-    record("internal_error", logging.ERROR, request_id=request_id, problem=describe_exception(problem))
+    if isinstance(exception, AntiphonError):
+        return exception
+    record("internal_error", logging.ERROR, request_id=request_id, problem=describe_exception(exception))
     return build_internal_error(request_id)
 
 
@@ -118,10 +118,10 @@ def record_refusal(
     """Logs an error that is sent as a response. A defect is not logged again."""
     if isinstance(error, InternalError):
         return
-    more: dict[str, object] = {"status": status, "method": request.method}
+    fields: dict[str, object] = {"status": status, "method": request.method}
     if isinstance(error, RouteNotFound):
-        more |= {"path": sanitize_path(raw_path), "client": request.client}
-    record_failure("refused", error, request, app_state, more)
+        fields |= {"path": sanitize_path(raw_path), "client": request.client}
+    record_failure("refused", error, request, app_state, fields)
 
 
 def record_failure(
@@ -129,7 +129,7 @@ def record_failure(
     error: AntiphonError,
     request: Request,
     app_state: AppState,
-    more: dict[str, object] | None = None,
+    fields: dict[str, object] | None = None,
 ) -> None:
     """Logs an error with the tokens and times of its request."""
     record(
@@ -138,25 +138,29 @@ def record_failure(
         request_id=request.id,
         code=error.code,
         cause=describe_cause(error),
-        param=cut_unknown_path(error.param, _list_known_fields(app_state.dialects, app_state.admin)),
+        param=cut_unknown_path(
+            error.param, _list_known_fields(app_state.dialects, app_state.admin_endpoints)
+        ),
         model=request.progress.model or None,
-        **(more or {}),
+        **(fields or {}),
         **request.progress.account,
     )
 
 
 @cache
 def _list_known_fields(
-    dialects: tuple[Dialect, ...], admin: tuple[Endpoint, ...]
+    dialects: tuple[Dialect, ...], admin_endpoints: tuple[Endpoint, ...]
 ) -> tuple[frozenset[str], ...]:
     """Returns the names of all fields, parameters and headers of requests."""
-    bodies = list_field_names(list_body_shapes(admin))
-    parameters = {str(each["name"]) for endpoint in admin for each in list_parameters(endpoint)}
-    return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADERS)
+    bodies = list_field_names(list_body_shapes(admin_endpoints))
+    parameters = {
+        str(parameter["name"]) for endpoint in admin_endpoints for parameter in list_parameters(endpoint)
+    }
+    return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADER_PARAMETERS)
 
 
 def sanitize_path(path: bytes) -> str:
     """Returns a path in printable ASCII, shortened if it is too long."""
-    text = path[: LONGEST_PATH + 1].decode("ascii", "backslashreplace")
-    plain = "".join(character if character.isprintable() else "?" for character in text)
-    return plain if len(plain) <= LONGEST_PATH else plain[:LONGEST_PATH] + "..."
+    text = path[: MAX_PATH_LENGTH + 1].decode("ascii", "backslashreplace")
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= MAX_PATH_LENGTH else printable[:MAX_PATH_LENGTH] + "..."

@@ -1,6 +1,6 @@
-"""The page at `/`: what answers here, and where the documentation is.
+"""The page at `/`: names the server and links to its documentation.
 
-It is public. So it names models only where every caller can list them, which is without keys.
+The page is public. So it names models only if keys are off, because every caller can then list them.
 """
 
 import json
@@ -13,8 +13,8 @@ from antiphon.http.state import AppState
 
 PATH = "/"
 
-MOST_SHOWN = 50
-"""Most models that are named."""
+MAX_MODELS = 50
+"""The most models that the page names."""
 
 HTML = "text/html"
 
@@ -40,7 +40,7 @@ def declare_front_page(app_state: AppState) -> Endpoint:
         if prefers_html(request):
             return Response(build_page(names, is_open), media_type=HTML, headers=HEADERS)
         content: dict[str, object] = {"name": "Antiphon", **LINKS}
-        content |= {"models": names[:MOST_SHOWN]} if is_open else {}
+        content |= {"models": names[:MAX_MODELS]} if is_open else {}
         return Response(json.dumps(content).encode() + b"\n", headers=HEADERS)
 
     return Endpoint(method="GET", path=PATH, handler=show, right=None, ends_with_caller=False)
@@ -48,14 +48,14 @@ def declare_front_page(app_state: AppState) -> Endpoint:
 
 def prefers_html(request: Request) -> bool:
     """Whether the caller is a browser: it names HTML among the types that it accepts."""
-    accepted = b",".join(request.headers.get(b"accept", [])).decode("latin-1").lower().split(",")
-    return any(each.partition(";")[0].strip() == HTML for each in accepted)
+    media_types = b",".join(request.headers.get(b"accept", [])).decode("latin-1").lower().split(",")
+    return any(media_type.partition(";")[0].strip() == HTML for media_type in media_types)
 
 
 def build_page(names: Sequence[str], is_open: bool) -> bytes:
     """Builds the page. `is_open`: whether every caller can list the models."""
     page = files("antiphon.http").joinpath("docs", "front.html").read_text("utf-8")
-    shown = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MOST_SHOWN])
-    more = f"<p>and {len(names) - MOST_SHOWN} more</p>" if len(names) > MOST_SHOWN else ""
-    with_key = "<p>This server asks for a key. With one, <code>GET /v1/models</code> lists the models.</p>"
-    return page.replace("<!-- models -->", f"<ul>{shown}</ul>{more}" if is_open else with_key).encode()
+    items = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MAX_MODELS])
+    remainder = f"<p>and {len(names) - MAX_MODELS} more</p>" if len(names) > MAX_MODELS else ""
+    key_hint = "<p>This server asks for a key. With one, <code>GET /v1/models</code> lists the models.</p>"
+    return page.replace("<!-- models -->", f"<ul>{items}</ul>{remainder}" if is_open else key_hint).encode()

@@ -36,7 +36,7 @@ from antiphon.errors import (
     StoreUnavailable,
     UnsupportedMediaType,
 )
-from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
+from antiphon.http.errors import CLIENT_RETRY_STATUSES, SERVER_ERROR, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.responses import RATE_LIMIT_HEADERS
 from antiphon.http.server_status import HEALTH, HEALTH_SCHEMA
@@ -59,7 +59,7 @@ PAGES = (
 )
 
 
-VERSION = "3.2.0"
+OPENAPI_VERSION = "3.2.0"
 
 ERRORS: Mapping[int, str] = {
     400: "A field, the body, a header or the prompt's length is at fault; the sentence names it",
@@ -68,14 +68,14 @@ ERRORS: Mapping[int, str] = {
     403: "Refused by origin, host or a setting",
     404: "No such model, adapter or path",
     408: "The request did not arrive, or its answer was not ready, in time",
-    409: "Something of that name is there already, or is in use",
+    409: "The name is already taken, or the object is in use",
     413: "The body is too large",
     415: "The body is not JSON",
     422: "A field or the body is at fault; the sentence names it",
-    429: "Too much is waiting, or a limit or budget has no room; see Retry-After",
+    429: "Too many requests are waiting, or a limit or budget is exhausted; see Retry-After",
     431: "The headers are too large",
     500: "A defect; quote the request id",
-    503: "The engine or the room for the body is not there; see Retry-After",
+    503: "The engine, or memory for the body, is not available; see Retry-After",
     504: "The answer was not ready in time",
 }
 """The description of each error status."""
@@ -86,7 +86,7 @@ MODEL_ERRORS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
 STORE_ERRORS = (NotFound, StoreUnavailable)
 QUEUED_TAGS = {"completions", "embeddings", "rerank", "tokens", "knowledge"}
 """Tags of operations that can wait for an engine, or for the rendering of a custom template."""
-BUDGET = 402
+BUDGET_SPENT = 402
 """The status that some dialects use for a spent budget."""
 METERED_TAGS = {"completions", "embeddings", "rerank", "knowledge"}
 """Tags of operations that limits and budgets count."""
@@ -101,20 +101,20 @@ ADMIN_PREFIX = "Admin"
 KNOWLEDGE_PREFIX = "Knowledge"
 """The prefix of the schema names of knowledge tables."""
 
-TEXT = {"type": "string"}
-HEADERS: Mapping[str, Mapping[str, Any]] = {
+TEXT_SCHEMA = {"type": "string"}
+RESPONSE_HEADERS: Mapping[str, Mapping[str, Any]] = {
     "x-request-id": {
-        "description": "Names the request in the server's logs: the caller's own, or one that was made",
+        "description": "The id of the request in the server's logs: the caller's, or one of the server",
         "required": True,
         "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
     },
     "x-antiphon-ignored": {
-        "description": "Fields that were sent, are accepted and do nothing, with commas between them",
-        "schema": TEXT,
+        "description": "Fields of the request that are accepted but have no effect, separated by commas",
+        "schema": TEXT_SCHEMA,
     },
     "x-antiphon-relaxed": {
-        "description": "Keywords of tools' schemas that are not kept, each with its place",
-        "schema": TEXT,
+        "description": "Keywords of tools' schemas that the output may not follow, each with its place",
+        "schema": TEXT_SCHEMA,
     },
     "retry-after": {
         "description": "Seconds after which to try again",
@@ -122,19 +122,19 @@ HEADERS: Mapping[str, Mapping[str, Any]] = {
         "schema": {"type": "integer", "minimum": 1},
     },
     "x-should-retry": {
-        "description": "Whether the same request may be sent again without doing anything twice",
+        "description": "Whether the client can safely send the same request again",
         "required": True,
         "schema": {"enum": ["true", "false"]},
     },
     "www-authenticate": {
-        "description": "The scheme that the key is sent in",
+        "description": "The scheme in which to send the key",
         "required": True,
-        "schema": TEXT,
+        "schema": TEXT_SCHEMA,
     },
     **{
         name: {
-            "description": "Of the tightest limit of a minute that is for the request, where there is one",
-            "schema": TEXT if "reset" in name else {"type": "integer", "minimum": 0},
+            "description": "About the tightest limit per minute that applies to the request, if there is one",
+            "schema": TEXT_SCHEMA if "reset" in name else {"type": "integer", "minimum": 0},
         }
         for name in RATE_LIMIT_HEADERS
     },
@@ -144,8 +144,8 @@ HEADERS: Mapping[str, Mapping[str, Any]] = {
 REQUEST_ID: Mapping[str, Any] = {
     "name": "x-request-id",
     "in": "header",
-    "description": "What to call the request; anything but 1 to 128 of A-Z a-z 0-9 . _ : - is replaced",
-    "schema": TEXT,
+    "description": "The id of the request: 1 to 128 of A-Z a-z 0-9 . _ : -. The server replaces any other",
+    "schema": TEXT_SCHEMA,
 }
 
 KEYS: Mapping[str, Any] = {
@@ -158,35 +158,43 @@ KEYS: Mapping[str, Any] = {
 def build_document(
     dialects: Sequence[Dialect],
     server_endpoints: Sequence[Endpoint],
-    admin: Sequence[Endpoint],
+    admin_endpoints: Sequence[Endpoint],
     needs_key: bool,
-    knowledge: Sequence[Endpoint] = (),
+    knowledge_endpoints: Sequence[Endpoint] = (),
 ) -> bytes:
     """Builds the OpenAPI document. The first dialect is the one without a prefix.
 
-    `server_endpoints`: the endpoints of no dialect. `admin`: the endpoints of the admin API. `needs_key`:
-    whether the server asks for a key. `knowledge`: the endpoints of knowledge tables.
+    `server_endpoints`: the endpoints of no dialect. `admin_endpoints`: those of the admin API. `needs_key`:
+    whether the server asks for a key. `knowledge_endpoints`: those of knowledge tables.
     """
-    described = [(dialect, dialect.describe()) for dialect in dialects]
-    first, at_first = described[0]
-    groups = [(dialect.endpoints, dialect, at, at.prefix) for dialect, at in described]
+    descriptions = [(dialect, dialect.describe()) for dialect in dialects]
+    first, first_description = descriptions[0]
+    groups = [
+        (dialect.endpoints, dialect, description, description.prefix) for dialect, description in descriptions
+    ]
     groups += [
-        (tuple(server_endpoints), first, at_first, ""),
-        (tuple(admin), first, at_first, ADMIN_PREFIX),
-        (tuple(knowledge), first, at_first, KNOWLEDGE_PREFIX),
+        (tuple(server_endpoints), first, first_description, ""),
+        (tuple(admin_endpoints), first, first_description, ADMIN_PREFIX),
+        (tuple(knowledge_endpoints), first, first_description, KNOWLEDGE_PREFIX),
     ]
     paths: dict[str, dict[str, Any]] = {}
-    for endpoints, dialect, at, prefix in groups:
-        error = {"$ref": f"#/components/schemas/{at.error_schema}"}
-        for endpoint in filter(lambda each: each.summary, endpoints):
+    for endpoints, dialect, description, prefix in groups:
+        error = {"$ref": f"#/components/schemas/{description.error_schema}"}
+        for endpoint in [endpoint for endpoint in endpoints if endpoint.summary]:
             operation = _build_operation(build_operation(endpoint, prefix), dialect, error, needs_key)
             for path in endpoint.paths:
                 paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
-    schemas = {name: schema for _, at in described for name, schema in at.schemas.items()}
-    schemas |= build_schemas(list_shapes(admin), {}, {}, ADMIN_PREFIX) if admin else {}
-    schemas |= build_schemas(list_shapes(knowledge), {}, {}, KNOWLEDGE_PREFIX) if knowledge else {}
+    schemas = {
+        name: schema for _, description in descriptions for name, schema in description.schemas.items()
+    }
+    schemas |= build_schemas(list_shapes(admin_endpoints), {}, {}, ADMIN_PREFIX) if admin_endpoints else {}
+    schemas |= (
+        build_schemas(list_shapes(knowledge_endpoints), {}, {}, KNOWLEDGE_PREFIX)
+        if knowledge_endpoints
+        else {}
+    )
     document: dict[str, Any] = {
-        "openapi": VERSION,
+        "openapi": OPENAPI_VERSION,
         "info": {
             "title": "Antiphon",
             "version": __version__,
@@ -195,7 +203,7 @@ def build_document(
         "paths": paths,
         "components": {
             "schemas": schemas | {HEALTH: HEALTH_SCHEMA},
-            "headers": HEADERS,
+            "headers": RESPONSE_HEADERS,
             "parameters": {"RequestId": REQUEST_ID},
         },
     }
@@ -209,21 +217,21 @@ def _build_operation(
     operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], needs_key: bool
 ) -> dict[str, Any]:
     """Builds an operation with its errors and headers."""
-    asks = needs_key and "security" not in operation
+    asks_key = needs_key and "security" not in operation
     responses = {
-        status: _build_response(int(status), response, error, _list_headers(operation, asks))
+        status: _build_response(int(status), response, error, _list_headers(operation, asks_key))
         for status, response in operation["responses"].items()
     }
-    for status in sorted({dialect.status(failure) for failure in _list_failures(operation, asks)}):
-        failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
-        responses.setdefault(str(status), _build_response(status, failed, error))
+    for status in sorted({dialect.status(error_kind) for error_kind in _list_failures(operation, asks_key)}):
+        response = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
+        responses.setdefault(str(status), _build_response(status, response, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
     return {**operation, "parameters": parameters, "responses": responses}
 
 
 def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[AntiphonError]:
-    """Yields the errors that an operation can end with. Some dialects have a status of their own for errors
-    that name a field."""
+    """Yields an example of each error that an operation can end with. One example names a field, because some
+    dialects use another status for such errors."""
     yield from (kind("") for kind in _list_failure_kinds(operation, needs_key))
     if "requestBody" in operation or "parameters" in operation:
         yield InvalidValue("", param="field")
@@ -248,25 +256,26 @@ def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterat
 
 
 def _build_response(
-    status: int, response: Mapping[str, Any], error: Mapping[str, str], more: Sequence[str] = ()
+    status: int, response: Mapping[str, Any], error: Mapping[str, str], extra_headers: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Builds a response with the headers of its status and `more`. The schema of a stream describes one event
-    with its framing."""
+    """Builds a response with the headers of its status and `extra_headers`. The schema of a stream describes
+    one event with its framing."""
     content = {
         media: _build_event_schema(shape["schema"], error) if media == EVENT_STREAM else shape
         for media, shape in response["content"].items()
     }
     headers = {
-        name: {"$ref": f"#/components/headers/{name}"} for name in (*_list_error_headers(status), *more)
+        name: {"$ref": f"#/components/headers/{name}"}
+        for name in (*_list_error_headers(status), *extra_headers)
     }
     return {**response, "headers": headers, "content": content}
 
 
 def _list_headers(operation: Mapping[str, Any], needs_key: bool) -> list[str]:
     """Returns the headers that the answers of an operation add."""
-    posted = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
-    metered = needs_key and METERED_TAGS & set(operation.get("tags", ()))
-    return posted + list(RATE_LIMIT_HEADERS if metered else ())
+    headers = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
+    has_limits = needs_key and METERED_TAGS & set(operation.get("tags", ()))
+    return headers + list(RATE_LIMIT_HEADERS if has_limits else ())
 
 
 def _list_error_headers(status: int) -> Iterator[str]:
@@ -274,7 +283,7 @@ def _list_error_headers(status: int) -> Iterator[str]:
     yield "x-request-id"
     if status in (TOO_MANY, UNAVAILABLE):
         yield "retry-after"
-    if status in CLIENTS_RETRY or status >= SERVER or status == BUDGET:
+    if status in CLIENT_RETRY_STATUSES or status >= SERVER_ERROR or status == BUDGET_SPENT:
         yield "x-should-retry"
     if status == UNAUTHORIZED:
         yield "www-authenticate"
@@ -292,17 +301,17 @@ def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> d
     return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
 
 
-def declare_document(app_state: AppState, own: Sequence[Endpoint]) -> Endpoint:
-    """Declares the endpoint of the OpenAPI document. `own`: the endpoints of no dialect."""
+def declare_document(app_state: AppState, server_endpoints: Sequence[Endpoint]) -> Endpoint:
+    """Declares the endpoint of the OpenAPI document. `server_endpoints`: the endpoints of no dialect."""
 
     async def show(_request: Request, _services: Services) -> Response:
         return Response(
             build_document(
                 app_state.dialects,
-                own,
-                app_state.admin,
+                server_endpoints,
+                app_state.admin_endpoints,
                 needs_key=bool(app_state.verifiers),
-                knowledge=list_knowledge_endpoints(app_state),
+                knowledge_endpoints=list_knowledge_endpoints(app_state),
             )
         )
 

@@ -1,13 +1,13 @@
-"""Extends uvicorn's HTTP/1.1 protocol by the limits that it lacks: a deadline for the request's arrival, a
-size limit of headers, errors in the dialect's format, and a way to drop a connection at once.
+"""Extends uvicorn's HTTP/1.1 protocol. It adds a deadline for the request's arrival, a size limit of headers,
+errors in the dialect's format, and a way to drop a connection at once.
 
 The deadline starts with the first byte of a request. If the headers are late, the protocol answers; if the
 body is late, the body's reader answers. After an answer the server reads and discards the rest of the body
 for a short while, so that a client that still sends can read the refusal. Then the server drops the
 connection.
 
-A client can send a few requests before earlier ones are answered. The server refuses one request too many,
-and bytes that are not a request, after the earlier answers. The refusal ends the connection.
+A client can send a few requests before earlier ones are answered. If it sends too many, or bytes that are not
+a request, the server first answers the earlier requests. Then it refuses and closes the connection.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ HTTP_2 = b"h2c"
 UPGRADE_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
 """The header that asks for HTTP/2. Java's client sends it in its first request."""
 
-LINGER = 5.0
+LINGER_SECONDS = 5.0
 """Seconds after an answer in which the rest of a body can arrive and the client can read a refusal."""
 
 
@@ -56,26 +56,25 @@ class ProtocolOptions:
 
     get_dialect: Callable[[str], Dialect]
     """Returns the dialect of a path."""
-    arrival_seconds: float
+    arrival_timeout: float
     """Seconds within which a request must arrive."""
     new_id: Callable[[], str]
     """Returns an id for a request that does not reach the application."""
-    departure: "Departure"
-    """Tells whether the server is shutting down."""
+    shutdown_state: "ShutdownState"
     watch: SlowClientWatch
     """Drops connections whose clients do not read."""
 
 
 @dataclass(slots=True)
-class Departure:
-    """Tells whether the server is shutting down, and how long it then keeps idle connections."""
+class ShutdownState:
+    """Whether the server is shutting down, and how long it then keeps idle connections."""
 
     grace: float | None = None
     """Seconds for which an idle connection stays open, because a request can be on its way. None means that
     the server is not shutting down."""
 
 
-class JoinedWrites:
+class JoiningTransport:
     """A transport that joins the head of an answer with the first part of its body in one system call. The
     head waits for at most one turn of the event loop."""
 
@@ -126,22 +125,22 @@ class Protocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        policy: ProtocolOptions,
+        options: ProtocolOptions,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.url = b""
-        self._policy = policy
+        self._options = options
         self._deadline: asyncio.TimerHandle | None = None
         self._in_headers = False
-        self._bare_bytes = 0
-        """The number of bytes of headers, trailers and chunk framing since the message began, or since the
+        self._bytes_outside_body = 0
+        """The number of bytes of headers, trailers and chunk framing since the request began, or since the
         last part of its body arrived."""
         self._header_bytes = 0
         """The number of bytes in the names and values of headers."""
-        self._problem: AntiphonError | None = None
+        self._headers_error: AntiphonError | None = None
         """The error in headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
-        """The last answer of this connection. If it is set, no more data is parsed."""
+        """The error that ends this connection. If it is set, no more data is parsed."""
         self._outgoing: OutgoingData | None = None
         self._connection: Connection | None = None
         """The connection object of the newest request."""
@@ -159,23 +158,23 @@ class Protocol(HttpToolsProtocol):
         if HTTP_2 in data and self._deadline is None and self._is_idle():
             data = _strip_upgrade(data)
         if self._deadline is None and self._is_idle():
-            self._expect_request()
-        self._bare_bytes += len(data)
+            self._start_deadline()
+        self._bytes_outside_body += len(data)
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as wish:  # the server ignores the upgrade to HTTP/2
-            if rest := data[wish.args[0] :]:
-                self.data_received(rest)
+        except httptools.HttpParserUpgrade as upgrade:  # the server ignores the upgrade to HTTP/2
+            if remaining := data[upgrade.args[0] :]:
+                self.data_received(remaining)
         except httptools.HttpParserError:
             self.send_400_response("")
-        if self._bare_bytes > MAX_HEADER_BYTES:
+        if self._bytes_outside_body > MAX_HEADER_BYTES:
             self._refuse(_build_size_error())
 
     def on_message_begin(self) -> None:
         """Creates the `Connection` of a request that begins to arrive."""
         super().on_message_begin()
-        self._in_headers, self._bare_bytes, self._header_bytes = True, 0, 0
+        self._in_headers, self._bytes_outside_body, self._header_bytes = True, 0, 0
         self._connection = Connection(self.transport.abort, self.loop.time(), self.flow)
         self.scope["state"][CONNECTION] = self._connection
 
@@ -193,17 +192,19 @@ class Protocol(HttpToolsProtocol):
         or if too many requests wait."""
         self._in_headers = False
         if len(self.url) + self._header_bytes > MAX_HEADER_BYTES:
-            self._problem = _build_size_error()
+            self._headers_error = _build_size_error()
         elif self.parser.should_upgrade() and self._has_body():
             # The parser does not read a body after Upgrade, so the body would be parsed as the next request.
-            self._problem = RequestError("a request with a body must not ask for another protocol (Upgrade)")
+            self._headers_error = RequestError(
+                "a request with a body must not ask for another protocol (Upgrade)"
+            )
         elif len(self.pipeline) == MAX_PIPELINED:
-            self._problem = RequestError(f"more than {MAX_PIPELINED} requests wait for earlier ones")
-        if self._problem is not None:
+            self._headers_error = RequestError(f"more than {MAX_PIPELINED} requests wait for earlier ones")
+        if self._headers_error is not None:
             raise _HeadersError
         super().on_headers_complete()
-        self.cycle.transport = self._joined  # type: ignore[assignment]
-        if self._policy.departure.grace is not None:
+        self.cycle.transport = self._joining_transport  # type: ignore[assignment]
+        if self._options.shutdown_state.grace is not None:
             self.cycle.keep_alive = False
         self.flow.resume_reading()
 
@@ -215,13 +216,13 @@ class Protocol(HttpToolsProtocol):
         )
 
     def on_body(self, body: bytes) -> None:
-        """Resets the count of bytes without a body, and passes the part on."""
-        self._bare_bytes = 0
+        """Resets the count of bytes outside the body, and passes the part to uvicorn."""
+        self._bytes_outside_body = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Stops the deadline of a request that has arrived."""
-        self._forget_deadline()
+        self._cancel_deadline()
         if self._connection is not None:
             self._connection.is_whole = True
         super().on_message_complete()
@@ -230,19 +231,19 @@ class Protocol(HttpToolsProtocol):
         """Starts to watch the connection, and sets the timer of idle connections. Closes the connection if
         the server is shutting down."""
         super().connection_made(transport)
-        self._joined = JoinedWrites(transport, self.loop)
+        self._joining_transport = JoiningTransport(transport, self.loop)
         self._outgoing = OutgoingData(transport)
-        self._policy.watch.add(self._outgoing)
+        self._options.watch.add(self._outgoing)
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
-        if self._policy.departure.grace is not None:
+        if self._options.shutdown_state.grace is not None:
             self.shutdown()  # the kernel accepted the connection at the moment when listening ended
 
     def shutdown(self) -> None:
         """Closes the connection after the running answer. An idle connection closes after the grace time, or
         after the answer to a request that arrives within this time."""
-        grace = self._policy.departure.grace
+        grace = self._options.shutdown_state.grace
         if not self._is_idle() or not grace:
             super().shutdown()
         elif self._deadline is None:  # otherwise a request is arriving, with its own deadline
@@ -250,16 +251,16 @@ class Protocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(grace, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the deadline and the watch, and tells the running handler."""
-        self._forget_deadline()
+        """Stops the deadline and the watch, and reports the disconnect to the running handler."""
+        self._cancel_deadline()
         self._abandon_answer()
         if self._outgoing is not None:
-            self._policy.watch.discard(self._outgoing)
+            self._options.watch.discard(self._outgoing)
         super().connection_lost(exc)
 
     def _abandon_answer(self) -> bool:
-        """Tells the handler of the running request that nobody waits for its answer. Returns whether the
-        answer had begun."""
+        """Reports to the handler of the running request that the client has left. Returns whether the answer
+        had begun."""
         cycle = self._running
         self.pipeline.clear()
         if cycle is None or cycle.response_complete:
@@ -270,15 +271,15 @@ class Protocol(HttpToolsProtocol):
         return cycle.response_started
 
     def on_response_complete(self) -> None:
-        """Starts the next request after an answer, or writes a waiting refusal. If the rest of the body is
-        still to arrive, drops the connection after a while."""
-        self._joined.flush()
+        """Starts the next request after an answer, or writes a waiting refusal. If the rest of the body has
+        not arrived, drops the connection after a while."""
+        self._joining_transport.flush()
         super().on_response_complete()
         if self._refusal is not None and self._is_idle() and not self.transport.is_closing():
             self._write_refusal(self._refusal)
         elif self._running is self.cycle and self.cycle.more_body and not self.transport.is_closing():
-            self._forget_deadline()
-            self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+            self._cancel_deadline()
+            self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Remembers the request as the running one, and starts its task."""
@@ -289,13 +290,13 @@ class Protocol(HttpToolsProtocol):
         """Whether no request is running or waiting."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _expect_request(self) -> None:
+    def _start_deadline(self) -> None:
         """Starts the deadline for a request to arrive."""
         if not self._in_headers:  # otherwise an arriving request already has a deadline
-            self._in_headers, self._bare_bytes, self.url = True, 0, b""
-        self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._end_late_request)
+            self._in_headers, self._bytes_outside_body, self.url = True, 0, b""
+        self._deadline = self.loop.call_later(self._options.arrival_timeout, self._end_late_request)
 
-    def _forget_deadline(self) -> None:
+    def _cancel_deadline(self) -> None:
         """Stops the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
@@ -305,24 +306,24 @@ class Protocol(HttpToolsProtocol):
         """Refuses a request whose headers are late. If the body is late, drops the connection after a
         while."""
         if self._in_headers:
-            seconds = self._policy.arrival_seconds
-            self._refuse(RequestTimedOut(f"the request did not arrive within {seconds:g} seconds"))
+            timeout = self._options.arrival_timeout
+            self._refuse(RequestTimedOut(f"the request did not arrive within {timeout:g} seconds"))
         else:
-            self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+            self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     # --- refusals before there is a request ---
 
     def send_400_response(self, msg: str) -> None:
         """Refuses the request with an error in the dialect's format instead of uvicorn's."""
-        self._refuse(self._problem or RequestError("the request is not valid HTTP"))
+        self._refuse(self._headers_error or RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
-        """Refuses invalid or late data, after the answers to the requests before it. Then ends the
-        connection."""
+        """Refuses invalid or late data, and ends the connection. The answers to earlier requests come
+        first."""
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = error
-        self._forget_deadline()
+        self._cancel_deadline()
         if self._running is not None and self._running is not self.cycle and self.cycle.more_body:
             self.pipeline.popleft()  # the newest request: its body broke off
             self.cycle = self.pipeline[0][0] if self.pipeline else self._running
@@ -334,8 +335,12 @@ class Protocol(HttpToolsProtocol):
         if self._abandon_answer():
             self.transport.abort()  # the client would read a refusal in the middle of an answer as part of it
             return
-        dialect = self._policy.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
-        body, status, request_id = dialect.error(error), dialect.status(error), f"req-{self._policy.new_id()}"
+        dialect = self._options.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
+        body, status, request_id = (
+            dialect.error(error),
+            dialect.status(error),
+            f"req-{self._options.new_id()}",
+        )
         record("refused", logging.INFO, request_id=request_id, status=status, code=error.code)
         self.transport.write(
             STATUS_LINE[status]
@@ -346,7 +351,7 @@ class Protocol(HttpToolsProtocol):
             + body
         )
         self.transport.write_eof()
-        self.loop.call_later(LINGER, self.transport.abort)
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
 def _strip_upgrade(data: bytes) -> bytes:

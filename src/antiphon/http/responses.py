@@ -15,15 +15,15 @@ NO_CONTENT = 204
 HeaderList = list[tuple[bytes, bytes]]
 
 
-async def send_response(send: Send, response: Response, more: HeaderList) -> None:
-    """Sends a buffered response with its own headers and those in `more`. A response of status 204 has
-    neither type nor length (RFC 9110 section 8.6)."""
+async def send_response(send: Send, response: Response, extra_headers: HeaderList) -> None:
+    """Sends a buffered response with its own headers and the extra ones. A response of status 204 has neither
+    type nor length (RFC 9110 section 8.6)."""
     headers: HeaderList = []
     if response.status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
         headers.append((b"content-type", _content_type(response.media_type)))
     headers += response.headers
-    headers += more
+    headers += extra_headers
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
 
@@ -33,15 +33,15 @@ async def send_file(send: Send, stream: FileStream, connection: Connection) -> N
     another part, if the client has left."""
     headers = [(b"content-type", _content_type(stream.media_type)), *stream.headers]
     start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
-    is_open = False
+    has_begun = False
     async for part in stream.parts:
         if connection.has_left:
             raise ClientLeft
-        if not is_open:
+        if not has_begun:
             await send(start)
-            is_open = True
+            has_begun = True
         await send({"type": "http.response.body", "body": part, "more_body": True})
-    if not is_open:
+    if not has_begun:
         await send(start)
     await send({"type": "http.response.body", "body": b""})
 
@@ -70,14 +70,16 @@ def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
     of tokens per minute. The list is empty if there is no such limit."""
     requests: LimitStatus | None = None
     tokens: LimitStatus | None = None
-    for each in statuses:
-        limit = each.limit
+    for status in statuses:
+        limit = status.limit
         if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
             continue
         if limit.measure is REQUESTS:
-            requests = each if requests is None or _measure_room(each) < _measure_room(requests) else requests
+            requests = (
+                status if requests is None or _get_tightness(status) < _get_tightness(requests) else requests
+            )
         else:
-            tokens = each if tokens is None or _measure_room(each) < _measure_room(tokens) else tokens
+            tokens = status if tokens is None or _get_tightness(status) < _get_tightness(tokens) else tokens
     headers: HeaderList = []
     if requests is not None:
         headers += _build_headers(_REQUESTS, requests)
@@ -96,7 +98,7 @@ def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
     ]
 
 
-def _measure_room(status: LimitStatus) -> tuple[int, int]:
+def _get_tightness(status: LimitStatus) -> tuple[int, int]:
     """Returns a sort key. The tightest limit has the smallest key."""
     return status.remaining, status.limit.amount
 

@@ -1,6 +1,6 @@
 """Finds the endpoint of a request, and suggests a path for a wrong one.
 
-A table contains the plain paths, and patterns match the paths with braces. A suggested path has another
+A table contains the plain paths, and patterns match the paths with braces. A suggested path has a different
 prefix than the wrong path, or differs from it by a letter. Suggestions depend only on the routes, which
 /openapi.json lists. They never depend on the caller.
 """
@@ -15,13 +15,13 @@ from antiphon.dialects.base import Endpoint
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import NOTHING
 
-OTHER = "other"
+UNKNOWN_PATH = "other"
 """The metrics label of every unknown path. So paths that callers invent never become labels."""
 
-LONGEST_PATH = 200
+MAX_PATH_LENGTH = 200
 """The most characters of a path that gets a suggestion."""
 
-MOST_DROPPED = 3
+MAX_DROPPED = 3
 """The most segments that a suggestion drops from a path's beginning, as from `/openai/api/v1`."""
 
 SIMILARITY = 0.85
@@ -40,15 +40,15 @@ class Routes:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.endpoints = tuple(endpoints)
-        self._exact: dict[str, dict[str, RouteMatch]] = {}
-        open_paths: dict[str, dict[str, RouteMatch]] = {}
+        self._plain: dict[str, dict[str, RouteMatch]] = {}
+        pattern_paths: dict[str, dict[str, RouteMatch]] = {}
         for endpoint in self.endpoints:
             for path in endpoint.paths:
-                at = (open_paths if "{" in path else self._exact).setdefault(path, {})
-                at[endpoint.method] = RouteMatch(endpoint, NOTHING)
-        self._open = [(path, compile_path(path)[0], methods) for path, methods in open_paths.items()]
+                methods = (pattern_paths if "{" in path else self._plain).setdefault(path, {})
+                methods[endpoint.method] = RouteMatch(endpoint, NOTHING)
+        self._patterns = [(path, compile_path(path)[0], methods) for path, methods in pattern_paths.items()]
         suggested = {path for endpoint in self.endpoints if endpoint.is_suggested for path in endpoint.paths}
-        declared = dict.fromkeys((*self._exact, *open_paths))
+        declared = dict.fromkeys((*self._plain, *pattern_paths))
         self.paths: Sequence[str] = tuple(path for path in declared if path in suggested)
         """The paths that errors can suggest, in the order of their declaration."""
 
@@ -61,32 +61,34 @@ class Routes:
         """Returns the endpoint of a method and path, or None. HEAD uses the endpoint of GET."""
         if method == "HEAD":
             method = "GET"
-        if (methods := self._exact.get(path)) is not None:
+        if (methods := self._plain.get(path)) is not None:
             return methods.get(method)
-        for _, pattern, methods in self._open:
+        for _, pattern, methods in self._patterns:
             if (match := pattern.match(path)) is not None and method in methods:
                 return RouteMatch(methods[method].endpoint, match.groupdict())
         return None
 
     def get_right_for_missing(self, path: str) -> Right | None:
-        """Returns the right that a caller needs to learn that an endpoint is missing. For a wrong method on a
-        public path it is None, and otherwise it is the right to read."""
-        at = self._exact.get(path, {}).values()
-        return None if any(match.endpoint.right is None for match in at) else Right.READ
+        """Returns the right that a caller needs to see the error for a missing endpoint. It is the right to
+        read, or None for a wrong method on a public path."""
+        matches = self._plain.get(path, {}).values()
+        return None if any(match.endpoint.right is None for match in matches) else Right.READ
 
     def list_methods(self, path: str) -> frozenset[str]:
         """Returns the methods that a path accepts. The set is empty for an unknown path."""
-        exact = self._exact.get(path, {})
-        allowed = {method for method, match in exact.items() if match.endpoint.is_suggested} or {
-            method for _, pattern, methods in self._open if pattern.match(path) for method in methods
+        methods_of_path = self._plain.get(path, {})
+        allowed = {method for method, match in methods_of_path.items() if match.endpoint.is_suggested} or {
+            method for _, pattern, methods in self._patterns if pattern.match(path) for method in methods
         }
         return frozenset(allowed | ({"HEAD"} if "GET" in allowed else set()))
 
     def get_label(self, path: str) -> str:
         """Returns the declared path as a metrics label."""
-        if path in self._exact:
+        if path in self._plain:
             return path
-        return next((declared for declared, pattern, _ in self._open if pattern.match(path)), OTHER)
+        return next(
+            (declared for declared, pattern, _ in self._patterns if pattern.match(path)), UNKNOWN_PATH
+        )
 
     def can_suggest(self, path: str) -> bool:
         """Whether an error can suggest a path: it has an endpoint that is suggested."""
@@ -96,8 +98,8 @@ class Routes:
         """Yields the beginnings of all paths below a prefix, segment by segment."""
         for path in self.paths:
             if path.startswith(prefix):
-                parts = path.split("{")[0].rstrip("/").split("/")
-                yield from ("/".join(parts[:count]) for count in range(2, len(parts)))
+                segments = path.split("{")[0].rstrip("/").split("/")
+                yield from ("/".join(segments[:length]) for length in range(2, len(segments)))
 
 
 def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable[str]) -> str | None:
@@ -106,31 +108,33 @@ def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable
 
     `prefixes`: the prefixes of all dialects, including the empty one.
     """
-    if len(path) > LONGEST_PATH or not path.isprintable():
+    if len(path) > MAX_PATH_LENGTH or not path.isprintable():
         return None
-    parts = [part for part in path.split("/") if part]
+    segments = [segment for segment in path.split("/") if segment]
     dialect_prefix = next((prefix for prefix in prefixes if prefix and path.startswith(f"{prefix}/")), "")
-    lower = [part.lower() for part in parts[dialect_prefix.count("/") :]]
-    tails = [lower[dropped:] for dropped in range(MOST_DROPPED + 1) if dropped < len(lower)]
-    return _find_with_other_prefix(parts, method, dialect_prefix, tails, routes) or _find_similar(
+    lower_segments = [segment.lower() for segment in segments[dialect_prefix.count("/") :]]
+    tails = [lower_segments[dropped:] for dropped in range(MAX_DROPPED + 1) if dropped < len(lower_segments)]
+    return _find_with_other_prefix(segments, method, dialect_prefix, tails, routes) or _find_similar(
         tails, dialect_prefix, routes
     )
 
 
 def _find_with_other_prefix(
-    parts: list[str], method: str, dialect_prefix: str, tails: list[list[str]], routes: Routes
+    segments: list[str], method: str, dialect_prefix: str, tails: list[list[str]], routes: Routes
 ) -> str | None:
     """Returns a declared path with the same end as the wrong path and another beginning, or None. Paths with
     fewer segments are tried first, then paths with more segments, the shortest first."""
-    tries = [_join_path("", parts)]
+    candidates = [_join_path("", segments)]
     if not dialect_prefix:
-        tries += [_join_path("", tail) for tail in tails]
-    beginnings = sorted(set(routes.list_prefixes(dialect_prefix)), key=lambda each: (each.count("/"), each))
-    tries += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
-    below = [each for each in tries if each.startswith(dialect_prefix) and routes.can_suggest(each)]
-    there = {each: routes.list_methods(each) for each in below}
-    return next((each for each, methods in there.items() if method in methods), None) or next(
-        (each for each, methods in there.items() if methods), None
+        candidates += [_join_path("", tail) for tail in tails]
+    beginnings = sorted(set(routes.list_prefixes(dialect_prefix)), key=lambda path: (path.count("/"), path))
+    candidates += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
+    suggestible = [
+        path for path in candidates if path.startswith(dialect_prefix) and routes.can_suggest(path)
+    ]
+    methods_by_path = {path: routes.list_methods(path) for path in suggestible}
+    return next((path for path, methods in methods_by_path.items() if method in methods), None) or next(
+        (path for path, methods in methods_by_path.items() if methods), None
     )
 
 
@@ -138,12 +142,14 @@ def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -
     """Returns a declared path whose end is similar, or None."""
     full_paths = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
     for tail in tails:
-        ends = {_join_path("", each.split("/")[-len(tail) :]): each for each in reversed(full_paths)}
-        if close := difflib.get_close_matches(_join_path("", tail), ends, n=1, cutoff=SIMILARITY):
-            return ends[close[0]]
+        paths_by_end = {_join_path("", path.split("/")[-len(tail) :]): path for path in reversed(full_paths)}
+        if similar_ends := difflib.get_close_matches(
+            _join_path("", tail), paths_by_end, n=1, cutoff=SIMILARITY
+        ):
+            return paths_by_end[similar_ends[0]]
     return None
 
 
-def _join_path(beginning: str, parts: Iterable[str]) -> str:
+def _join_path(beginning: str, segments: Iterable[str]) -> str:
     """Joins segments to a path. Empty segments are left out."""
-    return "/".join((beginning, *filter(None, parts)))
+    return "/".join((beginning, *filter(None, segments)))

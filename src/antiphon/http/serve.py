@@ -1,8 +1,8 @@
 """Runs the application on a bound socket until a signal stops it, and then drains.
 
-A draining server accepts no new connections. Running requests get a limited time. After it the server ends
-them with an error that the caller sees. A server retires when another process replaces it. A retiring server
-drains for a longer time, and also answers requests that are on their way.
+A draining server accepts no new connections. Running requests get a limited time. After this time the server
+ends them with an error that the caller sees. A server retires when another process replaces it. A retiring
+server drains for a longer time, and also answers requests that arrive on open connections.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from antiphon.errors import EngineUnavailable
 from antiphon.http.connection import SlowClientWatch
-from antiphon.http.protocol import Departure, Protocol, ProtocolOptions
+from antiphon.http.protocol import Protocol, ProtocolOptions, ShutdownState
 from antiphon.http.state import AppState
 
 IDLE_SECONDS = 75
@@ -55,24 +55,24 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         app_state: AppState,
-        departure: Departure,
-        started: Callable[[], None],
-        leaving: Callable[[], object],
+        shutdown_state: ShutdownState,
+        on_started: Callable[[], None],
+        on_retiring: Callable[[], object],
     ) -> None:
         super().__init__(config)
         self._app_state = app_state
-        self._departure = departure
-        self._tell = started
-        self._leaving = leaving
-        self._patience = app_state.settings.drain_timeout
-        self._ending: asyncio.TimerHandle | None = None
-        self._end = math.inf
-        """The event loop's time at which draining ends."""
+        self._shutdown_state = shutdown_state
+        self._on_started = on_started
+        self._on_retiring = on_retiring
+        self._drain_seconds = app_state.settings.drain_timeout
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._closing_deadline = math.inf
+        """The event loop's time after which `shutdown` waits no longer."""
 
     def stop(self) -> None:
         """Starts to drain. A server that already retires gets the shorter time of a normal stop."""
-        self._patience = self._app_state.settings.drain_timeout
-        self._departure.grace = 0.0
+        self._drain_seconds = self._app_state.settings.drain_timeout
+        self._shutdown_state.grace = 0.0
         if self.should_exit:
             self._close_connections()
         self.should_exit = True
@@ -80,10 +80,10 @@ class Server(uvicorn.Server):
     def retire(self) -> None:
         """Starts to drain slowly, while another process accepts the new connections."""
         if not self.should_exit:
-            self._patience = self._app_state.settings.retire_timeout
-            self._departure.grace = GRACE_SECONDS
+            self._drain_seconds = self._app_state.settings.retire_timeout
+            self._shutdown_state.grace = GRACE_SECONDS
             self.should_exit = True
-            self._leaving()
+            self._on_retiring()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -91,9 +91,9 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts to accept connections, and reports it."""
+        """Starts to accept connections, and calls `on_started`."""
         await super().startup(sockets)
-        self._tell()
+        self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the sockets and all connections, and waits until they have ended or the time is up."""
@@ -103,42 +103,42 @@ class Server(uvicorn.Server):
             sock.close()
         self._close_connections()
         loop, state = asyncio.get_running_loop(), self.server_state
-        while (state.connections or state.tasks) and loop.time() < self._end:  # noqa: ASYNC110 - no one event
+        while (state.connections or state.tasks) and loop.time() < self._closing_deadline:  # noqa: ASYNC110 - no one event
             await asyncio.sleep(POLL_SECONDS)
         for task in state.tasks:
             task.cancel()
-        if self._ending is not None:
-            self._ending.cancel()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
 
     def _close_connections(self) -> None:
-        """Closes every connection after its running request, and ends running requests when the time is
-        up."""
+        """Closes every connection after its running request, and starts the timer that ends running
+        requests."""
         for connection in tuple(self.server_state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
-        gone = EngineUnavailable("the server is shutting down; try again", retry_after=RESTART_SECONDS)
-        if self._ending is not None:
-            self._ending.cancel()
-        self._ending = loop.call_later(self._patience, self._app_state.ongoing.end, gone)
-        self._end = loop.time() + self._patience + CLOSING_SECONDS
+        error = EngineUnavailable("the server is shutting down; try again", retry_after=RESTART_SECONDS)
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        self._drain_timer = loop.call_later(self._drain_seconds, self._app_state.in_flight.end, error)
+        self._closing_deadline = loop.time() + self._drain_seconds + CLOSING_SECONDS
 
 
 def create_server(
     app: ASGIApp,
     app_state: AppState,
-    started: Callable[[], None] = lambda: None,
-    leaving: Callable[[], object] = lambda: None,
+    on_started: Callable[[], None] = lambda: None,
+    on_retiring: Callable[[], object] = lambda: None,
 ) -> Server:
-    """Creates a configured server, and does not start it. The server calls `started` when it accepts
-    connections, and `leaving` when another process replaces it."""
-    departure = Departure()
+    """Creates a server without starting it. The server calls `on_started` when it accepts connections, and
+    `on_retiring` when another process replaces it."""
+    shutdown_state = ShutdownState()
     settings, watch = app_state.settings, SlowClientWatch(app_state.settings.send_timeout)
-    policy = ProtocolOptions(
-        app_state.get_dialect, settings.receive_timeout, app_state.clock.unique, departure, watch
+    options = ProtocolOptions(
+        app_state.get_dialect, settings.receive_timeout, app_state.clock.unique, shutdown_state, watch
     )
     config = uvicorn.Config(
         app,
-        http=functools.partial(Protocol, policy=policy),  # type: ignore[arg-type]
+        http=functools.partial(Protocol, options=options),  # type: ignore[arg-type]
         loop="none",
         ws="none",
         lifespan="off",
@@ -150,28 +150,28 @@ def create_server(
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_SECONDS,
     )
-    return Server(config, app_state, departure, started, leaving)
+    return Server(config, app_state, shutdown_state, on_started, on_retiring)
 
 
 async def serve(
     app: ASGIApp,
     app_state: AppState,
     listening_socket: socket.socket,
-    started: Callable[[], None] = lambda: None,
-    leaving: Callable[[], object] = lambda: None,
+    on_started: Callable[[], None] = lambda: None,
+    on_retiring: Callable[[], object] = lambda: None,
 ) -> None:
     """Serves until SIGTERM or SIGINT arrives, and retires on SIGUSR2. Returns when all requests have ended.
-    `create_server` describes `started` and `leaving`."""
-    server = create_server(app, app_state, started, leaving)
+    `create_server` describes `on_started` and `on_retiring`."""
+    server = create_server(app, app_state, on_started, on_retiring)
     loop = asyncio.get_running_loop()
-    answers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
-    for number, answer in answers.items():
-        loop.add_signal_handler(number, answer)
+    handlers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
+    for signal_number, handler in handlers.items():
+        loop.add_signal_handler(signal_number, handler)
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD)
     try:
         await server.serve(sockets=[listening_socket])
     finally:
-        for number in answers:
-            loop.remove_signal_handler(number)
+        for signal_number in handlers:
+            loop.remove_signal_handler(signal_number)

@@ -16,22 +16,22 @@ from antiphon.domain.models import Load
 from antiphon.engines.base import Engine, EngineState, ObservableEngine
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError
-from antiphon.http.errors import DEFAULT_RETRY
+from antiphon.http.errors import DEFAULT_RETRY_AFTER
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import exposition
 from antiphon.telemetry.exposition import CONTENT_TYPE, PARKED, Series, Totals, render_page, sum_series
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
 
-PATIENCE = 1.0
-"""Seconds that one scrape waits for engines. An engine answers within a millisecond or two, unless it is
-stuck."""
+SCRAPE_TIMEOUT = 1.0
+"""Seconds that a request for metrics waits for engines. An engine answers within two milliseconds, unless it
+is stuck."""
 
 UNAVAILABLE = "unavailable"
 """The state of a limiter or a coordinator that does not answer. Without the limiter, limited requests are
 refused unless the settings allow them."""
 
-ABLE = (EngineState.READY, EngineState.PARKED, EngineState.LOADING)
+SERVING_STATES = (EngineState.READY, EngineState.PARKED, EngineState.LOADING)
 """The states of an engine that serves requests. A parked one is loaded first."""
 
 HEALTH = "Health"
@@ -43,7 +43,9 @@ HEALTH_SCHEMA = {
         "status": {"enum": ["ok", "unavailable"]},
         "unavailable": {
             "type": "object",
-            "additionalProperties": {"enum": [str(state) for state in EngineState if state not in ABLE]},
+            "additionalProperties": {
+                "enum": [str(state) for state in EngineState if state not in SERVING_STATES]
+            },
         },
         "limits": {"enum": [UNAVAILABLE]},
         "coordinator": {"enum": [UNAVAILABLE]},
@@ -58,9 +60,9 @@ HEALTH_SCHEMA = {
 class EngineReport:
     """The answer of an engine to a request for metrics."""
 
-    up: bool
+    is_up: bool
     load: Load | None = None
-    parked: bool = False
+    is_parked: bool = False
     """Whether the model is not loaded until a request needs it."""
 
 
@@ -69,8 +71,8 @@ def declare_metrics(app_state: AppState) -> Endpoint:
 
     async def show(_request: Request, _services: Services) -> Response:
         reports = await observe_engines(app_state.models)
-        others = await _collect_other_totals(app_state)
-        page = await asyncio.to_thread(render_page, list(_list_series(app_state, reports, *others)))
+        other_totals = await _collect_other_totals(app_state)
+        page = await asyncio.to_thread(render_page, list(_list_series(app_state, reports, *other_totals)))
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -90,54 +92,56 @@ async def _collect_other_totals(app_state: AppState) -> tuple[int, Totals]:
 
 
 def _list_series(
-    app_state: AppState, reports: dict[str, EngineReport], processes: int, others: Totals
+    app_state: AppState, reports: dict[str, EngineReport], other_processes: int, other_totals: Totals
 ) -> Iterator[Series]:
     """Yields all metrics: those of the server, of all its processes, and of the engines."""
     yield BUILD, {(__version__,): 1}
-    yield PROCESSES, {(): 1 + processes}
-    yield from sum_series(list_own_series(app_state), others, app_state.models.__contains__)
-    loads = {model: each.load for model, each in reports.items()}
-    yield PARKED, {(model,): int(each.parked) for model, each in reports.items()}
-    yield from exposition.list_series(loads, {model: each.up for model, each in reports.items()})
+    yield PROCESSES, {(): 1 + other_processes}
+    yield from sum_series(list_own_series(app_state), other_totals, app_state.models.__contains__)
+    loads = {model: report.load for model, report in reports.items()}
+    yield PARKED, {(model,): int(report.is_parked) for model, report in reports.items()}
+    yield from exposition.list_series(loads, {model: report.is_up for model, report in reports.items()})
 
 
 async def count_running_generations(app_state: AppState) -> int:
     """Returns the number of running and waiting generations in all HTTP processes."""
-    _, others = await _collect_other_totals(app_state)
-    counted = sum_series(app_state.metrics.list_series(), others, app_state.models.__contains__)
-    running = (values.values() for family, values in counted if family is RUNNING)
+    _, other_totals = await _collect_other_totals(app_state)
+    series = sum_series(app_state.metrics.list_series(), other_totals, app_state.models.__contains__)
+    running = (values.values() for family, values in series if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
 
 def list_own_series(app_state: AppState) -> Iterator[Series]:
     """Yields the metrics of this process."""
-    yield BODY_BYTES, {(): app_state.bodies.held}
+    yield BODY_BYTES, {(): app_state.body_budget.byte_count}
     if app_state.ledger is not None:
         state = app_state.ledger.state
-        yield LEDGER, {(str(each),): int(each is state) for each in LedgerState}
+        yield LEDGER, {(str(possible_state),): int(possible_state is state) for possible_state in LedgerState}
     yield from app_state.metrics.list_series()
 
 
-async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, EngineReport]:
-    """Asks every engine at the same time for its load, and returns the reports by model, or by host where a
-    model has several. It does not ask adapters, because an adapter has the engines of its base model."""
+async def observe_engines(
+    models: ModelRegistry, max_seconds: float = SCRAPE_TIMEOUT
+) -> dict[str, EngineReport]:
+    """Asks all engines at the same time for their load, and returns the reports by route name. Skips
+    adapters, because they use the engines of their base model."""
     async with asyncio.TaskGroup() as group:
-        readings = {
-            route.name: group.create_task(_observe_engine(route.engine, patience))
+        tasks = {
+            route.name: group.create_task(_observe_engine(route.engine, max_seconds))
             for model in models.list_bases()
             for route in model.routes
         }
-    return {name: task.result() for name, task in readings.items()}
+    return {name: task.result() for name, task in tasks.items()}
 
 
-async def _observe_engine(engine: Engine, patience: float) -> EngineReport:
-    """Returns the report of one engine. A dead or slow engine is not up."""
+async def _observe_engine(engine: Engine, max_seconds: float) -> EngineReport:
+    """Returns the report of one engine. An engine that is dead or answers too late is not up."""
     if (state := engine.state()) is not EngineState.READY:
-        return EngineReport(False, parked=state is EngineState.PARKED)
+        return EngineReport(False, is_parked=state is EngineState.PARKED)
     if not isinstance(engine, ObservableEngine):
         return EngineReport(True)
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(max_seconds):
             return EngineReport(True, await engine.observe())
     except (AntiphonError, TimeoutError):
         return EngineReport(False)
@@ -151,26 +155,28 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         return _answer_json(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:
-        """Answers 200 if every model has an engine that is ready, limits are counted and the ledger has room.
-        With keys on, the coordinator must answer too. Otherwise answers 503. Both name the state of each part
-        that is not ready, so of each host of a model that has others."""
+        """Answers 200 if every model has a ready engine, limits are counted and the ledger has room. With
+        keys on, the coordinator must answer too. Otherwise answers 503. Both answers list the parts that are
+        not ready, even if other parts replace them."""
         bases = app_state.models.list_bases()
         states = {route.name: route.engine.state() for model in bases for route in model.routes}
-        missing = {name: str(state) for name, state in states.items() if state not in ABLE}
-        unserved = any(all(route.name in missing for route in model.routes) for model in bases)
-        silent = app_state.coordinator is not None and not await app_state.coordinator.ping()
-        away = app_state.limiter is not None and not app_state.limiter.available
+        not_ready = {name: str(state) for name, state in states.items() if state not in SERVING_STATES}
+        has_unserved_model = any(all(route.name in not_ready for route in model.routes) for model in bases)
+        is_coordinator_down = app_state.coordinator is not None and not await app_state.coordinator.ping()
+        is_limiter_down = app_state.limiter is not None and not app_state.limiter.available
         ledger = LedgerState.WELL if app_state.ledger is None else app_state.ledger.state
-        problems: dict[str, object] = {"unavailable": missing} if missing else {}
+        problems: dict[str, object] = {"unavailable": not_ready} if not_ready else {}
         problems |= {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
-        problems |= {"limits": UNAVAILABLE} if away else {}
-        problems |= {"coordinator": UNAVAILABLE} if silent else {}
-        uncounted = away and not app_state.limits_open
-        blocked = silent and app_state.keys_on  # without keys no request needs the coordinator
-        if not (unserved or blocked or uncounted or ledger is LedgerState.FULL):
+        problems |= {"limits": UNAVAILABLE} if is_limiter_down else {}
+        problems |= {"coordinator": UNAVAILABLE} if is_coordinator_down else {}
+        refuses_limited = is_limiter_down and not app_state.limits_open
+        refuses_all = (
+            is_coordinator_down and app_state.keys_on
+        )  # without keys no request needs the coordinator
+        if not (has_unserved_model or refuses_all or refuses_limited or ledger is LedgerState.FULL):
             return _answer_json(200, {"status": "ok"} | problems)
         content: dict[str, object] = {"status": "unavailable"} | problems
-        return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY),))
+        return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY_AFTER),))
 
     return (
         _declare_public("/health", health, "Whether the process lives", 200),

@@ -43,7 +43,7 @@ from antiphon.settings.server import is_loopback
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
+PROFILE_TIMEOUT = 10.0
 """Seconds that a list waits for its models' profiles. A profile is known within a few seconds of the start
 and is then cached. The list includes the other models even if one model is stuck."""
 
@@ -61,7 +61,7 @@ class ServerServices:
         self._app_state = app_state
         self._pipeline = app_state.pipeline
         self._clock = app_state.clock
-        self._seconds = app_state.settings.request_timeout
+        self._timeout = app_state.settings.request_timeout
         self.keeps_records = app_state.pipeline.keeps_records
         self.tokens = app_state.tokens
         self.deployments: DeploymentService = app_state.deployments or Deployments(app_state.models)
@@ -79,7 +79,7 @@ class ServerServices:
 
     def build_context(self, request: Request, origin: Origin) -> Context:
         clock = self._clock
-        deadline = clock.monotonic() + self._seconds
+        deadline = clock.monotonic() + self._timeout
         return Context(
             request.id,
             request.actor,
@@ -163,18 +163,18 @@ class ServerServices:
         await unload_adapter(self._app_state.models, self._require_registry(), name, actor)
 
     def require_owner(self, request: Request) -> None:
-        """Raises PermissionDenied if no key is configured and a web page or another machine sent the request.
-        So neither of them can change the served models."""
+        """Raises PermissionDenied if keys are off and a web page or another machine sent the request. So
+        neither of them can change the served models."""
         if self._app_state.verifiers:
             return  # the caller's key has already been verified
         if b"origin" in request.headers:
             raise PermissionDenied(
-                "web pages do not change what is served without a key: set ANTIPHON_API_KEY and send it"
+                "a web page cannot change the served models without a key: set ANTIPHON_API_KEY and send it"
             )
         if request.client is None or not is_loopback(request.client):
             raise PermissionDenied(
-                "only callers of this machine change what is served without a key: set ANTIPHON_API_KEY and "
-                "send it"
+                "without a key, only callers on this machine can change the served models: set "
+                "ANTIPHON_API_KEY and send it"
             )
 
     def _require_registry(self) -> AdapterRegistry:
@@ -210,10 +210,10 @@ def _build_entry(model: Model, profile: Profile | None = None) -> ModelEntry:
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 
 
-async def load_entry(model: Model, patience: float = PATIENCE) -> ModelEntry:
+async def load_entry(model: Model, max_seconds: float = PROFILE_TIMEOUT) -> ModelEntry:
     """Returns the model's entry, with its profile if the engine answers in time."""
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(max_seconds):
             return _build_entry(model, await model.engine.profile())
     except (AntiphonError, TimeoutError):
         return _build_entry(model)

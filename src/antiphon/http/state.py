@@ -44,7 +44,7 @@ class Runner(Protocol):
         """Returns the vectors of texts. Cancelling ends the work."""
 
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
-        """Returns how well documents match a query. Cancelling ends the work."""
+        """Returns the scores of documents for a query. Cancelling ends the work."""
 
 
 class Coordination(Protocol):
@@ -71,8 +71,8 @@ class AppState:
     """The verifiers of credentials. If there are none, every caller is the local anonymous actor and must be
     on this machine."""
     clock: Clock = field(default_factory=SystemClock)
-    ongoing: InFlightRegistry = field(default_factory=InFlightRegistry)
-    """The running generations, which shutdown ends."""
+    in_flight: InFlightRegistry = field(default_factory=InFlightRegistry)
+    """The running requests, which shutdown ends."""
     metrics: Metrics = field(default_factory=Metrics)
     """The metrics, shared with the pipeline, which counts generations."""
     limiter: MonitoredLimiter | None = None
@@ -83,7 +83,7 @@ class AppState:
     """The ledger of generations; None if keys are off."""
     coordinator: Coordination | None = None
     """The coordinator of the server's HTTP processes; None if there is only one process."""
-    bodies: BodyBudget = field(default_factory=BodyBudget)
+    body_budget: BodyBudget = field(default_factory=BodyBudget)
     """The total size of all request bodies."""
     adapters: AdapterRegistry | None = None
     """The registry that loads and unloads adapters; None if callers cannot do so."""
@@ -97,19 +97,19 @@ class AppState:
     """Begins the spans of requests; None without tracing."""
     keys_on: bool = False
     """Whether the server has projects, users and keys."""
-    admin: tuple[Endpoint, ...] = ()
+    admin_endpoints: tuple[Endpoint, ...] = ()
     """The endpoints of projects, users, keys, limits, prices and usage; empty if keys are off."""
-    others: tuple[Dialect, ...] = ()
+    prefixed_dialects: tuple[Dialect, ...] = ()
     """The dialects that have a prefix."""
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
         """All dialects, the one without a prefix first."""
-        return (self.dialect, *self.others)
+        return (self.dialect, *self.prefixed_dialects)
 
     def get_dialect(self, path: str) -> Dialect:
         """Returns the dialect that answers requests to a path. Unknown paths have a dialect too."""
-        return next((other for other in self.others if is_under(path, other.prefix)), self.dialect)
+        return next((other for other in self.prefixed_dialects if is_under(path, other.prefix)), self.dialect)
 
 
 def is_under(path: str, prefix: str) -> bool:

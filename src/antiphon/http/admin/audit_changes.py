@@ -1,4 +1,4 @@
-"""What an entry of the audit changed, as people write it: fields before and after, with dates and money."""
+"""Describes the change of an audit entry for people: fields before and after, with dates and money."""
 
 import json
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from antiphon.domain.limits import Measure
 from antiphon.domain.prices import format_money
 from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE
 
-TIMES = frozenset({"archived", "created", "disabled", "expires", "revoked", "since", "until"})
-PRICES = frozenset({"input", "output", "cached", "request"})
-PATTERNS = frozenset({"models", "endpoints"})
-HIDDEN = frozenset({"created", "creator", "digest", "family"})
-"""Fields of a new row that its entry tells by other means."""
-RENAMED = {"logging": "recording"}
+TIME_FIELDS = frozenset({"archived", "created", "disabled", "expires", "revoked", "since", "until"})
+PRICE_FIELDS = frozenset({"input", "output", "cached", "request"})
+PATTERN_FIELDS = frozenset({"models", "endpoints"})
+OMITTED_FIELDS = frozenset({"created", "creator", "digest", "family"})
+"""Fields of a new row that the audit entry shows in fields of its own."""
+FIELD_NAMES = {"logging": "recording"}
 
 
 class AuditChange(Struct, frozen=True, kw_only=True):
@@ -28,27 +28,29 @@ class AuditChange(Struct, frozen=True, kw_only=True):
 
 def list_changes(action: str, detail: Mapping[str, object]) -> list[AuditChange]:
     """Lists the changed fields of an audit entry. Entries of earlier releases have no `before`."""
-    about, before = _read_object(detail, AUDIT_ABOUT), _read_object(detail, AUDIT_BEFORE)
-    known = {**detail, **about}
-    fields = [name for name in detail if name not in (AUDIT_ABOUT, AUDIT_BEFORE) and name not in HIDDEN]
+    subject, before = _get_object(detail, AUDIT_ABOUT), _get_object(detail, AUDIT_BEFORE)
+    context = {**detail, **subject}
+    fields = [
+        name for name in detail if name not in (AUDIT_ABOUT, AUDIT_BEFORE) and name not in OMITTED_FIELDS
+    ]
     changes = []
     for name in fields:
-        after: str | None = _format_value(name, detail[name], known)
-        earlier = _format_value(name, before[name], known) if name in before else None
+        after_text: str | None = _format_value(name, detail[name], context)
+        before_text = _format_value(name, before[name], context) if name in before else None
         if action.endswith(".remove"):
-            earlier, after = after, None
-        changes.append(AuditChange(field=RENAMED.get(name, name), before=earlier, after=after))
+            before_text, after_text = after_text, None
+        changes.append(AuditChange(field=FIELD_NAMES.get(name, name), before=before_text, after=after_text))
     return changes
 
 
 def describe_subject(detail: Mapping[str, object]) -> str:
-    """Describes what an entry is about, beside its id: the limit of a project, the price of a model. Empty if
-    the entry does not say it."""
-    return " ".join(str(value) for value in _read_object(detail, AUDIT_ABOUT).values() if value)
+    """Describes the object of an entry: the subject and target of a limit, the models of a price. Empty if
+    the entry does not contain it."""
+    return " ".join(str(value) for value in _get_object(detail, AUDIT_ABOUT).values() if value)
 
 
-def hide_context(detail: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values that the change set."""
+def remove_context(detail: Mapping[str, object]) -> dict[str, object]:
+    """Returns only the new values of an entry."""
     return {name: value for name, value in detail.items() if name not in (AUDIT_ABOUT, AUDIT_BEFORE)}
 
 
@@ -60,38 +62,38 @@ def format_moment(seconds: int) -> str:
         return str(seconds)
 
 
-def _read_object(detail: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = detail.get(name)
-    return found if isinstance(found, dict) else {}
+def _get_object(detail: Mapping[str, object], name: str) -> Mapping[str, object]:
+    value = detail.get(name)
+    return value if isinstance(value, dict) else {}
 
 
-def _format_value(name: str, value: object, known: Mapping[str, object]) -> str:
-    """Formats the value of a field. `known`: the other fields of the thing."""
+def _format_value(name: str, value: object, context: Mapping[str, object]) -> str:
+    """Formats the value of a field. `context`: the other fields of the changed object."""
     if name == "logging":
         return _format_recording(value)
-    if name in PATTERNS:
+    if name in PATTERN_FIELDS:
         return _format_patterns(value)
     if value is None or value == "":
         return "none"
     if isinstance(value, int) and not isinstance(value, bool):
-        return _format_number(name, value, known)
+        return _format_number(name, value, context)
     if name == "limits" and isinstance(value, list):
-        return ", ".join(_format_limit(each) for each in value)
+        return ", ".join(_format_limit(limit) for limit in value)
     return str(value)
 
 
-def _format_number(name: str, value: int, known: Mapping[str, object]) -> str:
-    if name in TIMES:
+def _format_number(name: str, value: int, context: Mapping[str, object]) -> str:
+    if name in TIME_FIELDS:
         return format_moment(value)
-    if name in PRICES:
-        return f"{format_money(value)} {known.get('currency', '')}".strip()
-    if name == "amount" and known.get("measure") == Measure.COST:
+    if name in PRICE_FIELDS:
+        return f"{format_money(value)} {context.get('currency', '')}".strip()
+    if name == "amount" and context.get("measure") == Measure.COST:
         return format_money(value)
     return f"{value:,}"
 
 
 def _format_limit(limit: object) -> str:
-    """Formats a limit of a new or a rotated key: its row, or its id."""
+    """Formats a limit of a new or a rotated key. The entry contains its row, or only its id."""
     if not isinstance(limit, dict):
         return str(limit)
     window = f" per {limit['window']}" if limit.get("window") else " at once"
@@ -101,7 +103,7 @@ def _format_limit(limit: object) -> str:
 
 
 def _format_patterns(value: object) -> str:
-    """Formats patterns of a key, which the database has as JSON, or the one pattern of a limit or price."""
+    """Formats the patterns of a key, which are stored as JSON, or the one pattern of a limit or price."""
     if value is None:
         return "all"
     if isinstance(value, str) and value.startswith("["):

@@ -26,7 +26,7 @@ from antiphon.http.admin.resource import (
     declare_paging,
     decode_request,
 )
-from antiphon.http.admin.tenants import Nothing
+from antiphon.http.admin.tenants import EmptyBody
 from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import IssuedKey, TenancyService
@@ -154,7 +154,10 @@ class KeyResource:
 
     def _declare(self) -> Iterator[Endpoint]:
         """Yields the endpoints of keys."""
-        path, change = "/keys/{key}", "Change the note, the allowed models and endpoints, or the expiry"
+        path, change_summary = (
+            "/keys/{key}",
+            "Change the note, the allowed models and endpoints, or the expiry",
+        )
         yield declare_endpoint(
             "GET",
             "/keys",
@@ -163,27 +166,25 @@ class KeyResource:
             gives=KeyPage,
             query=declare_paging(),
         )
-        options = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
+        new_key = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
         yield declare_endpoint(
-            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **options
+            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **new_key
         )
         yield declare_endpoint("GET", path, self.show_key, "One key", gives=KeyCard)
-        yield declare_endpoint("PATCH", path, self.change_key, change, body=KeyChange, gives=KeyCard)
-        rotated = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
+        yield declare_endpoint("PATCH", path, self.change_key, change_summary, body=KeyChange, gives=KeyCard)
+        rotation = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
         yield declare_endpoint(
-            "POST", f"{path}/rotate", self.rotate_key, "Create a successor of a key", **rotated
+            "POST", f"{path}/rotate", self.rotate_key, "Create a successor of a key", **rotation
         )
-        revoked = EndpointOptions(body=Nothing, gives=KeyCard)
-        yield declare_endpoint("POST", f"{path}/revoke", self.revoke_key, "End a key now", **revoked)
+        revocation = EndpointOptions(body=EmptyBody, gives=KeyCard)
+        yield declare_endpoint("POST", f"{path}/revoke", self.revoke_key, "End a key now", **revocation)
         yield declare_endpoint("DELETE", path, self.end_key, "End a key now", gives=KeyCard)
 
     async def list_keys(self, request: Request) -> Response:
         """Lists the keys that the caller can see."""
         keys: list[Key] = self._tenants.list_keys(request.actor)
         limits = self._tenants.list_limits(keys)
-        return answer_page(
-            request, [(each.id, build_key_card(each, limits[each.id])) for each in keys], KeyPage
-        )
+        return answer_page(request, [(key.id, build_key_card(key, limits[key.id])) for key in keys], KeyPage)
 
     async def show_key(self, request: Request) -> Response:
         """Shows one key."""
@@ -191,9 +192,9 @@ class KeyResource:
 
     async def add_key(self, request: Request) -> Response:
         """Creates a key, and shows its secret this once."""
-        new = decode_request(request.body, NewKey).to_request()
+        key_request = decode_request(request.body, NewKey).to_request()
         actor = request.actor
-        issued = await self._tenants.add_key(actor, new)
+        issued = await self._tenants.add_key(actor, key_request)
         return answer_json(
             build_new_key_card(issued, self._warnings.warn_of_key(actor, issued.key, issued.limits)), 201
         )
@@ -213,7 +214,7 @@ class KeyResource:
 
     async def revoke_key(self, request: Request) -> Response:
         """Ends a key now."""
-        decode_request(request.body, Nothing)
+        decode_request(request.body, EmptyBody)
         return await self.end_key(request)
 
     async def end_key(self, request: Request) -> Response:

@@ -40,6 +40,6 @@ class KnowledgeResource:
         """Removes all knowledge tables of a project."""
         query = read_query(request, "project")
         if "project" not in query:
-            raise MissingParameter("say whose tables: ?project=ID", param="project")
+            raise MissingParameter("name the project: ?project=ID", param="project")
         removed = await self._erasure.erase(request.actor, query["project"])
         return answer_json(RemovedTables(removed=removed))

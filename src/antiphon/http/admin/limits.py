@@ -79,7 +79,7 @@ class LimitCard(Struct, frozen=True, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
 
 
-class StandingLimit(LimitCard, frozen=True, kw_only=True):
+class LimitStatusCard(LimitCard, frozen=True, kw_only=True):
     """A limit and its current state. `reset_seconds` is the time until the whole amount is available again,
     without further use."""
 
@@ -99,15 +99,15 @@ FILTERS = ("subject", "target")
 class LimitResource:
     """The handlers of limits."""
 
-    def __init__(self, limiting: LimitService, models: ModelRegistry, warnings: ModelWarnings) -> None:
-        self._limiting = limiting
+    def __init__(self, limits: LimitService, models: ModelRegistry, warnings: ModelWarnings) -> None:
+        self._limits = limits
         self._models = models
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of limits."""
         subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
-        path, description = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
+        path, query = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
             declare_endpoint(
                 "GET",
@@ -115,7 +115,7 @@ class LimitResource:
                 self.list_limits,
                 "Limits that the caller can see",
                 gives=LimitPage,
-                query=description,
+                query=query,
             ),
             declare_endpoint(
                 "POST",
@@ -127,7 +127,7 @@ class LimitResource:
                 status=CREATED,
             ),
             declare_endpoint(
-                "GET", path, self.show_limit, "One limit and its current state", gives=StandingLimit
+                "GET", path, self.show_limit, "One limit and its current state", gives=LimitStatusCard
             ),
             declare_endpoint(
                 "PATCH",
@@ -147,33 +147,33 @@ class LimitResource:
         if name is not None and name not in set(Subject):
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
         subject = None if name is None else Subject(name)
-        limits = self._limiting.list_limits(request.actor, subject, query.get("target"))
-        cards = [(each.id, build_limit_card(each)) for each in limits]
+        limits = self._limits.list_limits(request.actor, subject, query.get("target"))
+        cards = [(limit.id, build_limit_card(limit)) for limit in limits]
         return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def show_limit(self, request: Request) -> Response:
         """Shows one limit and its current state."""
-        standing = await self._limiting.get_status(request.actor, request.path_params["limit"])
-        return answer_json(build_status_card(standing))
+        status = await self._limits.get_status(request.actor, request.path_params["limit"])
+        return answer_json(build_status_card(status))
 
     async def add(self, request: Request) -> Response:
         """Sets a limit."""
-        new = decode_request(request.body, NewLimit).to_request()
-        if new.subject is Subject.MODEL:
-            self._require_model(new.target)
-        return self._answer_limit(request.actor, await self._limiting.add(request.actor, new), 201)
+        limit_request = decode_request(request.body, NewLimit).to_request()
+        if limit_request.subject is Subject.MODEL:
+            self._require_model(limit_request.target)
+        return self._answer_limit(request.actor, await self._limits.add(request.actor, limit_request), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the amount and the note."""
         body = decode_request(request.body, LimitChange)
-        changed = await self._limiting.change(
+        changed = await self._limits.change(
             request.actor, request.path_params["limit"], body.amount, body.note
         )
         return self._answer_limit(request.actor, changed)
 
     async def remove(self, request: Request) -> Response:
         """Removes a limit."""
-        await self._limiting.remove(request.actor, request.path_params["limit"])
+        await self._limits.remove(request.actor, request.path_params["limit"])
         return Response(status=NO_CONTENT)
 
     def _answer_limit(self, actor: Actor, limit: Limit, status: int = 200) -> Response:
@@ -186,10 +186,10 @@ class LimitResource:
         if name in self._models:
             return
         try:
-            meant = self._models.get(name).name
+            model_name = self._models.get(name).name
         except ModelNotFound as unknown:
             raise InvalidValue(f"nothing would be counted: {unknown.message}", param="target") from None
-        raise InvalidValue(f"{name} is another name of {meant}; limit that", param="target")
+        raise InvalidValue(f"{name} is another name of {model_name}; limit that", param="target")
 
 
 def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
@@ -197,10 +197,10 @@ def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
     return LimitCard(**_list_limit_fields(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
 
 
-def build_status_card(standing: LimitStatus) -> StandingLimit:
+def build_status_card(status: LimitStatus) -> LimitStatusCard:
     """Builds the card of a limit and its current state."""
-    status_fields = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
-    return StandingLimit(**_list_limit_fields(standing.limit), **status_fields)  # type: ignore[arg-type]
+    usage_fields = {"remaining": status.remaining, "reset_seconds": round(status.reset, 3)}
+    return LimitStatusCard(**_list_limit_fields(status.limit), **usage_fields)  # type: ignore[arg-type]
 
 
 def _list_limit_fields(limit: Limit) -> dict[str, object]:

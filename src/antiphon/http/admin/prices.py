@@ -104,8 +104,8 @@ class PricePage(ListPage, frozen=True, kw_only=True):
 class PriceResource:
     """The handlers of prices."""
 
-    def __init__(self, pricing: PriceService, warnings: ModelWarnings) -> None:
-        self._pricing = pricing
+    def __init__(self, prices: PriceService, warnings: ModelWarnings) -> None:
+        self._prices = prices
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -137,30 +137,30 @@ class PriceResource:
 
     async def list_prices(self, request: Request) -> Response:
         """Lists all prices, also ended ones."""
-        prices = self._pricing.list_prices(request.actor)
+        prices = self._prices.list_prices(request.actor)
         return answer_page(request, [(each.id, build_price_card(each)) for each in prices], PricePage)
 
     async def show_price(self, request: Request) -> Response:
         """Shows one price."""
         return answer_json(
-            build_price_card(self._pricing.get_price(request.actor, request.path_params["price"]))
+            build_price_card(self._prices.get_price(request.actor, request.path_params["price"]))
         )
 
     async def add(self, request: Request) -> Response:
         """Adds a price."""
-        new = decode_request(request.body, NewPrice).to_request()
-        return self._answer_price(request.actor, await self._pricing.add(request.actor, new), 201)
+        price_request = decode_request(request.body, NewPrice).to_request()
+        return self._answer_price(request.actor, await self._prices.add(request.actor, price_request), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the note and the end."""
         body = decode_request(request.body, PriceChange)
         id_ = request.path_params["price"]
-        changed = await self._pricing.change(request.actor, id_, body.note, body.choose_end)
+        changed = await self._prices.change(request.actor, id_, body.note, body.choose_end)
         return self._answer_price(request.actor, changed)
 
     async def end(self, request: Request) -> Response:
         """Ends a price now."""
-        ended = await self._pricing.end(request.actor, request.path_params["price"])
+        ended = await self._prices.end(request.actor, request.path_params["price"])
         return self._answer_price(request.actor, ended)
 
     def _answer_price(self, actor: Actor, price: Price, status: int = 200) -> Response:

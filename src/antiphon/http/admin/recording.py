@@ -56,9 +56,9 @@ class RequestPage(ListPage, frozen=True, kw_only=True):
     data: list[RequestCard]
 
 
-class Forgotten(Struct, frozen=True, kw_only=True):
-    """The number of recorded requests that were removed from the database. Recordings that still waited in
-    memory are not counted, and are never stored."""
+class RemovedRequests(Struct, frozen=True, kw_only=True):
+    """The number of recorded requests that were removed from the database. Those that waited in memory are
+    removed too, but not counted."""
 
     object: Literal["removed"] = "removed"
     removed: int
@@ -78,7 +78,7 @@ class RecordingResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of recorded requests."""
         project = declare_parameter("project", required=True)
-        record_path, description = (
+        record_path, query = (
             "/projects/{project}/recording",
             [project, declare_page_size(DEFAULT_REQUESTS, MAX_REQUESTS), declare_parameter("after")],
         )
@@ -100,7 +100,7 @@ class RecordingResource:
                 self.list_requests,
                 "Recorded requests of a project",
                 gives=RequestPage,
-                query=description,
+                query=query,
             ),
             declare_endpoint(
                 "GET", "/requests/{request}", self.show_request, "One recorded request", gives=RequestCard
@@ -108,9 +108,9 @@ class RecordingResource:
             declare_endpoint(
                 "DELETE",
                 "/requests",
-                self.forget,
+                self.remove_requests,
                 "Remove a project's recorded requests",
-                gives=Forgotten,
+                gives=RemovedRequests,
                 query=[project],
             ),
         )
@@ -136,26 +136,28 @@ class RecordingResource:
         actor, limit = request.actor, read_page_size(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
         if "after" in query:
-            last = await self._recordings.find_place(actor, query["after"])
-            before = last.at, last.id
+            last_record = await self._recordings.find_place(actor, query["after"])
+            before = last_record.at, last_record.id
         records, has_more = await self._recordings.list_records(actor, _require_project(query), limit, before)
-        return answer_list([(each.id, build_request_card(each)) for each in records], has_more, RequestPage)
+        return answer_list(
+            [(record.id, build_request_card(record)) for record in records], has_more, RequestPage
+        )
 
     async def show_request(self, request: Request) -> Response:
         """Shows one recorded request."""
         record = await self._recordings.get_record(request.actor, request.path_params["request"])
         return answer_json(build_request_card(record))
 
-    async def forget(self, request: Request) -> Response:
+    async def remove_requests(self, request: Request) -> Response:
         """Removes a project's recorded requests."""
         project = _require_project(read_query(request, "project"))
-        return answer_json(Forgotten(removed=await self._recordings.erase(request.actor, project)))
+        return answer_json(RemovedRequests(removed=await self._recordings.erase(request.actor, project)))
 
 
 def _require_project(query: dict[str, str]) -> str:
     """Returns the query's project. Raises MissingParameter."""
     if "project" not in query:
-        raise MissingParameter("say whose requests: ?project=ID", param="project")
+        raise MissingParameter("name the project: ?project=ID", param="project")
     return query["project"]
 
 

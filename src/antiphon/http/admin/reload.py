@@ -21,8 +21,8 @@ class ChangedNames(Struct, frozen=True, kw_only=True):
 
 
 class ReloadCard(Struct, frozen=True, kw_only=True):
-    """What a reload changed. `restart` names settings of the file that act only after a restart of the
-    server. `late` names processes that have not confirmed the change yet."""
+    """The changes of a reload. `restart`: changed settings that take effect only after a restart of the
+    server. `late`: processes that have not confirmed the change yet."""
 
     object: Literal["reload"] = "reload"
     providers: ChangedNames
@@ -35,9 +35,10 @@ class ReloadCard(Struct, frozen=True, kw_only=True):
 class ReloadResource:
     """The handler of reloads."""
 
-    def __init__(self, reload: Callable[[], Awaitable[ReloadReport]]) -> None:
-        """`reload`: reloads the settings in all processes, and raises the refusal."""
-        self._reload = reload
+    def __init__(self, reload_settings: Callable[[], Awaitable[ReloadReport]]) -> None:
+        """`reload_settings` reloads the settings in all processes. It raises StartupError if they cannot be
+        used."""
+        self._reload_settings = reload_settings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoint of reloads."""
@@ -52,13 +53,13 @@ class ReloadResource:
         )
 
     async def reload(self, request: Request) -> Response:
-        """Reloads the settings. Answers once all processes serve by them. Raises Conflict with the reason if
-        the settings cannot be served."""
+        """Reloads the settings. Answers once all processes use them. Raises Conflict with the reason if the
+        settings cannot be used."""
         require_admin(request.actor)
         try:
-            report = await self._reload()
-        except StartupError as refused:
-            raise Conflict(f"nothing was changed: {refused.message}") from None
+            report = await self._reload_settings()
+        except StartupError as error:
+            raise Conflict(f"nothing was changed: {error.message}") from None
         return answer_json(build_reload_card(report))
 
 
@@ -74,7 +75,7 @@ def build_reload_card(report: ReloadReport) -> ReloadCard:
 
 
 def _build_names(changes: NameChanges) -> ChangedNames:
-    """Builds the part of a card."""
+    """Builds the part of a card about providers, models or aliases."""
     return ChangedNames(
         added=list(changes.added), changed=list(changes.changed), removed=list(changes.removed)
     )

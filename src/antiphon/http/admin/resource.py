@@ -57,7 +57,7 @@ AdminHandler = Callable[[Request], Awaitable[Answer]]
 ROOT = "/admin/v1"
 CREATED = 201
 NO_CONTENT = 204
-TEXT: Mapping[str, Any] = {"type": "string"}
+TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
 MAX_PAGE = 1_000
 DEFAULT_PAGE = 100
 """The default number of items on a page."""
@@ -84,7 +84,7 @@ class EndpointOptions(TypedDict, total=False):
 
 
 def declare_endpoint(
-    method: str, path: str, handler: AdminHandler, summary: str, **more: Unpack[EndpointOptions]
+    method: str, path: str, handler: AdminHandler, summary: str, **options: Unpack[EndpointOptions]
 ) -> Endpoint:
     """Declares an endpoint below the root. `body` and `gives` are wire types."""
 
@@ -95,34 +95,38 @@ def declare_endpoint(
         method=method,
         path=ROOT + path,
         handler=handle,
-        right=more.get("right", Right.MANAGE),
-        body=RequestBody(shape=more["body"]) if "body" in more else None,
+        right=options.get("right", Right.MANAGE),
+        body=RequestBody(shape=options["body"]) if "body" in options else None,
         summary=summary,
         tag="admin",
-        description=more.get("description", ""),
-        answers={JSON: more["gives"], **more.get("files", {})} if "gives" in more else {},
-        statuses=(more.get("status", 200),),
-        parameters=tuple(more.get("query", ())),
+        description=options.get("description", ""),
+        answers={JSON: options["gives"], **options.get("files", {})} if "gives" in options else {},
+        statuses=(options.get("status", 200),),
+        parameters=tuple(options.get("query", ())),
         ends_with_caller=False,
     )
 
 
-def declare_parameter(name: str, schema: Mapping[str, Any] = TEXT, **more: object) -> dict[str, Any]:
+def declare_parameter(
+    name: str, schema: Mapping[str, Any] = TEXT_SCHEMA, **properties: object
+) -> dict[str, Any]:
     """Declares a parameter of the query."""
-    return {"name": name, "in": "query", "schema": schema, **more}
+    return {"name": name, "in": "query", "schema": schema, **properties}
 
 
-def declare_page_size(usual: int, maximum: int) -> dict[str, Any]:
+def declare_page_size(default: int, maximum: int) -> dict[str, Any]:
     """Declares the parameter of the page size."""
-    return declare_parameter("limit", {"type": "integer", "minimum": 1, "maximum": maximum, "default": usual})
+    return declare_parameter(
+        "limit", {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
+    )
 
 
 PAGE_SIZE = declare_page_size(DEFAULT_PAGE, MAX_PAGE)
 
 
-def declare_paging(*more: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Declares the query of a list with pages. `more` are its other parameters."""
-    return [PAGE_SIZE, declare_parameter("after"), *more]
+def declare_paging(*parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Declares the query of a list with pages. `parameters`: its other parameters."""
+    return [PAGE_SIZE, declare_parameter("after"), *parameters]
 
 
 def answer_page(
@@ -139,51 +143,51 @@ def answer_page(
     """
     query = read_query(request, "limit", "after", *filters)
     limit, after = read_page_size(query), query.get("after")
-    at = 0 if after is None else _find_page_start([id_ for id_, _ in cards], after, removable)
-    return answer_list(cards[at : at + limit], len(cards) > at + limit, shape)
+    start = 0 if after is None else _find_page_start([id_ for id_, _ in cards], after, removable)
+    return answer_list(cards[start : start + limit], len(cards) > start + limit, shape)
 
 
 def _find_page_start(ids: Sequence[str], after: str, removable: str | None) -> int:
-    """Returns the index of the first item after an id. An id with the prefix `removable` may belong to an
-    object that was removed: then the page starts at the millisecond of that id, and can repeat items of the
-    page before. Raises InvalidValue for any other id that is not in the list."""
+    """Returns the index of the first item after an id. The object of an id with the prefix `removable` may
+    have been removed. Then the page starts at the millisecond of that id, and can repeat items of the page
+    before. Raises InvalidValue for any other id that is not in the list."""
     if after in ids:
         return ids.index(after) + 1
     generated = GENERATED_ID.fullmatch(after)
     if removable is None or generated is None or not after.startswith(f"{removable}_"):
         raise InvalidValue("after must be an id of the list", param="after")
-    return next((at for at, id_ in enumerate(ids) if id_ >= generated[1]), len(ids))
+    return next((index for index, id_ in enumerate(ids) if id_ >= generated[1]), len(ids))
 
 
 def answer_list(
     cards: Sequence[tuple[str, msgspec.Struct]], has_more: bool, shape: type[ListPage]
 ) -> Response:
     """Answers with one page of a list of ids and cards. `has_more`: whether another page follows."""
-    last = cards[-1][0] if has_more and cards else None
-    return answer_json(msgspec.convert({"data": [card for _, card in cards], "next": last}, shape))
+    next_after = cards[-1][0] if has_more and cards else None
+    return answer_json(msgspec.convert({"data": [card for _, card in cards], "next": next_after}, shape))
 
 
 def read_query(
-    request: Request, *allowed: str, also: Callable[[str], bool] = lambda _: False
+    request: Request, *allowed: str, accepts: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
-    """Returns the query's values by name. `also` accepts further names. Raises UnknownParameter and
-    InvalidValue, so that no value is ignored."""
+    """Returns the query's values by name. `accepts` returns whether a further name is allowed. Raises
+    UnknownParameter for any other name, and InvalidValue for a name that is there twice."""
     values: dict[str, str] = {}
     for name, value in request.query():
-        if name not in allowed and not also(name):
+        if name not in allowed and not accepts(name):
             raise UnknownParameter(
                 f"unknown query field {sanitize_key(name)}; known: {', '.join(allowed)}",
                 param=sanitize_key(name),
             )
         if name in values:
-            raise InvalidValue(f"{sanitize_key(name)} is said twice", param=sanitize_key(name))
+            raise InvalidValue(f"{sanitize_key(name)} is there twice", param=sanitize_key(name))
         values[name] = value
     return values
 
 
-def read_page_size(query: Mapping[str, str], usual: int = DEFAULT_PAGE, maximum: int = MAX_PAGE) -> int:
+def read_page_size(query: Mapping[str, str], default: int = DEFAULT_PAGE, maximum: int = MAX_PAGE) -> int:
     """Returns the page size. Raises InvalidValue."""
-    text = query.get("limit", str(usual))
+    text = query.get("limit", str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= maximum):
         raise InvalidValue(f"limit must be an integer of 1 to {maximum}", param="limit")
     return int(text)
@@ -199,22 +203,22 @@ def decode_request(body: bytes, shape: type[Shape]) -> Shape:
     """Decodes a body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
     try:
         return msgspec.convert(read_object(body), shape)
-    except msgspec.ValidationError as problem:
-        raise _explain_problem(validation_messages.parse_message(str(problem))) from None
+    except msgspec.ValidationError as error:
+        raise _explain_problem(validation_messages.parse_message(str(error))) from None
 
 
-def _explain_problem(complaint: validation_messages.ValidationProblem) -> AntiphonError:
+def _explain_problem(problem: validation_messages.ValidationProblem) -> AntiphonError:
     """Converts a validation problem to the error that the caller gets."""
-    if name := complaint.missing_field:
+    if name := problem.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
-    if name := complaint.unknown_field:
+    if name := problem.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
-    path = complaint.path
-    expected = complaint.expected_value
-    if complaint.is_choice and (choices := CHOICES.get(_get_field_name(path))):
+    path = problem.path
+    expected = problem.expected_value
+    if problem.is_choice and (choices := EXPECTED_CHOICES.get(_get_field_name(path))):
         expected = " or ".join(choices)
-    elif "matching regex" in complaint.text:
-        expected = TEXTS.get(_get_field_name(path), "a text without control characters")
+    elif "matching regex" in problem.text:
+        expected = EXPECTED_TEXTS.get(_get_field_name(path), "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {expected}", param=path or None)
 
 
@@ -223,7 +227,7 @@ def _get_field_name(path: str) -> str:
     return path.rpartition(".")[2].partition("[")[0]
 
 
-TEXTS: Mapping[str, str] = MappingProxyType(
+EXPECTED_TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "email": "an email address",
         **dict.fromkeys(("name", "target"), "a text without control characters, not of blanks alone"),
@@ -238,7 +242,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
 """The accepted values of fields with a pattern, by the field's name."""
 
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
+EXPECTED_CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": tuple(KeyKind),
     "role": tuple(ProjectRole),
     "subject": tuple(Subject),
@@ -249,16 +253,16 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 """The accepted values of fields with fixed choices, by the field's name."""
 
 
-MOST_SHOWN = 8
+MAX_NAMES = 8
 """The most names in one sentence."""
 
 
 class ModelWarnings:
     """Warns about names of models. It mentions only models that the caller can use."""
 
-    def __init__(self, models: ModelRegistry, pricing: PriceService | None) -> None:
+    def __init__(self, models: ModelRegistry, prices: PriceService | None) -> None:
         self._models = models
-        self._pricing = pricing
+        self._prices = prices
 
     def list_served(self, actor: Actor, pattern: str | None = None) -> list[str]:
         """Returns the names of served models that match a pattern. None matches all."""
@@ -277,11 +281,11 @@ class ModelWarnings:
             limit: limit.target if limit.subject is Subject.MODEL else limit.models for limit in limits
         }
         warnings = list(self.warn_of_patterns(actor, patterns.values()))
-        counted = [pattern for limit, pattern in patterns.items() if limit.measure is Measure.COST]
+        cost_patterns = [pattern for limit, pattern in patterns.items() if limit.measure is Measure.COST]
         names = self._list_price_names(
-            name for pattern in counted for name in self.list_served(actor, pattern)
+            name for pattern in cost_patterns for name in self.list_served(actor, pattern)
         )
-        if self._pricing is not None and (unpriced := self._pricing.find_unpriced(names)):
+        if self._prices is not None and (unpriced := self._prices.find_unpriced(names)):
             warnings.append(_explain_unpriced(unpriced))
         return warnings
 
@@ -301,15 +305,15 @@ class ModelWarnings:
             for model, names in served.items()
             if any(matches((price.models,), name) for name in names)
         }
-        is_used = priced or self._is_of_vendor(price.models)
+        is_used = priced or self._prices_chosen_models(price.models)
         warnings = [] if is_used else list(self.warn_of_patterns(actor, [price.models]))
-        if self._pricing is not None and (refused := self._pricing.find_refused(priced)):
+        if self._prices is not None and (refused := self._prices.find_refused(priced)):
             warnings.append(_explain_unpriced(refused))
         return warnings
 
     def _list_price_names(self, served: Iterable[str]) -> dict[str, set[str]]:
-        """Returns the names in the price list of models' routes. A pattern of models has none, since callers
-        choose them."""
+        """Returns the price names of each model's routes. Skips model patterns, because callers choose the
+        vendor's model there."""
         names = set(served)
         return {
             model.name: {route.price or model.name for route in model.routes}
@@ -317,28 +321,31 @@ class ModelWarnings:
             if model.name in names and STAR not in model.name
         }
 
-    def _is_of_vendor(self, pattern: str) -> bool:
-        """Whether a pattern of prices is about models that callers choose of a provider."""
-        chosen = [model for model in self._models if STAR in model.name]
-        return any(pattern.startswith(f"{route.kind}/") for model in chosen for route in model.routes)
+    def _prices_chosen_models(self, pattern: str) -> bool:
+        """Whether a pattern of prices is for models of a provider from which callers choose one."""
+        pattern_models = [model for model in self._models if STAR in model.name]
+        return any(pattern.startswith(f"{route.kind}/") for model in pattern_models for route in model.routes)
 
     def _explain_unserved(self, actor: Actor, pattern: str) -> str:
-        """Returns a warning about a pattern that matches no served model. It names the model itself if the
-        pattern is an alias."""
+        """Returns a warning about a pattern that matches no served model. If the pattern is an alias, the
+        warning tells the model's name."""
         if "*" in pattern:
             return f"nothing here is served by a name like {pattern} now"
         try:
-            meant = self._models.get(pattern).name
+            model_name = self._models.get(pattern).name
         except ModelNotFound:
-            meant = None
-        if meant is None or not actor.may_use(meant):
+            model_name = None
+        if model_name is None or not actor.may_use(model_name):
             return f"nothing here is served by the name {pattern} now"
-        return f"{pattern} is another name of {meant}, and only its own counts: name {meant}"
+        return f"{pattern} is another name of {model_name}, and only its own counts: name {model_name}"
 
 
 def _explain_unpriced(names: list[str]) -> str:
     """Returns a warning about models without a price. A cost limit refuses their requests."""
-    more = "" if len(names) <= MOST_SHOWN else f" and {len(names) - MOST_SHOWN} more"
-    verb, whose = ("has", "its") if len(names) == 1 else ("have", "their")
-    shown = ", ".join(names[:MOST_SHOWN])
-    return f"{shown}{more} {verb} no price now: {whose} requests are refused where a limit of cost holds"
+    remainder = "" if len(names) <= MAX_NAMES else f" and {len(names) - MAX_NAMES} more"
+    verb, pronoun = ("has", "its") if len(names) == 1 else ("have", "their")
+    first_names = ", ".join(names[:MAX_NAMES])
+    return (
+        f"{first_names}{remainder} {verb} no price now: {pronoun} requests are refused where a limit of cost "
+        "applies"
+    )

@@ -14,8 +14,8 @@ from antiphon.http.admin.audit_changes import (
     AuditChange,
     describe_subject,
     format_moment,
-    hide_context,
     list_changes,
+    remove_context,
 )
 from antiphon.http.admin.resource import (
     CREATED,
@@ -86,7 +86,7 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
     role: ProjectRole
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class EmptyBody(Struct, frozen=True, forbid_unknown_fields=True):
     """An object without fields."""
 
 
@@ -133,8 +133,8 @@ class MemberCard(Struct, frozen=True, kw_only=True):
 
 
 class AuditCard(Struct, frozen=True, kw_only=True):
-    """One change in the audit. `detail` has the new values as the server keeps them. `time`, `about` and
-    `changes` say the same in words: costs in the currency's unit, times in UTC."""
+    """One change in the audit. `detail` has the new values as the server stores them. `time`, `about` and
+    `changes` describe the same for people: costs in the currency's unit, times in UTC."""
 
     object: Literal["audit_entry"] = "audit_entry"
     id: int
@@ -192,49 +192,55 @@ class TenantResource:
 
     def _declare_projects(self) -> Iterator[Endpoint]:
         """Yields the endpoints of projects and their members."""
-        path, member = "/projects/{project}", "/projects/{project}/members/{user}"
+        path, member_path = "/projects/{project}", "/projects/{project}/members/{user}"
         card_type, page_type = ProjectCard, ProjectPage
-        description, change = "Projects that the caller can see", ProjectChange
+        summary, change_type = "Projects that the caller can see", ProjectChange
         yield declare_endpoint(
-            "GET", "/projects", self.list_projects, description, gives=page_type, query=declare_paging()
+            "GET", "/projects", self.list_projects, summary, gives=page_type, query=declare_paging()
         )
-        options = EndpointOptions(body=NewProject, gives=card_type, status=CREATED)
-        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **options)
+        new_project = EndpointOptions(body=NewProject, gives=card_type, status=CREATED)
+        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **new_project)
         yield declare_endpoint("GET", path, self.show_project, "One project", gives=card_type)
         yield declare_endpoint(
             "PATCH",
             path,
             self.change_project,
             "Change the name or note of a project, or archive it",
-            body=change,
+            body=change_type,
             gives=card_type,
         )
-        members = EndpointOptions(gives=MemberPage, query=declare_paging())
+        members_options = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
-            "GET", f"{path}/members", self.list_members, "Members of a project and their roles", **members
+            "GET",
+            f"{path}/members",
+            self.list_members,
+            "Members of a project and their roles",
+            **members_options,
         )
-        put = EndpointOptions(body=Member, gives=MemberCard)
+        put_options = EndpointOptions(body=Member, gives=MemberCard)
         yield declare_endpoint(
-            "PUT", member, self.put_member, "Make a user a member, or change the role", **put
+            "PUT", member_path, self.put_member, "Make a user a member, or change the role", **put_options
         )
-        yield declare_endpoint("DELETE", member, self.remove_member, "End a membership", status=NO_CONTENT)
+        yield declare_endpoint(
+            "DELETE", member_path, self.remove_member, "End a membership", status=NO_CONTENT
+        )
 
     def _declare_users(self) -> Iterator[Endpoint]:
         """Yields the endpoints of users."""
-        path, card, description = "/users/{user}", UserCard, "Users that the caller can see"
+        path, card_type, summary = "/users/{user}", UserCard, "Users that the caller can see"
         yield declare_endpoint(
-            "GET", "/users", self.list_users, description, gives=UserPage, query=declare_paging()
+            "GET", "/users", self.list_users, summary, gives=UserPage, query=declare_paging()
         )
-        options = EndpointOptions(body=NewUser, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **options)
-        yield declare_endpoint("GET", path, self.show_user, "One user", gives=card)
-        changed = EndpointOptions(body=UserChange, gives=card)
+        new_user = EndpointOptions(body=NewUser, gives=card_type, status=CREATED)
+        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **new_user)
+        yield declare_endpoint("GET", path, self.show_user, "One user", gives=card_type)
+        change_options = EndpointOptions(body=UserChange, gives=card_type)
         yield declare_endpoint(
             "PATCH",
             path,
             self.change_user,
             "Change the name, address or note of a user, or disable the user",
-            **changed,
+            **change_options,
         )
 
     # --- projects ---
@@ -242,7 +248,9 @@ class TenantResource:
     async def list_projects(self, request: Request) -> Response:
         """Lists the projects that the caller can see."""
         projects = self._tenants.list_projects(request.actor)
-        return answer_page(request, [(each.id, build_project_card(each)) for each in projects], ProjectPage)
+        return answer_page(
+            request, [(project.id, build_project_card(project)) for project in projects], ProjectPage
+        )
 
     async def show_project(self, request: Request) -> Response:
         """Shows one project."""
@@ -267,7 +275,7 @@ class TenantResource:
     async def list_members(self, request: Request) -> Response:
         """Lists the members of a project and their roles."""
         members: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
-        cards = [(each.user, build_member_card(each)) for each in members]
+        cards = [(member.user, build_member_card(member)) for member in members]
         return answer_page(request, cards, MemberPage, removable="user")
 
     async def put_member(self, request: Request) -> Response:
@@ -288,7 +296,7 @@ class TenantResource:
     async def list_users(self, request: Request) -> Response:
         """Lists the users that the caller can see."""
         users = self._tenants.list_users(request.actor)
-        return answer_page(request, [(each.id, build_user_card(each)) for each in users], UserPage)
+        return answer_page(request, [(user.id, build_user_card(user)) for user in users], UserPage)
 
     async def show_user(self, request: Request) -> Response:
         """Shows one user."""
@@ -319,7 +327,7 @@ class TenantResource:
         entries = await self._tenants.list_audit(
             request.actor, limit + 1, None if before is None else int(before), query.get("target")
         )
-        cards = [(str(each.id), build_audit_card(each)) for each in entries[:limit]]
+        cards = [(str(entry.id), build_audit_card(entry)) for entry in entries[:limit]]
         return answer_list(cards, len(entries) > limit, AuditPage)
 
 
@@ -367,7 +375,7 @@ def build_audit_card(entry: AuditEntry) -> AuditCard:
         actor=entry.actor,
         action=entry.action,
         target=entry.target,
-        detail=hide_context(detail),
+        detail=remove_context(detail),
         time=format_moment(entry.at),
         about=describe_subject(detail),
         changes=list_changes(entry.action, detail),

@@ -41,7 +41,7 @@ from antiphon.http.admin.resource import (
     DEFAULT_PAGE,
     MAX_PAGE,
     NO_STORE,
-    TEXT,
+    TEXT_SCHEMA,
     ListPage,
     answer_json,
     declare_endpoint,
@@ -53,12 +53,12 @@ from antiphon.services.usage import UsageService
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-DECIMALS = 3
+MEAN_DECIMALS = 3
 """Decimals of a mean of milliseconds."""
 
-FORMULAS = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+FORMULA_STARTS = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
 """The first characters of a spreadsheet's formula, in half and full width."""
-QUOTE = "'"
+TEXT_QUOTE = "'"
 """The prefix that makes a spreadsheet treat a cell as text. The spreadsheet does not show it."""
 
 
@@ -70,12 +70,15 @@ class FileFormat(StrEnum):
     JSONL = "jsonl"
 
 
-MEDIA = {FileFormat.CSV: "text/csv; charset=utf-8; header=present", FileFormat.JSONL: "application/jsonl"}
+MEDIA_TYPES = {
+    FileFormat.CSV: "text/csv; charset=utf-8; header=present",
+    FileFormat.JSONL: "application/jsonl",
+}
 
 
-def encode_rows(cards: Sequence[Struct], columns: Sequence[str], shape: FileFormat) -> bytes:
+def encode_rows(cards: Sequence[Struct], columns: Sequence[str], file_format: FileFormat) -> bytes:
     """Encodes cards as lines of CSV or JSON. `columns` are the columns of CSV, in order."""
-    if shape is FileFormat.CSV:
+    if file_format is FileFormat.CSV:
         return encode_csv(map(_flatten, cards), columns)
     return b"".join(msgspec.json.encode(card) + b"\n" for card in cards)
 
@@ -100,9 +103,13 @@ def format_cell(value: object) -> str:
         return ""
     if not isinstance(value, str):
         return str(value) if isinstance(value, int | float) else msgspec.json.encode(value).decode()
-    first = value.lstrip(" \u00a0\u3000")[:1]
-    runs = first in FORMULAS or (first < " " and first) or first == "\x7f"
-    return QUOTE + value if runs else value
+    first_character = value.lstrip(" \u00a0\u3000")[:1]
+    is_formula = (
+        first_character in FORMULA_STARTS
+        or (first_character < " " and first_character)
+        or first_character == "\x7f"
+    )
+    return TEXT_QUOTE + value if is_formula else value
 
 
 def list_columns(card: type[Struct]) -> tuple[str, ...]:
@@ -119,8 +126,8 @@ def _flatten(card: Struct) -> dict[str, object]:
 
 class TotalsCard(Struct, frozen=True, kw_only=True):
     """Sums over entries of the ledger. `failed` ended with an error, and `aborted` ended with the process. No
-    price applied to `unpriced` entries, so their cost is unknown and counts as zero. Means cover the entries
-    that have the value; null if none has."""
+    price applied to `unpriced` entries, so their cost is unknown and counts as zero. Each mean covers the
+    entries that have the value, and is null if none has it."""
 
     requests: int
     ok: int
@@ -219,18 +226,17 @@ DEFAULT_SECONDS = 30 * 24 * 3600
 """The default time span of a query in seconds."""
 MAX_SECOND = 10**14
 """The last Unix second that a query can name. In milliseconds it fits every integer type."""
-MOST_GROUPS = 10_000
+MAX_GROUPS = 10_000
 """The most groups of one answer."""
-MOST_DIMENSIONS = 6
+MAX_DIMENSIONS = 6
 MAX_VALUE_LENGTH = 1_000
 """The most characters of a value in a filter."""
 CHUNK_ENTRIES = 1_000
 """The number of entries that are read and written at once. They take about fifty milliseconds of a thread."""
 
 BY_DESCRIPTION = (
-    f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
-    "them; "
-    "hours, days, weeks and months are UTC's"
+    f"At most {MAX_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, separated by commas; "
+    "hours, days, weeks and months are in UTC"
 )
 FILTERS_AND_FILES = (
     " Also `tag:NAME=VALUE` chooses by one of the caller's tags. `format=csv` and `format=jsonl` give a file."
@@ -239,27 +245,27 @@ REPORT_DESCRIPTION = "Sums over the generations of a time span that the caller c
 ENTRIES_DESCRIPTION = (
     "The generations of a time span that the caller can see, the earliest first." + FILTERS_AND_FILES
 )
-FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
+FILE_SCHEMAS = {MEDIA_TYPES[each].partition(";")[0]: TEXT_SCHEMA for each in MEDIA_TYPES}
 
-TIME = ("since", "until")
+TIME_FIELDS = ("since", "until")
 FILTERS = tuple(EntryField)
 
 ENTRY_COLUMNS, TOTALS_COLUMNS = list_columns(EntryCard), list_columns(TotalsCard)
 """The columns of files."""
 
-Read = Callable[[int, EntryPosition | None], Sequence[Entry]]
+ReadEntries = Callable[[int, EntryPosition | None], Sequence[Entry]]
 
 
 class UsageResource:
     """The handlers of usage."""
 
-    def __init__(self, reading: UsageService, clock: Clock) -> None:
-        self._reading = reading
+    def __init__(self, usage: UsageService, clock: Clock) -> None:
+        self._usage = usage
         self._clock = clock
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoints of usage. They need the right to read. The service returns only rows that the
-        actor can see."""
+        """Returns the endpoints of usage. They need only the right to read, because the service returns only
+        rows that the actor can see."""
         return (
             declare_endpoint(
                 "GET",
@@ -270,7 +276,7 @@ class UsageResource:
                 query=declare_report_query(),
                 right=Right.READ,
                 description=REPORT_DESCRIPTION,
-                files=FILES,
+                files=FILE_SCHEMAS,
             ),
             declare_endpoint(
                 "GET",
@@ -281,71 +287,89 @@ class UsageResource:
                 query=declare_entries_query(),
                 right=Right.READ,
                 description=ENTRIES_DESCRIPTION,
-                files=FILES,
+                files=FILE_SCHEMAS,
             ),
         )
 
     async def show_report(self, request: Request) -> Answer:
         """Shows sums, grouped by dimensions."""
-        query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag_filter)
-        chosen, shape = self._read_selection(query), read_format(query)
+        query = read_query(request, *TIME_FIELDS, "by", "limit", "format", *FILTERS, accepts=is_tag_filter)
+        selection, file_format = self._read_selection(query), read_format(query)
         dimensions = parse_dimensions(query.get("by", ""))
-        limit = read_page_size(query, MOST_GROUPS, MOST_GROUPS)
-        report = await self._reading.build_report(request.actor, chosen, dimensions, limit)
-        if shape is FileFormat.JSON:
-            return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, dimensions))
+        limit = read_page_size(query, MAX_GROUPS, MAX_GROUPS)
+        report = await self._usage.build_report(request.actor, selection, dimensions, limit)
+        if file_format is FileFormat.JSON:
+            return await self._usage.run_in_thread(
+                partial(self._answer_report, report, selection, dimensions)
+            )
         if report.more and "limit" not in query:
             raise InvalidValue(
-                f"these are more than {MOST_GROUPS} groups: name a shorter time or fewer dimensions, or say "
-                "with limit how many of the first are enough",
+                f"there are more than {MAX_GROUPS} groups: choose a shorter time or fewer dimensions, or set "
+                "limit to get only the first groups",
                 param="by",
             )
-        names = (*map(str, dimensions), *TOTALS_COLUMNS)
+        columns = (*map(str, dimensions), *TOTALS_COLUMNS)
         totals = [build_totals_card(report.total)]
-        cards = [build_group_card(each, dimensions) for each in report.groups] if dimensions else totals
-        body = (encode_header(names) if shape is FileFormat.CSV else b"") + encode_rows(cards, names, shape)
-        return Response(body, media_type=MEDIA[shape], headers=_build_file_headers("usage", chosen, shape))
+        cards = [build_group_card(group, dimensions) for group in report.groups] if dimensions else totals
+        body = (encode_header(columns) if file_format is FileFormat.CSV else b"") + encode_rows(
+            cards, columns, file_format
+        )
+        return Response(
+            body,
+            media_type=MEDIA_TYPES[file_format],
+            headers=_build_file_headers("usage", selection, file_format),
+        )
 
     async def list_entries(self, request: Request) -> Answer:
         """Lists single generations, the earliest first."""
-        query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag_filter)
-        chosen, after, shape = (
+        query = read_query(request, *TIME_FIELDS, "limit", "after", "format", *FILTERS, accepts=is_tag_filter)
+        selection, after, file_format = (
             self._read_selection(query),
             parse_cursor(query.get("after")),
             read_format(query),
         )
-        read = self._reading.open_entries(request.actor, chosen)
-        if shape is FileFormat.JSON:
+        read_entries = self._usage.open_entries(request.actor, selection)
+        if file_format is FileFormat.JSON:
             limit = read_page_size(query)
-            return await self._reading.run_in_thread(partial(_read_page, read, limit, after))
+            return await self._usage.run_in_thread(partial(_read_page, read_entries, limit, after))
         if "limit" in query:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
-        first, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
-        body = self._stream_chunks(read, shape, first, after)
-        return FileStream(body, MEDIA[shape], _build_file_headers("entries", chosen, shape))
+        first_chunk, after = await self._usage.run_in_thread(
+            partial(_read_chunk, read_entries, file_format, after)
+        )
+        body = self._stream_chunks(read_entries, file_format, first_chunk, after)
+        return FileStream(
+            body, MEDIA_TYPES[file_format], _build_file_headers("entries", selection, file_format)
+        )
 
     async def _stream_chunks(
-        self, read: Read, shape: FileFormat, first: bytes, after: EntryPosition | None
+        self,
+        read_entries: ReadEntries,
+        file_format: FileFormat,
+        first_chunk: bytes,
+        after: EntryPosition | None,
     ) -> AsyncIterator[bytes]:
         """Yields a file in chunks. Each chunk is read after the previous one is written, so memory does not
         grow with the file. An error breaks the response off, so that no incomplete file looks complete."""
-        yield (encode_header(ENTRY_COLUMNS) if shape is FileFormat.CSV else b"") + first
+        yield (encode_header(ENTRY_COLUMNS) if file_format is FileFormat.CSV else b"") + first_chunk
         while after is not None:
-            chunk, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
+            chunk, after = await self._usage.run_in_thread(
+                partial(_read_chunk, read_entries, file_format, after)
+            )
             yield chunk
 
     def _answer_report(
-        self, report: LedgerReport, chosen: EntrySelection, dimensions: tuple[Dimension, ...]
+        self, report: LedgerReport, selection: EntrySelection, dimensions: tuple[Dimension, ...]
     ) -> Response:
         """Answers with sums as JSON."""
         return answer_json(
             UsageReport(
-                since=chosen.since // 1000,
-                until=chosen.until // 1000,
+                since=selection.since // 1000,
+                until=selection.until // 1000,
                 by=[*map(str, dimensions)],
-                currency=self._reading.currency,
+                currency=self._usage.currency,
                 total=build_totals_card(report.total),
-                data=[build_group_card(each, dimensions) for each in report.groups],
+                data=[build_group_card(group, dimensions) for group in report.groups],
                 more=report.more,
             )
         )
@@ -356,29 +380,29 @@ class UsageResource:
         until = _read_second(query, "until", int(self._clock.wall()) + 1)
         since = _read_second(query, "since", max(0, until - DEFAULT_SECONDS))
         if since >= until and "since" not in query:
-            raise InvalidValue("until must lie after 0, when time begins", param="until")
+            raise InvalidValue("until must be greater than 0", param="until")
         if since >= until:
-            end = "until" if "until" in query else "now, where no until is said"
-            raise InvalidValue(f"since must lie before {end}", param="since")
+            bound = "until" if "until" in query else "now, if there is no until"
+            raise InvalidValue(f"since must be before {bound}", param="since")
         return EntrySelection(since * 1000, until * 1000, tuple(_read_conditions(query)))
 
 
-def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
+def _read_page(read_entries: ReadEntries, limit: int, after: EntryPosition | None) -> Response:
     """Reads one page of entries and answers with it as JSON."""
-    entries = read(limit + 1, after)
-    cards = [build_entry_card(each) for each in entries[:limit]]
+    entries = read_entries(limit + 1, after)
+    cards = [build_entry_card(entry) for entry in entries[:limit]]
     return answer_json(
         EntryPage(data=cards, next=_format_cursor(entries[limit - 1]) if len(entries) > limit else None)
     )
 
 
 def _read_chunk(
-    read: Read, shape: FileFormat, after: EntryPosition | None
+    read_entries: ReadEntries, file_format: FileFormat, after: EntryPosition | None
 ) -> tuple[bytes, EntryPosition | None]:
     """Returns the next lines, and the position to continue from. The position is None at the end."""
-    entries = read(CHUNK_ENTRIES, after)
-    written = encode_rows([build_entry_card(each) for each in entries], ENTRY_COLUMNS, shape)
-    return written, EntryPosition.from_entry(entries[-1]) if len(entries) == CHUNK_ENTRIES else None
+    entries = read_entries(CHUNK_ENTRIES, after)
+    lines = encode_rows([build_entry_card(entry) for entry in entries], ENTRY_COLUMNS, file_format)
+    return lines, EntryPosition.from_entry(entries[-1]) if len(entries) == CHUNK_ENTRIES else None
 
 
 def is_tag_filter(name: str) -> bool:
@@ -390,17 +414,17 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
     """Parses a list of dimensions with commas. Raises InvalidValue."""
     dimensions: list[Dimension] = []
     for name in filter(None, text.split(",")):
-        each = parse_dimension(name)
-        if each is None:
+        dimension = parse_dimension(name)
+        if dimension is None:
             known_names = ", ".join([*EntryField, *Bucket, f"{TAG}NAME"])
             raise InvalidValue(
                 f"there is no dimension {sanitize_key(name)}; known: {known_names}", param="by"
             )
-        if each in dimensions:
+        if dimension in dimensions:
             raise InvalidValue(f"by names {sanitize_key(name)} twice", param="by")
-        dimensions.append(each)
-    if len(dimensions) > MOST_DIMENSIONS:
-        raise InvalidValue(f"by names more than {MOST_DIMENSIONS} dimensions", param="by")
+        dimensions.append(dimension)
+    if len(dimensions) > MAX_DIMENSIONS:
+        raise InvalidValue(f"by names more than {MAX_DIMENSIONS} dimensions", param="by")
     return tuple(dimensions)
 
 
@@ -418,7 +442,7 @@ def parse_cursor(cursor: str | None) -> EntryPosition | None:
         return None
     at, _, id_ = cursor.partition(".")
     if not (at.isascii() and at.isdigit() and len(at) < len(str(MAX_SECOND)) + 3 and id_):
-        raise InvalidValue("after must be what the page before said as next", param="after")
+        raise InvalidValue("after must be the next of the page before", param="after")
     return EntryPosition(int(at), id_[:MAX_VALUE_LENGTH])
 
 
@@ -430,18 +454,18 @@ def _format_cursor(entry: Entry) -> str:
 def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
     """Yields the query's filters by field and tag. Raises InvalidValue."""
     for name, value in query.items():
-        each = parse_dimension(name)
-        if isinstance(each, EntryField | Tag):
+        dimension = parse_dimension(name)
+        if isinstance(dimension, EntryField | Tag):
             if len(value) > MAX_VALUE_LENGTH:
                 raise InvalidValue(
                     f"{sanitize_key(name)} is longer than {MAX_VALUE_LENGTH}", param=sanitize_key(name)
                 )
-            yield Condition(each, value or None)
+            yield Condition(dimension, value or None)
 
 
-def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
+def _read_second(query: Mapping[str, str], name: str, default: int) -> int:
     """Returns a Unix second of the query, or `otherwise`. Raises InvalidValue."""
-    text = query.get(name, str(otherwise))
+    text = query.get(name, str(default))
     if not (
         text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
     ):
@@ -449,10 +473,10 @@ def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
     return int(text)
 
 
-def _build_file_headers(name: str, chosen: EntrySelection, shape: FileFormat) -> Headers:
+def _build_file_headers(name: str, selection: EntrySelection, file_format: FileFormat) -> Headers:
     """Returns the headers of a file."""
-    called = f"{name}-{chosen.since // 1000}-{chosen.until // 1000}.{shape}"
-    return ((b"content-disposition", f'attachment; filename="{called}"'.encode()), *NO_STORE)
+    file_name = f"{name}-{selection.since // 1000}-{selection.until // 1000}.{file_format}"
+    return ((b"content-disposition", f'attachment; filename="{file_name}"'.encode()), *NO_STORE)
 
 
 def declare_report_query() -> list[Mapping[str, Any]]:
@@ -460,7 +484,7 @@ def declare_report_query() -> list[Mapping[str, Any]]:
     return [
         *_declare_filters(),
         declare_parameter("by", description=BY_DESCRIPTION),
-        *_declare_limit(MOST_GROUPS, MOST_GROUPS),
+        *_declare_limit(MAX_GROUPS, MAX_GROUPS),
         _FORMAT,
     ]
 
@@ -482,9 +506,9 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
         yield declare_parameter(field, description=f"Only of this {field.replace('_', ' ')}; empty: of none")
 
 
-def _declare_limit(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
+def _declare_limit(default: int, maximum: int) -> Iterator[Mapping[str, Any]]:
     """Yields the parameter of the page size."""
-    limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    limit = {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
     yield declare_parameter(
         "limit", limit, description="The most groups, or entries of a page; not for a file of entries"
     )
@@ -569,7 +593,7 @@ def _list_totals(totals: UsageTotals) -> dict[str, Any]:
 
 def _round_mean(mean: Mean) -> float | None:
     """Returns the mean with few decimals, or None if there is none."""
-    return None if mean.value is None else round(mean.value, DECIMALS)
+    return None if mean.value is None else round(mean.value, MEAN_DECIMALS)
 
 
 def _format_time(milliseconds: int) -> str:

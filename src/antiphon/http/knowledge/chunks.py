@@ -14,7 +14,7 @@ from antiphon.http.knowledge.endpoints import (
     TABLE,
     Removed,
     build_context,
-    declare,
+    declare_endpoint,
     read_page,
     to_seconds,
 )
@@ -137,8 +137,10 @@ def declare_chunks() -> tuple[Endpoint, ...]:
     read, write = Right.READ, Right.WRITE
     paging = (*PAGING, declare_parameter("document"), declare_parameter("vectors", {"type": "boolean"}))
     return (
-        declare("GET", CHUNKS, list_chunks, "Chunks of a table", read, query=paging, gives=ChunkList),
-        declare(
+        declare_endpoint(
+            "GET", CHUNKS, list_chunks, "Chunks of a table", read, query=paging, gives=ChunkList
+        ),
+        declare_endpoint(
             "POST",
             CHUNKS,
             add_chunks,
@@ -148,12 +150,12 @@ def declare_chunks() -> tuple[Endpoint, ...]:
             gives=ChunkList,
             statuses=(201,),
         ),
-        declare("GET", CHUNK, show_chunk, "One chunk", read, gives=ChunkCard),
-        declare(
+        declare_endpoint("GET", CHUNK, show_chunk, "One chunk", read, gives=ChunkCard),
+        declare_endpoint(
             "PUT", CHUNK, replace_chunk, "Replace a chunk's content", write, body=NewChunk, gives=ChunkCard
         ),
-        declare("DELETE", CHUNK, delete_chunk, "Remove a chunk", write, gives=Removed),
-        declare(
+        declare_endpoint("DELETE", CHUNK, delete_chunk, "Remove a chunk", write, gives=Removed),
+        declare_endpoint(
             "POST",
             SEARCH,
             search_table,
@@ -168,9 +170,9 @@ def declare_chunks() -> tuple[Endpoint, ...]:
 async def list_chunks(request: Request, services: Services) -> Answer:
     """Lists chunks of one document, or of all."""
     offset, limit, query = read_page(request, "document", "vectors")
-    if (wanted := query.get("vectors", "false")) not in ("true", "false"):
+    if (vectors_text := query.get("vectors", "false")) not in ("true", "false"):
         raise InvalidValue("vectors must be true or false", param="vectors")
-    with_vectors = wanted == "true"
+    with_vectors = vectors_text == "true"
     table, document = request.path_params["table"], query.get("document")
     page = await services.knowledge.list_chunks(
         request.actor, table, document, offset, limit, with_vectors=with_vectors
@@ -215,8 +217,8 @@ async def delete_chunk(request: Request, services: Services) -> Answer:
 
 async def search_table(request: Request, services: Services) -> Answer:
     """Searches a table."""
-    wanted = decode_request(request.body, SearchBody)
-    search = TableSearch(wanted.query, wanted.k, wanted.mode, tuple(wanted.documents))
+    body = decode_request(request.body, SearchBody)
+    search = TableSearch(body.query, body.k, body.mode, tuple(body.documents))
     context = build_context(request, services, SEARCH)
     hits = await services.knowledge.search(request.path_params["table"], search, context)
     return answer_json(SearchAnswer(data=[build_result(hit) for hit in hits]))

@@ -16,7 +16,7 @@ from antiphon.http.knowledge.endpoints import (
     TABLE,
     Removed,
     build_context,
-    declare,
+    declare_endpoint,
     read_page,
     to_seconds,
 )
@@ -67,7 +67,7 @@ class DocumentCard(Struct, frozen=True, kw_only=True):
     updated_at: int
 
 
-class ImportedPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DocumentImport(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Some chunks of a document of an exported table. `batch` numbers the parts from 0, and `last` makes the
     document ready. A chunk without `vector` gets one."""
 
@@ -117,9 +117,9 @@ def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
 def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
     """Declares the endpoints of documents."""
     form = RequestBody(MULTIPART, max_file_bytes + FRAMING, UploadForm)
-    add = "Add a file to a knowledge table"
+    summary = "Add a file to a knowledge table"
     return (
-        declare(
+        declare_endpoint(
             "GET",
             DOCUMENTS,
             list_documents,
@@ -128,28 +128,30 @@ def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
             query=PAGING,
             gives=DocumentList,
         ),
-        declare(
+        declare_endpoint(
             "POST",
             DOCUMENTS,
             add_document,
-            add,
+            summary,
             Right.WRITE,
             form=form,
             gives=DocumentCard,
             statuses=(200, 202),
             ends_with_caller=True,
         ),
-        declare("GET", DOCUMENT, show_document, "One document", Right.READ, gives=DocumentCard),
-        declare(
+        declare_endpoint("GET", DOCUMENT, show_document, "One document", Right.READ, gives=DocumentCard),
+        declare_endpoint(
             "PUT",
             DOCUMENT,
             import_document,
             "Add a part of an exported document",
             Right.WRITE,
-            body=ImportedPart,
+            body=DocumentImport,
             gives=DocumentCard,
         ),
-        declare("DELETE", DOCUMENT, delete_document, "Remove a document", Right.WRITE, gives=Removed),
+        declare_endpoint(
+            "DELETE", DOCUMENT, delete_document, "Remove a document", Right.WRITE, gives=Removed
+        ),
     )
 
 
@@ -200,7 +202,7 @@ async def show_document(request: Request, services: Services) -> Answer:
 async def import_document(request: Request, services: Services) -> Answer:
     """Adds chunks of a document, which keeps its id."""
     table, document = request.path_params["table"], request.path_params["document"]
-    part = decode_request(request.body, ImportedPart).to_part(document)
+    part = decode_request(request.body, DocumentImport).to_part(document)
     info = await services.knowledge.import_part(table, part, build_context(request, services, DOCUMENT))
     return answer_json(build_document_card(table, info))
 

@@ -18,13 +18,13 @@ TABLE = f"{TABLES}/{{table}}"
 MAX_LIMIT = 1000
 """The most items of one answer."""
 
-USUAL_LIMIT = 100
+DEFAULT_LIMIT = 100
 
 MAX_OFFSET = 10**9
 
 PAGING: Sequence[Mapping[str, Any]] = (
     declare_parameter(
-        "limit", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": USUAL_LIMIT}
+        "limit", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
     ),
     declare_parameter("offset", {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0}),
 )
@@ -48,8 +48,8 @@ class KnowledgeOptions(TypedDict, total=False):
     ends_with_caller: bool
 
 
-def declare(
-    method: str, path: str, handler: Handler, summary: str, right: Right, **more: Unpack[KnowledgeOptions]
+def declare_endpoint(
+    method: str, path: str, handler: Handler, summary: str, right: Right, **options: Unpack[KnowledgeOptions]
 ) -> Endpoint:
     """Declares an endpoint. `body` and `gives` are wire types."""
     return Endpoint(
@@ -57,13 +57,13 @@ def declare(
         path=path,
         handler=handler,
         right=right,
-        body=more.get("form") or (RequestBody(shape=more["body"]) if "body" in more else None),
+        body=options.get("form") or (RequestBody(shape=options["body"]) if "body" in options else None),
         summary=summary,
         tag="knowledge",
-        answers={JSON: more["gives"]},
-        statuses=more.get("statuses", (200,)),
-        parameters=tuple(more.get("query", ())),
-        ends_with_caller=right is not Right.WRITE or more.get("ends_with_caller", False),
+        answers={JSON: options["gives"]},
+        statuses=options.get("statuses", (200,)),
+        parameters=tuple(options.get("query", ())),
+        ends_with_caller=right is not Right.WRITE or options.get("ends_with_caller", False),
     )
 
 
@@ -72,18 +72,23 @@ def build_context(request: Request, services: Services, path: str) -> Context:
     return services.build_context(request, Origin("antiphon", path))
 
 
-def read_page(request: Request, *more: str) -> tuple[int, int, dict[str, str]]:
+def read_page(request: Request, *allowed: str) -> tuple[int, int, dict[str, str]]:
     """Returns the offset, the limit and the whole query. Raises UnknownParameter and InvalidValue."""
-    query = read_query(request, "limit", "offset", *more)
-    limit = _read_number(query, "limit", USUAL_LIMIT, 1, MAX_LIMIT)
+    query = read_query(request, "limit", "offset", *allowed)
+    limit = _read_number(query, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     return _read_number(query, "offset", 0, 0, MAX_OFFSET), limit, query
 
 
-def _read_number(query: Mapping[str, str], name: str, usual: int, least: int, most: int) -> int:
+def _read_number(query: Mapping[str, str], name: str, default: int, minimum: int, maximum: int) -> int:
     """Returns a number of the query. Raises InvalidValue."""
-    text = query.get(name, str(usual))
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
-        raise InvalidValue(f"{name} must be an integer of {least} to {most}", param=name)
+    text = query.get(name, str(default))
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= len(str(maximum))
+        and minimum <= int(text) <= maximum
+    ):
+        raise InvalidValue(f"{name} must be an integer of {minimum} to {maximum}", param=name)
     return int(text)
 
 

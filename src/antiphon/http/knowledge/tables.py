@@ -13,7 +13,7 @@ from antiphon.http.knowledge.endpoints import (
     TABLES,
     Removed,
     build_context,
-    declare,
+    declare_endpoint,
     to_seconds,
 )
 from antiphon.retrieval.base import LONGEST_NAME, SizeUnit, TableInfo
@@ -121,8 +121,10 @@ def declare_tables() -> tuple[Endpoint, ...]:
     write, read = Right.WRITE, Right.READ
     copy = "Copy a knowledge table with its documents"
     return (
-        declare("GET", TABLES, list_tables, "Knowledge tables of the project", read, gives=TableList),
-        declare(
+        declare_endpoint(
+            "GET", TABLES, list_tables, "Knowledge tables of the project", read, gives=TableList
+        ),
+        declare_endpoint(
             "POST",
             TABLES,
             create_table,
@@ -132,12 +134,12 @@ def declare_tables() -> tuple[Endpoint, ...]:
             gives=TableCard,
             statuses=(201,),
         ),
-        declare("GET", f"{ROOT}/usage", show_usage, "What the project keeps", read, gives=UsageCard),
-        declare("GET", TABLE, show_table, "One knowledge table", read, gives=TableCard),
-        declare(
+        declare_endpoint("GET", f"{ROOT}/usage", show_usage, "What the project keeps", read, gives=UsageCard),
+        declare_endpoint("GET", TABLE, show_table, "One knowledge table", read, gives=TableCard),
+        declare_endpoint(
             "PATCH", TABLE, rename_table, "Rename a knowledge table", write, body=TableRename, gives=TableCard
         ),
-        declare(
+        declare_endpoint(
             "POST",
             f"{TABLE}/duplicate",
             duplicate_table,
@@ -147,7 +149,7 @@ def declare_tables() -> tuple[Endpoint, ...]:
             gives=TableCard,
             statuses=(201,),
         ),
-        declare("DELETE", TABLE, delete_table, "Remove a knowledge table", write, gives=Removed),
+        declare_endpoint("DELETE", TABLE, delete_table, "Remove a knowledge table", write, gives=Removed),
     )
 
 
@@ -163,16 +165,21 @@ async def show_usage(request: Request, services: Services) -> Answer:
     read_query(request)
     used, limits = await services.knowledge.count_usage(request.actor)
     amounts = [
-        KnowledgeAmounts(tables=each.tables, documents=each.documents, chunks=each.chunks, bytes=each.bytes)
-        for each in (used, limits)
+        KnowledgeAmounts(
+            tables=amounts_of_project.tables,
+            documents=amounts_of_project.documents,
+            chunks=amounts_of_project.chunks,
+            bytes=amounts_of_project.bytes,
+        )
+        for amounts_of_project in (used, limits)
     ]
     return answer_json(UsageCard(used=amounts[0], limits=amounts[1]))
 
 
 async def create_table(request: Request, services: Services) -> Answer:
     """Creates a table."""
-    wanted = decode_request(request.body, NewTable).to_request()
-    info = await services.knowledge.create_table(wanted, build_context(request, services, TABLES))
+    table_request = decode_request(request.body, NewTable).to_request()
+    info = await services.knowledge.create_table(table_request, build_context(request, services, TABLES))
     return answer_json(build_table_card(info), 201)
 
 
@@ -193,9 +200,9 @@ async def rename_table(request: Request, services: Services) -> Answer:
 
 async def duplicate_table(request: Request, services: Services) -> Answer:
     """Copies a table."""
-    wanted = decode_request(request.body, TableCopy)
+    copy = decode_request(request.body, TableCopy)
     info = await services.knowledge.duplicate_table(
-        request.actor, request.path_params["table"], wanted.name, with_documents=wanted.with_documents
+        request.actor, request.path_params["table"], copy.name, with_documents=copy.with_documents
     )
     return answer_json(build_table_card(info), 201)
 
