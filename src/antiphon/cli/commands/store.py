@@ -73,9 +73,11 @@ def restore(
     folder: Annotated[Path, typer.Argument(help="The folder that `antiphon store backup` made.")],
     config: options.Config = None,
 ) -> None:
-    """Restore a backup, before the server starts. Existing files are not overwritten. Give the environment
-    and the options of the next `antiphon serve`, because the files go where it looks for them. Keys
-    that were revoked after the backup are valid again."""
+    """Restore a backup, before the server starts.
+
+    Existing files are not overwritten. Give the environment and the options of the next `antiphon serve`,
+    because the files go where it looks for them. Keys that were revoked after the backup are valid again.
+    """
     with report_errors():
         from antiphon.store.backup import read_manifest, restore_backup
         from antiphon.store.database import knows_revision
