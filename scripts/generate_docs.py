@@ -65,9 +65,12 @@ def configuration() -> str:
         "# Configuration",
         "",
         NOTE,
-        "`antiphon serve` needs no settings. A flag comes before an environment variable, and that before",
-        "`antiphon.toml`. The file is in the current directory or in `ANTIPHON_HOME`; `--config PATH` names",
-        "another. Unknown keys are errors. `antiphon config` prints each value and where it came from.",
+        "`antiphon serve` needs no settings. Write settings into `antiphon.toml`, in the current directory "
+        "or",
+        "in `ANTIPHON_HOME`, or name another file with `--config PATH`. An environment variable overrides "
+        "the",
+        "file, and a flag overrides both. An unknown key in the file is an error. `antiphon config` prints",
+        "each value and its source.",
     ]
     hints = get_type_hints(Settings)
     for section in SECTIONS:
@@ -124,10 +127,11 @@ def errors() -> str:
         "# Errors",
         "",
         NOTE,
-        "An error of `/v1` has the `code`, a `message` for people, and in `param` the field at fault. The",
-        "other dialects write the same errors in their own form. Where the last column says yes, send the",
-        "request again, after `Retry-After` if the answer has that header. In other cases change something",
-        "first.",
+        "An error of `/v1` has a `code`, a `message` for people, and in `param` the wrong field. The other",
+        "dialects write the same errors in their own form. If the last column says yes, you can send the "
+        "same",
+        "request again, after `Retry-After` seconds if the answer has this header. In other cases, change",
+        "something first.",
         "",
         "| status | code | meaning | try again |",
         "|---|---|---|---|",
@@ -138,15 +142,15 @@ def errors() -> str:
         if cls is not AntiphonError and not issubclass(cls, StartupError)
     ]
     for cls in sorted(found, key=lambda cls: (cls.status, cls.code)):
-        meaning = (cls.__doc__ or "").split("\n")[0]
+        meaning = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
         lines.append(f"| {cls.status} | `{cls.code}` | {meaning} | {'yes' if cls.retryable else ''} |")
     return "\n".join(lines) + "\n"
 
 
 SUPPORT = (
-    "A field is supported, ignored (the header `x-antiphon-ignored` names it), or refused with a 400 that",
-    'names it. Fields that are not listed are refused, unless the operator set `unknown_fields = "report"`.',
-    "`null` means absent.",
+    "A field is supported, ignored (the answer's header `x-antiphon-ignored` names it), or refused with a",
+    "400 that names it. Fields that are not listed are refused, unless the operator has set",
+    '`unknown_fields = "report"`. `null` means that the field is absent.',
 )
 
 
@@ -167,12 +171,11 @@ def parameters() -> str:
     """Every parameter of the products' pages, beside what becomes of it here."""
     lines = ["# Parameters of the products' pages", "", NOTE]
     lines += [
-        "The tables list each parameter of each product's page: what the page says, what this server does,",
-        "and what differs. Ranges include both ends. [api.md](api.md) has the fields of messages, tools and",
-        "tool calls.",
+        "The tables compare each parameter of the products' own pages with this server. Ranges include both",
+        "ends. For the fields of messages, tools and tool calls, see [api.md](api.md).",
         "",
         *SUPPORT,
-        "[api.md](api.md) explains the column of needs.",
+        '[api.md](api.md) explains the column "needs".',
     ]
     for page in PAGES:
         lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_page(page)]
@@ -188,10 +191,10 @@ def _unpaged(fields: Iterable[RequestField], paged: set[str]) -> list[str]:
     """The fields of an object that is on no page. Fields that are the same on a page are only named."""
     fields = list(fields)
     shared = [field for field in fields if any(place in paged for place in field.scopes)]
-    lines = ["This is on no page of the product.", ""]
+    lines = ["The product's pages do not list this.", ""]
     if shared:
         names = ", ".join(f"`{field.name}`" for field in shared)
-        lines += [f"These fields are as in the product's table above: {names}.", ""]
+        lines += [f"These fields are the same as in the product's table above: {names}.", ""]
     return lines + _fields(field for field in fields if field not in shared)
 
 
@@ -245,7 +248,11 @@ def _paged(row: PageRow) -> str:
 
 def _needs() -> list[str]:
     """What the words of the column mean."""
-    lines = ["", "What a field needs. A model without it refuses the field by name:", ""]
+    lines = [
+        "",
+        'The column "needs" has what a field needs. A model without this refuses the field by name:',
+        "",
+    ]
     return [*lines, *(f"- {need}: {need.explanation}" for need in Need if need is not Need.NOTHING)]
 
 
@@ -260,13 +267,13 @@ def metrics() -> str:
         "# Metrics",
         "",
         NOTE,
-        "`GET /metrics` answers in Prometheus' text format, and needs the key as every route does. Times are",
+        "`GET /metrics` answers in Prometheus' text format. If the server has keys, it needs one. Times are",
         "in seconds. [operations.md](operations.md) shows how to compute rates and percentiles. Labels never",
-        "contain a prompt, a key, a caller, or a name that a caller made up. A model with several",
+        "contain prompts, keys, callers, or names that callers invent. A model with several",
         "[hosts](routes.md#several-engine-hosts-of-one-model) has an engine for each: `chat/1`, `chat/2`.",
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
-        lines += ["", f"## {title}", "", "| name | kind | labels | |", "|---|---|---|---|"]
+        lines += ["", f"## {title}", "", "| name | kind | labels | meaning |", "|---|---|---|---|"]
         for each in families:
             labels = ", ".join(f"`{label}`" for label in each.labels)
             lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.description} |")
@@ -279,19 +286,21 @@ def commands() -> str:
         "# Commands",
         "",
         NOTE,
-        "`-h` or `--help` of a command prints the same. Brackets show the default. Three options mean the",
-        "same for all commands that take them:",
+        "`-h` or `--help` of a command prints its help. The default of an option is in brackets. These",
+        "options have the same meaning for all commands:",
         "",
         "| option | meaning |",
         "|---|---|",
         *COMMON_ROWS.values(),
         "",
-        "Name a project, a user or a key by its name, e-mail address or id. You can also name a key by its",
-        "prefix or note, a limit by its note, and a price by its models. The command prints which object it",
-        "took. If several have the name, it lists their ids and does nothing.",
+        "Write a project, a user or a key by its name, e-mail address or id. For a key you can also write "
+        "its",
+        "prefix or note, for a limit its note, and for a price its models. The command prints which object "
+        "it",
+        "used. If several have the name, it lists their ids and does nothing.",
         "",
-        "To complete commands with the tab key in bash, add this line to `~/.bashrc` (also for zsh and",
-        "fish):",
+        "To complete commands with the tab key in bash, add this line to `~/.bashrc`. `antiphon completion`",
+        "also knows zsh and fish:",
         "",
         "```text",
         'eval "$(antiphon completion bash)"',
@@ -358,9 +367,9 @@ def engine_fields() -> str:
         NOTE,
         "# Fields by engine",
         "",
-        "The same request means the same on every local engine: the renderer and the sampler are the same.",
-        "The first table tells which sampler draws the tokens. On a GPU, vLLM's own sampler draws where its",
-        "distribution is the same; equal seeds then draw other tokens there. See [vLLM](vllm.md).",
+        "A request has the same meaning on every local engine. The first table shows which sampler draws the",
+        "tokens. On a GPU, vLLM's own sampler draws if its distribution is the same. Then equal seeds draw",
+        "other tokens than on llama.cpp. See [vLLM](vllm.md).",
         "",
         "In a [Ray cluster](ray.md) each replica is one of these engines, so its column holds there too.",
         'Only `hosts`, `devices` of vLLM and `load = "request"` are refused there.',

@@ -99,7 +99,7 @@ class AntiphonError(Exception):
 
 
 class RequestError(AntiphonError):
-    """An error that the caller can correct: a field, a credential or a path."""
+    """The request is wrong: a field, a credential or a path."""
 
     status = 400
     code = "invalid_request"
@@ -124,13 +124,13 @@ class MissingParameter(RequestError):
 
 
 class UnknownParameter(RequestError):
-    """An unknown field. It is refused, since to ignore it would mislead the caller."""
+    """The field is unknown."""
 
     code = "unknown_parameter"
 
 
 class UnsupportedParameter(RequestError):
-    """A field of the dialect that is not implemented, or that this model does not support."""
+    """Antiphon does not implement the field, or this model does not support it."""
 
     code = "unsupported_parameter"
 
@@ -142,34 +142,34 @@ class ContextLengthExceeded(RequestError):
 
 
 class TemplateRefused(RequestError):
-    """The chat template refused these messages, or exceeded a limit while it rendered them."""
+    """The chat template refused these messages, or needed too much time or memory for them."""
 
     code = "template_refused"
 
 
 class AuthenticationFailed(RequestError):
-    """There is no credential, or an invalid one; the message is the same in every case."""
+    """The key is missing or not valid."""
 
     status = 401
     code = "invalid_api_key"
 
 
 class PermissionDenied(RequestError):
-    """The caller is known, or local, but lacks the permission."""
+    """The caller does not have the permission."""
 
     status = 403
     code = "permission_denied"
 
 
 class ModelNotFound(RequestError):
-    """There is no model of that name that this caller may use."""
+    """There is no model with this name, or the caller's key does not include it."""
 
     status = 404
     code = "model_not_found"
 
 
 class NotFound(RequestError):
-    """The object does not exist, or the caller may not see it."""
+    """The object does not exist, or the caller cannot see it."""
 
     status = 404
     code = "not_found"
@@ -183,7 +183,7 @@ class Conflict(RequestError):
 
 
 class KnowledgeLimitReached(RequestError):
-    """The project's knowledge tables have no room for this; something must be removed first."""
+    """The project's knowledge tables are full. Remove something first."""
 
     status = 409
     code = "knowledge_limit_reached"
@@ -197,7 +197,7 @@ class RouteNotFound(RequestError):
 
 
 class MethodNotAllowed(RequestError):
-    """The path exists, but with other methods."""
+    """The path takes other methods."""
 
     status = 405
     code = "method_not_allowed"
@@ -213,7 +213,7 @@ class RequestTimedOut(RequestError):
 
 
 class BodyTooLarge(RequestError):
-    """The body exceeds the limit in the settings; it is refused before it is read completely."""
+    """The body is larger than the limit in the settings."""
 
     status = 413
     code = "body_too_large"
@@ -227,7 +227,7 @@ class UnsupportedMediaType(RequestError):
 
 
 class HeadersTooLarge(RequestError):
-    """The headers exceed the limit; the request is refused before they are complete."""
+    """The headers are larger than the limit."""
 
     status = 431
     code = "headers_too_large"
@@ -241,7 +241,7 @@ class FeatureNotServed(RequestError):
 
 
 class Overloaded(RequestError):
-    """The caller has more waiting requests than the server queues for one caller."""
+    """The caller has too many waiting requests."""
 
     status = 429
     code = "overloaded"
@@ -265,7 +265,7 @@ class RateLimited(RequestError):
 
 
 class BudgetExceeded(RequestError):
-    """A limit per day, week or month has no room for this request.
+    """A budget (a limit per day, week or month) has no room for this request.
 
     It is useless to try again before the limit resets.
     """
@@ -279,7 +279,7 @@ class BudgetExceeded(RequestError):
 
 
 class LargerThanLimit(RequestError):
-    """The request alone exceeds a limit, so waiting is useless: it must request less."""
+    """This one request is larger than a limit. Ask for less; to wait does not help."""
 
     code = "larger_than_limit"
     limit: str | None = None
@@ -289,14 +289,14 @@ class LargerThanLimit(RequestError):
 
 
 class EngineError(AntiphonError):
-    """The engine could not finish this generation."""
+    """The engine failed in this generation."""
 
     status = 500
     code = "engine_error"
 
 
 class EngineBusy(EngineError):
-    """The engine's queue is full; no work of the request was started.
+    """The engine's queue is full. Nothing was computed.
 
     `retry_after`: the estimated seconds until it has room.
     """
@@ -307,7 +307,7 @@ class EngineBusy(EngineError):
 
 
 class EngineUnavailable(EngineError):
-    """The engine is starting, restarting or given up; no work of the request was started."""
+    """The engine starts, restarts, or has ended after several crashes. Nothing was computed."""
 
     status = 503
     code = "engine_unavailable"
@@ -315,13 +315,13 @@ class EngineUnavailable(EngineError):
 
 
 class ModelNotLoaded(EngineUnavailable):
-    """The model is loaded on request, and cannot be loaded now."""
+    """The model is loaded on request, and cannot be loaded now: the memory is full, or the load failed."""
 
     code = "model_not_loaded"
 
 
 class EngineLost(EngineUnavailable):
-    """The engine's process ended while the request waited in its queue.
+    """The engine's process ended while the request waited.
 
     The request may be tried once more: it was probably not in the batch. A request that ends two processes is
     probably their cause.
@@ -331,14 +331,14 @@ class EngineLost(EngineUnavailable):
 
 
 class EngineDied(EngineError):
-    """The engine's process ended while this request was in its batch."""
+    """The engine's process ended while it computed this request."""
 
     status = 503
     code = "engine_died"
 
 
 class DeadlineExceeded(EngineError):
-    """The request's deadline passed before it finished."""
+    """The request took too long. For a generation the limit is `request_timeout`."""
 
     status = 504
     code = "deadline_exceeded"
@@ -352,14 +352,14 @@ class ProviderError(AntiphonError):
 
 
 class ProviderFailed(ProviderError):
-    """The vendor answered with a failure, or with an answer that cannot be read, before the first event."""
+    """The vendor failed, or its answer could not be read, before the first event."""
 
     code = "provider_failed"
     retryable = True
 
 
 class ProviderUnavailable(ProviderError):
-    """The vendor cannot be reached or says that it is overloaded, or its route rests after failures."""
+    """The vendor does not answer or is overloaded, or its route rests after failures."""
 
     status = 503
     code = "provider_unavailable"
@@ -367,7 +367,7 @@ class ProviderUnavailable(ProviderError):
 
 
 class ProviderTimeout(ProviderError):
-    """The vendor did not begin to answer in time."""
+    """The vendor did not begin its answer in time."""
 
     status = 504
     code = "provider_timeout"
@@ -375,7 +375,7 @@ class ProviderTimeout(ProviderError):
 
 
 class ProviderRateLimited(ProviderError):
-    """The vendor's own limits have no room. `retry_after`: as the vendor says."""
+    """The vendor's own limits have no room. `Retry-After` is the vendor's."""
 
     status = 429
     code = "provider_rate_limited"
@@ -383,33 +383,33 @@ class ProviderRateLimited(ProviderError):
 
 
 class ProviderRefused(ProviderError):
-    """The vendor refused the request as wrong. The message is the vendor's."""
+    """The vendor refused the request. The message is the vendor's."""
 
     status = 400
     code = "provider_refused"
 
 
 class ProviderModelMissing(ProviderError):
-    """The vendor has no such model, or not for this server's key."""
+    """The vendor has no such model, or not for the server's key."""
 
     status = 404
     code = "provider_model_not_found"
 
 
 class ProviderKeyRefused(ProviderError):
-    """The vendor refused this server's key. Only the operator can mend that."""
+    """The vendor refused the server's key. Only the operator can correct this."""
 
     code = "provider_key_refused"
 
 
 class ProviderBroken(ProviderError):
-    """The vendor's stream broke, stalled or ended without its finish, after its first event."""
+    """The vendor's stream broke, stopped, or ended without a finish reason, after its first event."""
 
     code = "provider_stream_broken"
 
 
 class ServerBusy(AntiphonError):
-    """The server has too many bytes of requests, or its machine is too busy; no work was started."""
+    """The server has too many bytes of requests, or its machine is too busy. Nothing was computed."""
 
     status = 503
     code = "server_busy"
@@ -428,7 +428,7 @@ class StoreUnavailable(AntiphonError):
 
 
 class KnowledgeUnavailable(AntiphonError):
-    """The index of knowledge tables is away, or its disk is full.
+    """The process of knowledge tables does not answer, or its disk is full.
 
     Nothing was changed, unless the message says that it may be.
     """
@@ -439,7 +439,7 @@ class KnowledgeUnavailable(AntiphonError):
 
 
 class KnowledgeTableDamaged(KnowledgeUnavailable):
-    """The file of one knowledge table is damaged; it must be restored from a copy, or the table deleted.
+    """The file of a knowledge table is damaged. Restore it from a copy, or delete the table.
     Other tables work."""
 
     code = "knowledge_table_damaged"
@@ -447,7 +447,7 @@ class KnowledgeTableDamaged(KnowledgeUnavailable):
 
 
 class LimitsUnavailable(AntiphonError):
-    """The limits cannot be checked, and the settings then refuse requests; no work was started."""
+    """The limits cannot be checked. Nothing was computed."""
 
     status = 503
     code = "limits_unavailable"
@@ -455,7 +455,7 @@ class LimitsUnavailable(AntiphonError):
 
 
 class LedgerFull(AntiphonError):
-    """The ledger has no room to record this request's usage, so no work was started."""
+    """The ledger has no room to record this request. Nothing was computed."""
 
     status = 503
     code = "ledger_full"
@@ -463,7 +463,7 @@ class LedgerFull(AntiphonError):
 
 
 class IssuerUnavailable(AntiphonError):
-    """The issuer's keys, which check tokens of single sign-on, are unavailable; no work was started."""
+    """The issuer of single sign-on does not answer, so the token cannot be checked."""
 
     status = 503
     code = "issuer_unavailable"
@@ -471,7 +471,7 @@ class IssuerUnavailable(AntiphonError):
 
 
 class HubUnavailable(AntiphonError):
-    """The hub of an adapter is unreachable, fails, or refuses further requests; nothing was changed."""
+    """The hub of an adapter does not answer, fails, or refuses further requests. Nothing was changed."""
 
     status = 503
     code = "hub_unavailable"
@@ -479,7 +479,7 @@ class HubUnavailable(AntiphonError):
 
 
 class InternalError(AntiphonError):
-    """A defect of Antiphon; the caller gets the request id and no details."""
+    """A bug of Antiphon. Report it with the request's id."""
 
 
 class StartupError(AntiphonError):

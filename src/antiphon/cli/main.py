@@ -93,7 +93,7 @@ def version() -> None:
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell that completes.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> None:
     """Print a script that completes commands and options; for bash: eval "$(antiphon completion bash)"."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
@@ -132,8 +132,8 @@ def reload(
 ) -> None:
     """Load the settings file of a running server again: providers, models and aliases.
 
-    Finds the server by ANTIPHON_HOME on this machine. No stream ends. The command prints what changed. A
-    wrong file changes nothing: the command ends with the reason and status 1."""
+    Finds the server by ANTIPHON_HOME on this machine. Running requests continue. The command prints what
+    changed. If the file is not valid, nothing changes, and the command ends with the reason and status 1."""
     from antiphon.cli.local_servers import reload as command
 
     command(pid)
@@ -142,9 +142,9 @@ def reload(
 @app.command("config")
 @options.with_serving_options
 def show_config(asked: "ServeOptions", json: options.Json = False) -> None:
-    """Print the settings and where each came from.
+    """Print the settings and the source of each.
 
-    Takes the options of `serve`, and shows what `serve` would do with them."""
+    With options of `serve`, shows the settings that `serve` would use."""
     from antiphon.cli.commands import config as command
 
     raise typer.Exit(command.run(asked, as_json=json))
@@ -156,17 +156,17 @@ def chat(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model of the server; a GGUF file, or cantor, when chat starts the server. [the first one]"
+            help="A model of the server. If chat starts the server: a GGUF file, or cantor. [the first one]"
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an answer, at most. [what the context holds]")
+        int | None, typer.Option(min=1, help="Most tokens of an answer. [what the context holds]")
     ] = None,
 ) -> None:
-    """Talk with a model in the terminal.
+    """Chat with a model in the terminal.
 
-    With a running server, or with one of its own where none answers."""
+    Uses the running server, or starts one if none answers."""
     from antiphon.cli.commands import chat as command
 
     raise typer.Exit(command.run(url, model, system, max_tokens))
@@ -179,9 +179,9 @@ def doctor(
     load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Find what keeps a server from running well.
+    """Find problems of a server, and say what to do.
 
-    Looks at all that `serve` needs, takes its options, and says what helps. Changes nothing."""
+    Checks everything that `serve` needs, and takes its options. Changes nothing."""
     from antiphon.cli.doctor import report as command
 
     raise typer.Exit(command.run(asked, load=load, as_json=json))
@@ -192,9 +192,9 @@ def bench(
     url: options.ServerUrl = None,
     model: Annotated[str | None, typer.Option(help="The model to ask. [the first one]")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=512, help="Requests at once.")] = 4,
-    requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 32,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")] = 64,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt, about.")] = 128,
+    requests: Annotated[int, typer.Option(min=1, help="Total number of requests.")] = 32,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 64,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Approximate tokens of a prompt.")] = 128,
     json: options.Json = False,
 ) -> None:
     """Measure any server that speaks OpenAI's API."""
@@ -208,8 +208,8 @@ def bench(
 @app.command()
 def top(
     url: options.ServerUrl = None,
-    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print what is now, after two looks.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two measurements.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one page and end.")] = False,
     json: options.Json = False,
 ) -> None:
     """Show what a running server does now; Ctrl-C ends it."""

@@ -23,51 +23,51 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the demo model, or "
-        "minilm, an embedding model that pip fetches; may be repeated. [cantor]",
+        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE; or cantor (the demo model), or"
+        " minilm (an embedding model that pip fetches). Can be repeated. [cantor]",
     ),
 ]
 Loras = Annotated[
     list[str] | None,
     typer.Option(
         "--lora",
-        help="A LoRA adapter, as NAME=PATH of a GGUF file or PEFT directory; may be repeated. [none]",
+        help="A LoRA adapter, as NAME=PATH of a GGUF file or PEFT directory. Can be repeated. [none]",
     ),
 ]
 Aliases = Annotated[
     list[str] | None,
     typer.Option(
         "--alias",
-        help="Another name of a model, as NAME=MODEL; * on both sides for any; may be repeated. [none]",
+        help="Another name of a model, as NAME=MODEL. * on both sides matches any characters. Can be "
+        "repeated. [none]",
     ),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")]
-Workers = Annotated[
-    int | None, typer.Option(help="HTTP processes, which share everything. [1]", min=1, max=64)
-]
+Workers = Annotated[int | None, typer.Option(help="Number of HTTP processes. [1]", min=1, max=64)]
 Cluster = Annotated[
     str | None,
     typer.Option(
         help="Run models on a Ray cluster: local starts one on this machine, HOST:PORT joins one. [none]"
     ),
 ]
-Sequences = Annotated[int | None, typer.Option(help="Choices that run at once, for each model. [8]")]
+Sequences = Annotated[int | None, typer.Option(help="Answers that each model computes at once. [8]")]
 ContextLength = Annotated[
-    int | None, typer.Option(help="Tokens of one sequence. [what the model has and the memory holds]")
+    int | None,
+    typer.Option(help="Tokens of one prompt and its answer. [the model's own, if the memory allows]"),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of each engine. [chosen for the machine]")]
 GpuLayers = Annotated[
     str | None,
-    typer.Option(help="Layers on graphics devices: a number, or auto for as many as fit. [auto]"),
+    typer.Option(help="Layers on GPUs: a number, or auto for as many as fit. [auto]"),
 ]
-Devices = Annotated[
-    str | None, typer.Option(help="Graphics devices to use, as NAME,NAME: CUDA0,CUDA1. [all]")
-]
+Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as CUDA0,CUDA1. [all]")]
 TensorSplit = Annotated[
-    str | None, typer.Option(help="Share of the layers of each device, as 3,1. [by free memory]")
+    str | None, typer.Option(help="Share of the layers of each GPU, such as 3,1. [by free memory]")
 ]
-Exact = Annotated[bool | None, typer.Option(help="Bit-equal answers alone and in a batch. [demo model: on]")]
+Exact = Annotated[
+    bool | None, typer.Option(help="Answers equal to the last bit, alone and in a batch. [demo model: on]")
+]
 Config = Annotated[Path | None, typer.Option(help="Settings file. [antiphon.toml, here or in ANTIPHON_HOME]")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json. [text]")]

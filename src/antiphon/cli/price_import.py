@@ -24,7 +24,7 @@ class ImportOptions:
     provider: str | None = None
     """Only models of this provider."""
     model: str | None = None
-    """Only models whose name at the vendor fits this pattern."""
+    """Only models whose name at the vendor matches this pattern."""
     is_base: bool = False
     """Whether base prices stand for those that this server cannot express."""
 

@@ -40,16 +40,16 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_CLUSTER_TOKEN",
-            "The token that Ray requires of every process. None takes Ray's own variables "
-            "RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH. A local cluster without one gets a new one.",
+            "The token of the Ray cluster. None takes Ray's own variables RAY_AUTH_TOKEN and "
+            "RAY_AUTH_TOKEN_PATH. A local cluster without a token gets a new one.",
         ),
     ] = None
     interpreter: Annotated[
         str | None,
         describe(
             "ANTIPHON_CLUSTER_INTERPRETER",
-            "Python that runs replicas, at the same path on all machines. None means the one "
-            "that runs Ray there. A model's own interpreter comes first.",
+            "Python that runs replicas, at the same path on all machines. None means the one that "
+            "runs Ray there. The interpreter of a model comes first.",
         ),
     ] = None
     cpus: Annotated[
@@ -63,15 +63,15 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         describe(
             "ANTIPHON_CLUSTER_GROWS",
-            "Whether the cluster adds machines when replicas need them. Otherwise the server "
-            "does not start with a model that no machine can run.",
+            "Whether the cluster can add machines. If not, the server does not start with a model "
+            "that no machine can run.",
         ),
     ] = False
     upscale_delay: Annotated[
         float,
         describe(
             "ANTIPHON_CLUSTER_UPSCALE_DELAY",
-            "Seconds for which there must be more sequences than places before a replica is added.",
+            "A replica is added after there were more sequences than places for this many seconds.",
         ),
         AT_LEAST_ZERO,
     ] = 10.0
@@ -79,7 +79,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_CLUSTER_DOWNSCALE_DELAY",
-            "Seconds for which fewer replicas must be enough before one is removed.",
+            "A replica is removed after fewer were enough for this many seconds.",
         ),
         AT_LEAST_ZERO,
     ] = 300.0
@@ -87,7 +87,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_CLUSTER_DRAIN_TIMEOUT",
-            "Seconds that the sequences of a removed replica get to finish.",
+            "Seconds in which the sequences of a removed replica can finish.",
         ),
         AT_LEAST_ZERO,
     ] = 600.0

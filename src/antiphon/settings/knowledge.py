@@ -9,14 +9,15 @@ from antiphon.settings.server import GIB, KIB, MIB, describe
 
 
 class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Knowledge tables, where they are kept and how much each project can keep (knowledge.md)."""
+    """Knowledge tables: their place, and limits for each project (knowledge.md)."""
 
     directory: Annotated[
         str | None,
         describe(
             "ANTIPHON_KNOWLEDGE_DIRECTORY",
-            "Directory of uploads and of tables in files, on a local disk, for one server. None "
-            "means `knowledge` in `ANTIPHON_HOME`, or in the platform's data directory.",
+            "Directory of uploads and of tables in files. It must be on a local disk, and only one "
+            "server can use it. None means `knowledge` in `ANTIPHON_HOME`, or in the platform's data "
+            "directory.",
         ),
     ] = None
     storage: Annotated[
@@ -32,8 +33,8 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MEMORY_BYTES",
-            "Bytes of vectors that stay in memory, for all tables in files. Tables beyond them "
-            "are read again at their next search, the least recently searched first.",
+            "Bytes of vectors in memory, for all tables in files. If they are not enough, tables are "
+            "read again at their next search.",
         ),
         Meta(ge=16 * MIB),
     ] = 512 * MIB
@@ -41,8 +42,8 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MAX_FILE_BYTES",
-            "Largest file in bytes. A larger one is a 413. It must arrive within "
-            "`receive_timeout`, and counts in `max_bodies_bytes` until it is kept.",
+            "Largest file in bytes. A larger one is a 413. It must arrive within `receive_timeout`, "
+            "and counts in `max_bodies_bytes` meanwhile.",
         ),
         Meta(ge=KIB, le=GIB),
     ] = 32 * MIB
@@ -65,8 +66,8 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MAX_BYTES",
-            "Most bytes of texts and vectors in all tables of one project. On the disk they take "
-            "up to three times as much.",
+            "Most bytes of texts and vectors in all tables of one project. On the disk they need up "
+            "to three times as much.",
         ),
         Meta(ge=MIB),
     ] = 20 * GIB

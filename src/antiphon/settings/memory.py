@@ -9,14 +9,14 @@ from antiphon.settings.server import describe
 
 
 class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Summaries that the memory strategy `summary` has written (memory.md)."""
+    """Summaries of the memory strategy `summary` (memory.md)."""
 
     summaries: Annotated[
         int,
         describe(
             "ANTIPHON_MEMORY_SUMMARIES",
-            "Summaries that are kept for each project. 0 keeps none, and each request then "
-            "writes its own. Without keys, each HTTP process keeps them in memory.",
+            "Summaries that are kept for each project. With 0, none is kept, and each request writes "
+            "a new one. Without keys, each HTTP process keeps them in memory.",
         ),
         Meta(ge=0, le=1_000_000),
     ] = 1_000

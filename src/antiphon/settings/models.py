@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One local model. Several are given as a list of tables in the file, or by repeating `--model`."""
+    """One local model. Write a table for each model, or repeat `--model`."""
 
     name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
     path: Annotated[
@@ -25,10 +25,15 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             min_length=1,
         ),
     ]
-    sequences: Annotated[int, Meta(description="Choices that run at once. Others wait.", ge=1, le=256)] = 8
+    sequences: Annotated[
+        int, Meta(description="Answers that the model computes at once. Others wait.", ge=1, le=256)
+    ] = 8
     context_length: Annotated[
         Annotated[int, Meta(ge=16)] | None,
-        Meta(description="Tokens of one sequence. None takes the model's own if the memory allows."),
+        Meta(
+            description="Tokens of one prompt and its answer. None means the model's own, but at most 8192,"
+            " if the memory allows."
+        ),
     ] = None
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
@@ -44,38 +49,39 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu_layers: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=0)],
         Meta(
-            description="Layers on graphics devices, the last ones first (gpu.md). The output counts as a "
-            "layer. auto is as many as fit, or none with exact. 0 keeps all on the processor."
+            description="Layers on GPUs, the last ones first (gpu.md). The output counts as a layer. auto "
+            "means as many as fit, or none with exact. 0 keeps all on the processor."
         ),
     ] = "auto"
     devices: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(
-            description="Devices to use, as doctor names them (`CUDA0`), or for vLLM by number (`0`). None "
-            "means all. Several hosts divide them in their order."
+            description="GPUs to use, as doctor names them (`CUDA0`), or for vLLM by number (`0`). None "
+            "means all. Several hosts divide them in this order."
         ),
     ] = ()
     tensor_split: Annotated[
         tuple[Annotated[float, Meta(ge=0, le=1e6)], ...],
         Meta(
-            description="Share of the layers of each device, such as 3, 1. None uses one device if it is "
-            "enough, and otherwise divides by free memory."
+            description="Share of the layers of each GPU, such as 3, 1. None uses one GPU if the model "
+            "fits, and otherwise divides by free memory."
         ),
     ] = ()
     kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
     layout: Annotated[
         Literal["pool", "streams"],
         Meta(
-            description="How the KV cache is divided. With streams each sequence has its own part, which is "
+            description="How the KV cache is divided. With streams each sequence has its own part; this is "
             "faster on processors. With a pool, prefixes are shared without copies, and long "
-            "prompts need fewer cells. exact is refused with a pool."
+            "prompts need fewer cells. You cannot combine a pool with exact."
         ),
     ] = "streams"
     cells: Annotated[
         Annotated[int, Meta(ge=16)] | None,
         Meta(
-            description="Tokens in the KV cache, for all sequences. None is context_length for each, or as "
-            "many as fit. With fewer, sequences of a pool wait, and those of streams are shorter."
+            description="Tokens in the KV cache, for all sequences. None means context_length for each, or "
+            "as many as fit. With fewer, sequences of a pool wait, and those of streams are "
+            "shorter."
         ),
     ] = None
     queue: Annotated[int, Meta(description="Choices that can wait. Others get a 503.", ge=0)] = 512
@@ -85,10 +91,10 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_latency: Annotated[
         float,
         Meta(
-            description="Seconds of a step that prompts can take while other requests wait for tokens, for "
-            "each of up to four prompts. Less gives smoother streams. More gives sooner first "
-            "tokens and more tokens a second. A step always computes at least 1280 prompt tokens "
-            "for each of these seconds.",
+            description="Seconds that each of up to four new prompts can take in a step while answers run. "
+            "Less makes streams smoother. More makes first tokens earlier and the throughput "
+            "higher. A step always computes at least 1280 prompt tokens for each of these "
+            "seconds.",
             gt=0,
             le=60,
         ),
@@ -108,34 +114,34 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "memory", "file"],
         Meta(
             description="Where the weights are: copied into memory, which is faster, or mapped from the "
-            "file, which servers then share. auto copies if the models need at most half of the "
-            "free memory."
+            "file, so that servers share them. auto copies if all models together need at most "
+            "half of the free memory."
         ),
     ] = "auto"
     load: Annotated[
         Literal["start", "request"],
         Meta(
-            description="When the model is loaded: before the server starts to serve, or at the first "
+            description="When the model is loaded: before the server accepts requests, or at the first "
             "request."
         ),
     ] = "start"
     keep_alive: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(
-            description='Seconds without a request after which a model of load = "request" is unloaded. None '
-            "keeps it until another model needs its memory."
+            description='A model with load = "request" is unloaded after this many seconds without a '
+            "request. None keeps it until another model needs its memory."
         ),
     ] = None
     keep_prefixes: Annotated[
         bool,
         Meta(
-            description="Whether computed prompts stay in free cells, for later requests with the same "
+            description="Whether computed prompts stay in the cache, for later requests with the same "
             "beginning."
         ),
     ] = True
     engine: Annotated[
         Literal["llama", "vllm"],
-        Meta(description="The engine: the embedded llama.cpp, or vLLM in an environment of its own."),
+        Meta(description="The engine: the embedded llama.cpp, or vLLM in its own environment."),
     ] = "llama"
     interpreter: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
@@ -143,13 +149,13 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="Number format of vLLM. auto is the one of the model's folder."),
+        Meta(description="Number format of vLLM. auto means that of the model's folder."),
     ] = "auto"
     memory_share: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(
-            description="Share of each device's memory that vLLM takes. None is vLLM's default. On a "
-            "processor, none makes a KV cache of cells."
+            description="Share of each device's memory that vLLM takes. None means vLLM's default. On a "
+            "processor without it, `cells` sets the KV cache."
         ),
     ] = None
     tensor_parallel: Annotated[
@@ -167,34 +173,36 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: Annotated[
         bool,
         Meta(
-            description="Whether the model runs in the cluster, if there is one. Otherwise it runs in a "
-            "process of this server."
+            description="Whether the model runs in the cluster, if there is one. If not, it runs on the "
+            "server's machine."
         ),
     ] = True
     replicas: Annotated[
-        int, Meta(description="Replicas in the cluster. With max_replicas, the fewest.", ge=1, le=1000)
+        int,
+        Meta(description="Replicas in the cluster. With max_replicas, the smallest number.", ge=1, le=1000),
     ] = 1
     max_replicas: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
         Meta(
-            description="Most replicas in the cluster. A replica is added when there are more sequences than "
-            "places. None keeps the number."
+            description="Largest number of replicas in the cluster. A replica is added when there are more "
+            "sequences than places. None means always `replicas`."
         ),
     ] = None
     replica_cpus: Annotated[
         Annotated[float, Meta(gt=0, le=1024)] | None,
-        Meta(description="CPUs of each replica. None is its threads, or 1."),
+        Meta(description="CPUs of each replica. None means its threads, or 1."),
     ] = None
     replica_gpus: Annotated[
         float,
-        Meta(description="GPUs of each replica, all in one machine. A fraction shares one.", ge=0, le=64),
+        Meta(
+            description="GPUs of each replica, all in one machine. With a fraction, replicas share a GPU.",
+            ge=0,
+            le=64,
+        ),
     ] = 0.0
     replica_resources: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s=]+=[0-9]{1,6}(\.[0-9]{1,4})?$")], ...],
-        Meta(
-            description="Other resources of each replica, as NAME=NUMBER, as the cluster's machines name "
-            "them."
-        ),
+        Meta(description="Other resources of each replica, as NAME=NUMBER, with the names of the cluster."),
     ] = ()
 
 
@@ -313,7 +321,7 @@ MODEL_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(
 
 
 class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models that are fetched: `--model hf:OWNER/REPO:FILE.gguf`."""
+    """Models from the hub: `--model hf:OWNER/REPO:FILE.gguf`."""
 
     cache: Annotated[
         str | None,
@@ -334,7 +342,7 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offline: Annotated[
         bool,
         describe(
-            "ANTIPHON_HUB_OFFLINE", "Whether the hub is never asked. Only fetched models are then served."
+            "ANTIPHON_HUB_OFFLINE", "Whether to never ask the hub. Then only fetched models are served."
         ),
     ] = False
 
@@ -350,8 +358,8 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         describe(
             "ANTIPHON_LORA_DIRECTORIES",
-            "Directories from which callers can load adapters while the server runs. Without "
-            "one, nobody can load or unload adapters from files.",
+            "Directories from which callers can load adapters while the server runs. If there is "
+            "none, nobody can load adapters from files.",
         ),
     ] = ()
     repositories: Annotated[
@@ -387,15 +395,15 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         describe(
             "ANTIPHON_LORA_KEEP_NAMES",
-            "Whether adapters that were loaded while the server ran are served again after a restart.",
+            "Whether adapters that callers loaded are served again after a restart.",
         ),
     ] = True
     project_adapters: Annotated[
         int,
         describe(
             "ANTIPHON_LORA_PROJECT_ADAPTERS",
-            "Adapters that the service keys of one project can load from the repositories. 0 "
-            "lets only the operator load adapters.",
+            "Adapters that the service keys of one project can load from the repositories. 0 means "
+            "that only the operator can load adapters.",
         ),
         Meta(ge=0, le=2048),
     ] = 0
@@ -407,8 +415,8 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One adapter that is served from the start. Several are given as a list of tables in the file, by
-    repeating `--lora NAME=PATH`, or in `ANTIPHON_ADAPTERS` with commas between them."""
+    """One adapter that is served from the start. Write a table for each, repeat `--lora NAME=PATH`, or
+    list them in `ANTIPHON_ADAPTERS` with commas between."""
 
     name: Annotated[
         str, Meta(description="Name that callers use as model.", pattern=f"^{ADAPTER_NAME.pattern}$")
@@ -416,7 +424,7 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1)]
     model: Annotated[
         str | None,
-        Meta(description="Name of the model that it adapts. You can leave it out if there is only one."),
+        Meta(description="Name of the base model. Needed if there are several."),
     ] = None
 
 
@@ -475,10 +483,10 @@ def _assign_model(
 
 
 class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another name of a model, or a pattern of names. Write several as a list of tables in the file, by
-    repeating `--alias NAME=MODEL`, or in `ANTIPHON_ALIASES` with commas between them. A model's own name
-    comes before aliases, and a name before patterns. A longer pattern comes before a shorter one. The last
-    is `accounts/fireworks/models/*` of the Fireworks dialect, whose model is `*`."""
+    """Another name of a model, or a pattern of names. Write a table for each, repeat `--alias NAME=MODEL`,
+    or list them in `ANTIPHON_ALIASES` with commas between. A model's own name comes before aliases, and a
+    name before patterns. A longer pattern comes before a shorter one. The last one is built in:
+    `accounts/fireworks/models/*` means the model `*`."""
 
     name: Annotated[
         str,
@@ -491,7 +499,8 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[
         str,
         Meta(
-            description="Name of the model or adapter. A `*` in it is the text that the name's `*` matched.",
+            description="Name of the model or adapter. A `*` in it stands for the text that the name's `*` "
+            "matched.",
             min_length=1,
             max_length=256,
         ),

@@ -22,15 +22,15 @@ EXTRA_NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One vendor, or another server: `[providers.NAME]`. A preset supplies what you leave out: the one in
-    `preset`, otherwise the one with the provider's name."""
+    """One vendor, or another server. A preset has the values that you leave out: the one in `preset`,
+    otherwise the one with the provider's name."""
 
     preset: Annotated[
         str | None, Meta(description="Name of a preset: openai, anthropic, vllm and others (vendors.md).")
     ] = None
     kind: Annotated[
         Literal["openai", "anthropic", "gemini"] | None,
-        Meta(description="The wire format that the vendor speaks."),
+        Meta(description="The vendor's API."),
     ] = None
     base_url: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#@\\]+(/[^\s?#\\]*)?$")] | None,
@@ -39,8 +39,8 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Annotated[
         Annotated[str, Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$")] | None,
         Meta(
-            description="Where the key is: env:NAME is an environment variable, file:PATH a file. The key "
-            "itself is never a setting.",
+            description="The place of the key: env:NAME is an environment variable, file:PATH a file. You "
+            "cannot write the key itself here.",
             examples=["env:OPENAI_API_KEY"],
         ),
     ] = None
@@ -51,14 +51,14 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     pass_addresses: Annotated[
         bool,
-        Meta(description="Whether https: addresses of images go to the vendor, which opens them."),
+        Meta(description="Whether https: addresses of images are sent to the vendor, which opens them."),
     ] = False
     proxy: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#\\]+/?$")] | None,
         Meta(description="HTTP proxy for the requests.", examples=["http://proxy.example.org:3128"]),
     ] = None
     ca_file: Annotated[
-        str | None, Meta(description="File with the certificates that are trusted instead of the system's.")
+        str | None, Meta(description="File with the certificates to trust instead of the system's.")
     ] = None
     connections: Annotated[
         int,
@@ -67,24 +67,30 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1024
     connect_timeout: Annotated[
         float,
-        Meta(description="Seconds until a connection must be open, with the look-up of the name."),
+        Meta(description="Seconds in which a connection must be open, with the look-up of the host name."),
         POSITIVE,
     ] = 5.0
     first_byte_timeout: Annotated[
         float,
-        Meta(description="Seconds until a stream must begin. A whole answer has `timeout`."),
+        Meta(
+            description="Seconds in which a stream must have its first content. Answers without a stream "
+            "have `timeout`."
+        ),
         POSITIVE,
     ] = 120.0
-    chunk_timeout: Annotated[float, Meta(description="Seconds between two parts of a stream."), POSITIVE] = (
-        60.0
+    chunk_timeout: Annotated[
+        float, Meta(description="Most seconds between two parts of a stream."), POSITIVE
+    ] = 60.0
+    timeout: Annotated[float, Meta(description="Seconds in which an answer must be complete."), POSITIVE] = (
+        600.0
     )
-    timeout: Annotated[float, Meta(description="Seconds until an answer must be complete."), POSITIVE] = 600.0
     takes: Annotated[
         tuple[str, ...],
-        Meta(description="Parameters that this provider takes, besides those of its kind and preset."),
+        Meta(description="More parameters that this provider takes than its kind and preset do."),
     ] = ()
     refuses: Annotated[
-        tuple[str, ...], Meta(description="Parameters that this provider does not take: requests get a 400.")
+        tuple[str, ...],
+        Meta(description="Parameters that this provider does not take. Requests with them get a 400."),
     ] = ()
     extra_params: Annotated[
         tuple[Annotated[str, Meta(pattern=EXTRA_NAME)], ...],
@@ -98,22 +104,22 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             description="Headers that callers can add (inference_extra_headers). Others are a 400. Headers "
-            "of a credential or of the connection are not possible.",
+            "of credentials or of the connection cannot be allowed.",
             examples=[["x-trace-id"]],
         ),
     ] = ()
     context_length: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Context length of models that no table knows."),
+        Meta(description="Context length of models without a profile."),
     ] = None
     max_output: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Most output tokens of models that no table knows."),
+        Meta(description="Most output tokens of models without a profile."),
     ] = None
 
 
 class ProfileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a vendor's model takes and gives, where the operator knows better than the table."""
+    """Abilities of a vendor's model. They replace those of the built-in table."""
 
     context_length: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens of prompt and output together.")
@@ -137,17 +143,17 @@ class RouteSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[
         Annotated[str, Meta(min_length=1, max_length=256)] | None,
         Meta(
-            description="The vendor's name of the model. By default the routed model's own name, or its rest "
-            "after a pattern."
+            description="The vendor's name of the model. By default the name of the model in the settings; "
+            "of a pattern, the text that `*` matched."
         ),
     ] = None
     weight: Annotated[
-        float, Meta(description="Its share of the requests among routes of one order.", gt=0, le=1e6)
+        float, Meta(description="Share of the requests among routes of the same order.", gt=0, le=1e6)
     ] = 1.0
-    order: Annotated[int, Meta(description="Routes of a lower order are tried first.", ge=1, le=1000)] = 1
+    order: Annotated[int, Meta(description="Routes with a lower order are tried first.", ge=1, le=1000)] = 1
     in_flight: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Most requests of this route that run at once, in the whole server."),
+        Meta(description="Most requests that run on this route at once, in the whole server."),
     ] = None
 
 
@@ -168,13 +174,19 @@ class RoutedModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         Annotated[str, Meta(min_length=1, max_length=256)] | None,
         Meta(description="With `provider`: the vendor's name of the model."),
     ] = None
-    routes: Annotated[tuple[RouteSettings, ...], Meta(description="The ways to serve it.")] = ()
+    routes: Annotated[
+        tuple[RouteSettings, ...], Meta(description="The ways to serve the model (routes.md).")
+    ] = ()
     prefer_prefix: Annotated[
         bool,
-        Meta(description="Whether requests of one prompt_cache_key, or of one beginning, prefer one route."),
+        Meta(
+            description="Whether requests with the same prompt_cache_key, or the same beginning, go to the "
+            "same route."
+        ),
     ] = False
     profile: Annotated[
-        ProfileSettings, Meta(description="What the model takes and gives, over the table's values.")
+        ProfileSettings,
+        Meta(description="Abilities of the model, instead of the built-in ones (vendors.md)."),
     ] = ProfileSettings()
 
     def list_routes(self) -> tuple[RouteSettings, ...]:

@@ -46,7 +46,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["passive", "active"],
         describe(
             "ANTIPHON_ENGINE_WAIT_POLICY",
-            "How idle OpenMP threads wait: passive on shared machines, active on your own.",
+            "How idle threads wait: passive on shared machines, active if nothing else uses the cores.",
         ),
     ] = "passive"
     restart_patience: Annotated[
@@ -61,15 +61,16 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1)] | None,
         describe(
             "ANTIPHON_ENGINE_MEMORY_BUDGET",
-            'Bytes of weights and KV caches of all loaded models of load = "request" together. '
-            "None is the free memory.",
+            'Bytes of weights and KV caches of all loaded models with load = "request". None means '
+            "the free memory.",
         ),
     ] = None
     prefix_sharing: Annotated[
         Literal["project", "server"],
         describe(
             "ANTIPHON_ENGINE_PREFIX_SHARING",
-            "Whether computed prompts are shared within each project, or among all requests without a salt.",
+            "Whether requests share computed prompts only within their project, or all requests "
+            "without a salt do.",
         ),
     ] = "project"
 

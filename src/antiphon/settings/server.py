@@ -26,7 +26,10 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP side."""
 
     host: Annotated[
-        str, describe("ANTIPHON_HOST", "Address to listen on. Any but a loopback address needs a key.")
+        str,
+        describe(
+            "ANTIPHON_HOST", "Address to listen on. If it is not a loopback address, the server needs a key."
+        ),
     ] = "127.0.0.1"
     port: Annotated[
         int, describe("ANTIPHON_PORT", "TCP port to listen on. 0 takes a free one."), Meta(ge=0, le=65535)
@@ -35,8 +38,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_WORKERS",
-            "HTTP processes, which share the port, the engines and all limits (workers.md). Each "
-            "uses a core under load.",
+            "Number of HTTP processes (workers.md). Under load, each uses a core.",
         ),
         Meta(ge=1, le=64),
     ] = 1
@@ -57,8 +59,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         describe(
             "ANTIPHON_MAX_BODIES_BYTES",
             "Bytes of all running requests' bodies in one HTTP process, at least one whole body. "
-            "Above that a request is a 503. With keys on, one caller must leave as many bytes "
-            "free as it has, or its requests are a 429.",
+            "Further requests get a 503. With keys on, a caller can use at most as many bytes as it "
+            "leaves free; otherwise it gets a 429.",
         ),
         Meta(ge=KIB),
     ] = 64 * MIB
@@ -66,33 +68,32 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["refuse", "report"],
         describe(
             "ANTIPHON_UNKNOWN_FIELDS",
-            "How unknown fields of a generation are treated: refused with 400, or ignored and "
-            "named in the header x-antiphon-ignored.",
+            "What happens to unknown fields of a generation: a 400, or they are ignored and the "
+            "header x-antiphon-ignored names them.",
         ),
     ] = "refuse"
     schema_keywords: Annotated[
         Literal["report", "strict"],
         describe(
             "ANTIPHON_SCHEMA_KEYWORDS",
-            "How JSON Schema keywords that the server cannot keep are treated: named in the "
-            "header x-antiphon-relaxed, or refused with 400.",
+            "What happens to JSON Schema keywords that the server cannot enforce: the header "
+            "x-antiphon-relaxed names them, or a 400.",
         ),
     ] = "report"
     request_templates: Annotated[
         bool,
         describe(
             "ANTIPHON_REQUEST_TEMPLATES",
-            "Whether callers can send their own chat template, a program that runs in a process "
-            "of its own (chat.md).",
+            "Whether callers can send their own chat template. It is a program, and runs in a "
+            "separate process (chat.md).",
         ),
     ] = False
     max_logprobs: Annotated[
         int,
         describe(
             "ANTIPHON_MAX_LOGPROBS",
-            "Most log-probabilities that a request can have for each token (logprobs, "
-            "top_logprobs, prompt_logprobs). -1 allows the whole vocabulary. Large answers are "
-            "slow.",
+            "Most log-probabilities that a request can ask for each token (logprobs, top_logprobs, "
+            "prompt_logprobs). -1 allows the whole vocabulary. Large answers are slow.",
         ),
         Meta(ge=-1),
     ] = 20
@@ -104,7 +105,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_alive_interval: Annotated[
         float,
         describe(
-            "ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."
+            "ANTIPHON_KEEP_ALIVE_INTERVAL",
+            "After this many seconds without an event, a stream gets a comment line.",
         ),
         POSITIVE,
     ] = 10.0
@@ -125,27 +127,26 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 3600.0
     drain_timeout: Annotated[
         float,
-        describe("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
+        describe("ANTIPHON_DRAIN_TIMEOUT", "Seconds in which running requests can finish at shutdown."),
         AT_LEAST_ZERO,
     ] = 5.0
     retire_timeout: Annotated[
         float,
         describe(
             "ANTIPHON_RETIRE_TIMEOUT",
-            "Seconds that running requests get to finish when a rolling restart replaces their HTTP process "
-            "or a reload removes their model.",
+            "Seconds in which running requests can finish after a rolling restart or a reload.",
         ),
         AT_LEAST_ZERO,
     ] = 600.0
     cors_origins: Annotated[
         tuple[str, ...],
-        describe("ANTIPHON_CORS_ORIGINS", "Web origins that browsers can call from."),
+        describe("ANTIPHON_CORS_ORIGINS", "Origins of web pages that can call the server."),
     ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...],
         describe(
             "ANTIPHON_ALLOWED_HOSTS",
-            "Host names that are accepted besides loopback ones while no key is set.",
+            "Further host names that are accepted if the server has no key. Loopback names always are.",
         ),
     ] = ()
 
@@ -163,11 +164,11 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        describe("ANTIPHON_LOG_LEVEL", "Least severe level that is written."),
+        describe("ANTIPHON_LOG_LEVEL", "The lowest level that is written."),
     ] = "info"
     format: Annotated[
         Literal["text", "json"],
-        describe("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record."),
+        describe("ANTIPHON_LOG_FORMAT", "Form of each record: a line of text, or a JSON object."),
     ] = "text"
 
 
@@ -191,8 +192,8 @@ class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_TRACING_SAMPLE_RATIO",
-            "Share of requests that are traced, from 0 to 1, by the id of the trace. A request whose "
-            "`traceparent` is not sampled is not traced.",
+            "Share of requests that are traced, from 0 to 1, by the id of the trace. If the caller's "
+            "`traceparent` is not sampled, the request is not traced.",
         ),
         Meta(ge=0, le=1),
     ] = 1.0

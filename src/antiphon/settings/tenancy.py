@@ -11,14 +11,15 @@ from antiphon.settings.server import MIB, describe, is_loopback
 
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Projects, users and their keys (keys.md). Without `enabled` the others are refused at the start."""
+    """Projects, users and their keys (keys.md). Without `enabled`, the server does not start with the
+    others."""
 
     enabled: Annotated[
         bool,
         describe(
             "ANTIPHON_KEYS",
-            "Whether callers need a key that this server made. The first start writes the "
-            "operator's key into `admin.key` beside the database.",
+            "Whether callers need keys that this server made. The first start writes the operator's "
+            "key into `admin.key` beside the database.",
         ),
     ] = False
     store: Annotated[
@@ -49,7 +50,7 @@ LIMIT_SECRETS = frozenset({"url", "webhook", "webhook_secret"})
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who counts what is used of limits and budgets, where keys are on (limits.md)."""
+    """Counters of limits and budgets (limits.md). They need keys."""
 
     url: Annotated[
         str | None,
@@ -124,22 +125,22 @@ LONGEST_SYNC_S = 60
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What each generation took, where keys are on (ledger.md)."""
+    """Records of each generation (ledger.md). They need keys."""
 
     spool: Annotated[
         str | None,
         describe(
             "ANTIPHON_SPOOL",
-            "Directory on a local disk for generations that are not in the database yet. None "
-            "means `spool` in `ANTIPHON_HOME`.",
+            "Directory on a local disk for records that are not in the database yet. None means "
+            "`spool` in `ANTIPHON_HOME`.",
         ),
     ] = None
     spool_bytes: Annotated[
         int,
         describe(
             "ANTIPHON_SPOOL_BYTES",
-            "Most bytes of the spool while the database is away, at least 4 MiB for each HTTP "
-            "process. Above that requests are a 503.",
+            "Most bytes of the spool, at least 4 MiB for each HTTP process. When it is full, requests"
+            " get a 503.",
         ),
         Meta(ge=8 * MIB),
     ] = 64 * MIB
@@ -147,7 +148,8 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_SPOOL_SYNC_INTERVAL",
-            "Seconds after which the spool is on the disk. A power failure can lose this much.",
+            "Seconds until a record is surely on the disk. A power failure can lose the records of "
+            "this time.",
         ),
         Meta(gt=0, le=LONGEST_SYNC_S),
     ] = 0.2
@@ -161,7 +163,7 @@ ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Users who come with a token of another server, an OpenID Connect issuer (single-sign-on.md)."""
+    """Users with tokens of an OpenID Connect issuer (single-sign-on.md)."""
 
     issuer: Annotated[
         Annotated[str, ADDRESS] | None,
@@ -202,15 +204,16 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1, max_length=128)],
         describe(
             "ANTIPHON_OIDC_GROUPS_CLAIM",
-            "Claim with the names of the user's groups. Dots lead into objects.",
+            "Claim with the names of the user's groups. A dot means a field of an object: "
+            "realm_access.roles.",
         ),
     ] = "groups"
     groups: Annotated[
         tuple[Annotated[str, GROUP], ...],
         describe(
             "ANTIPHON_OIDC_GROUPS",
-            "Roles of a group's users, as `GROUP=PROJECT:ROLE`. A user in none of a project's "
-            "groups here is not a member of it.",
+            "Roles of groups, as `GROUP=PROJECT:ROLE`. A user in none of a project's groups is "
+            "removed from the project.",
             example="ml-team=default:member",
         ),
     ] = ()

@@ -173,9 +173,13 @@ def _histogram(name: str, says: str) -> Family:
     return _family(name, MetricKind.HISTOGRAM, says)
 
 
-UP = _gauge("up", "1 when the engine answered this scrape within a second; else 0, and nothing more of it.")
+UP = _gauge(
+    "up",
+    "1 if the engine answered this scrape within a second. If it is 0, the engine's other "
+    "metrics are missing.",
+)
 
-PARKED = _gauge("parked", "1 while the model is not loaded, and its first request will have it loaded.")
+PARKED = _gauge("parked", "1 while the model is not loaded; its next request loads it.")
 
 MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     (_gauge("queued", "Sequences that wait for a place in the batch."), lambda load: load.queued),
@@ -184,33 +188,42 @@ MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     (_gauge("cells", "Cells of the KV cache; one holds one token."), lambda load: load.cells),
     (_gauge("cells_used", "Cells that running sequences use."), lambda load: load.cells_used),
     (
-        _gauge("cells_cached", "Cells kept for prompts that begin alike; free when needed."),
+        _gauge("cells_cached", "Cells with prefixes for later prompts. They are free when they are needed."),
         lambda load: load.cells_cached,
     ),
     (_counter("prompt_tokens_total", "Prompt tokens computed."), lambda load: load.prefill_tokens),
     (
-        _counter("cached_tokens_total", "Prompt tokens taken from kept or running prefixes."),
+        _counter("cached_tokens_total", "Prompt tokens that came from the cache."),
         lambda load: load.cached_tokens,
     ),
-    (_counter("decoded_tokens_total", "Completion tokens made."), lambda load: load.decoded_tokens),
-    (_counter("steps_total", "Steps of the batch: calls of the library's decode."), lambda load: load.steps),
-    (_counter("admitted_total", "Sequences admitted to the batch."), lambda load: load.admitted),
-    (_counter("prefix_hits_total", "Of these, those that shared a prefix."), lambda load: load.prefix_hits),
+    (
+        _counter("decoded_tokens_total", "Completion tokens that were generated."),
+        lambda load: load.decoded_tokens,
+    ),
+    (_counter("steps_total", "Steps of the batch."), lambda load: load.steps),
+    (_counter("admitted_total", "Sequences that got a place in the batch."), lambda load: load.admitted),
+    (_counter("prefix_hits_total", "Sequences with a prefix from the cache."), lambda load: load.prefix_hits),
     (
         _counter(
             "preemptions_total",
-            "Sequences put back into the queue: cells ran out, or another caller got the place.",
+            "Sequences that paused: there were no free cells, or another caller got the place.",
         ),
         lambda load: load.preemptions,
     ),
-    (_counter("refused_total", "Sequences refused because the queue was full."), lambda load: load.refused),
-    (_histogram("queue_seconds", "From asking to a place in the batch."), lambda load: load.queue_seconds),
     (
-        _histogram("first_token_seconds", "From asking to the first token."),
+        _counter("refused_total", "Sequences that were refused because the queue was full."),
+        lambda load: load.refused,
+    ),
+    (
+        _histogram("queue_seconds", "Time from a sequence's arrival to its place in the batch."),
+        lambda load: load.queue_seconds,
+    ),
+    (
+        _histogram("first_token_seconds", "Time from a sequence's arrival to its first token."),
         lambda load: load.first_token_seconds,
     ),
     (
-        _histogram("inter_token_seconds", "Between tokens of one sequence."),
+        _histogram("inter_token_seconds", "Time between tokens of one sequence."),
         lambda load: load.inter_token_seconds,
     ),
 )
@@ -222,24 +235,28 @@ ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
         lambda load: load.running,
     ),
     (
-        _counter("adapter_decoded_tokens_total", "Completion tokens made with an adapter.", "adapter"),
+        _counter(
+            "adapter_decoded_tokens_total",
+            "Completion tokens that were generated with an adapter.",
+            "adapter",
+        ),
         lambda load: load.decoded_tokens,
     ),
 )
 
 DEVICE_MEASURES: tuple[tuple[Family, Callable[[DeviceMemory], Value | None]], ...] = (
     (
-        _gauge("device_layers", "Layers of the model on a graphics device.", "device"),
+        _gauge("device_layers", "Layers of the model on a GPU.", "device"),
         lambda device: device.layers,
     ),
     (
-        _gauge("device_memory_bytes", "Memory of a device that has layers of the model.", "device"),
+        _gauge("device_memory_bytes", "Memory of a GPU that has layers of the model.", "device"),
         lambda device: device.total,
     ),
     (
         _gauge(
             "device_memory_used_bytes",
-            "Of it, what all programs use together. It is left out where the driver does not tell.",
+            "Memory of the GPU that all programs use together. Missing if the driver does not report it.",
             "device",
         ),
         lambda device: device.used,

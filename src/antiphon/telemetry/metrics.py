@@ -21,76 +21,80 @@ ROUTE = ("model", "route")
 REQUESTS = Family(
     "antiphon_http_requests_total",
     MetricKind.COUNTER,
-    "Requests by route and status; `left` where the caller did not wait for one.",
+    "Requests by route and status. `left` means that the caller disconnected before it got a status.",
     ("route", "status"),
 )
 REQUEST_SECONDS = Family(
     "antiphon_http_request_seconds",
     MetricKind.HISTOGRAM,
-    "From a request's headers to the end of its answer, streams included.",
+    "Time from a request's headers to the end of its answer, also of a stream.",
     ("route",),
 )
-BODY_BYTES = Family(
-    "antiphon_http_body_bytes", MetricKind.GAUGE, "Bytes of request bodies that are held now."
-)
+BODY_BYTES = Family("antiphon_http_body_bytes", MetricKind.GAUGE, "Bytes of the bodies of running requests.")
 RUNNING = Family(
     "antiphon_generations_running",
     MetricKind.GAUGE,
-    "Generations begun and not ended, queued ones included.",
+    "Generations that run or wait.",
     MODEL,
 )
 ENDED = Family(
     "antiphon_generations_total",
     MetricKind.COUNTER,
-    "Generations ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Generations that ended: `ok`, `cancelled` by the caller, or the code of the error.",
     ("model", "status"),
 )
 SECONDS = Family(
-    "antiphon_generation_seconds", MetricKind.HISTOGRAM, "From the start of a generation to its end.", MODEL
+    "antiphon_generation_seconds",
+    MetricKind.HISTOGRAM,
+    "Time from the start of a generation to its end.",
+    MODEL,
 )
 FIRST_TOKEN = Family(
     "antiphon_generation_first_token_seconds",
     MetricKind.HISTOGRAM,
-    "From the start of a generation to its first token, as the HTTP process sees it.",
+    "Time from the start of a generation to its first token, in the HTTP process.",
     MODEL,
 )
 TOKENS = Family(
     "antiphon_tokens_total",
     MetricKind.COUNTER,
-    "Tokens that usage counted: `input` of prompts, `output` of answers.",
+    "Tokens in usage: `input` of prompts, `output` of answers.",
     ("model", "type"),
 )
 CACHED = Family(
     "antiphon_cached_tokens_total",
     MetricKind.COUNTER,
-    "Of the input tokens, those that were not computed again.",
+    "Input tokens that came from the cache.",
     MODEL,
 )
 EMBEDDINGS = Family(
     "antiphon_embeddings_total",
     MetricKind.COUNTER,
-    "Requests for vectors ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Requests for vectors that ended: `ok`, `cancelled` by the caller, or the code of the error.",
     ("model", "status"),
 )
 EMBEDDING_SECONDS = Family(
-    "antiphon_embedding_seconds", MetricKind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
+    "antiphon_embedding_seconds",
+    MetricKind.HISTOGRAM,
+    "Time from a request for vectors to its answer.",
+    MODEL,
 )
 RERANKS = Family(
     "antiphon_reranks_total",
     MetricKind.COUNTER,
-    "Requests to rank documents ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Requests to rank documents that ended: `ok`, `cancelled` by the caller, or the code of the error.",
     ("model", "status"),
 )
 RERANK_SECONDS = Family(
     "antiphon_rerank_seconds",
     MetricKind.HISTOGRAM,
-    "From a request to rank documents to its answer.",
+    "Time from a request to rank documents to its answer.",
     MODEL,
 )
 ROUTE_ATTEMPTS = Family(
     "antiphon_route_attempts_total",
     MetricKind.COUNTER,
-    "Attempts at routes that ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Attempts at routes that ended: `ok`, `cancelled` by the caller, or the code of the error.",
     ("model", "route", "outcome"),
 )
 ROUTE_RESTS = Family(
@@ -99,45 +103,46 @@ ROUTE_RESTS = Family(
 ROUTE_FIRST_EVENT = Family(
     "antiphon_route_first_event_seconds",
     MetricKind.HISTOGRAM,
-    "From an attempt at a route to its first event.",
+    "Time from an attempt at a route to its first event.",
     ROUTE,
 )
 ROUTE_IN_FLIGHT = Family(
-    "antiphon_route_in_flight", MetricKind.GAUGE, "Requests that run on routes, streams included.", ROUTE
+    "antiphon_route_in_flight", MetricKind.GAUGE, "Requests that run on routes, also streams.", ROUTE
 )
 BUDGET_WARNINGS = Family(
     "antiphon_budget_warnings_total",
     MetricKind.COUNTER,
-    "Shares of budgets that were reached, by whose budget it is, what it counts and in which time.",
+    "Warnings that a share of a budget was reached.",
     ("subject", "measure", "window", "share"),
 )
 WEBHOOKS = Family(
     "antiphon_webhooks_total",
     MetricKind.COUNTER,
-    "Warnings for the webhook: `delivered`, `failed` after all tries, or `dropped` from a full queue.",
+    "Messages to the webhook: `delivered`, `failed` after all tries, or `dropped` because the"
+    " queue was full.",
     ("outcome",),
 )
 REFUSALS = Family(
     "antiphon_limit_refusals_total",
     MetricKind.COUNTER,
-    "Requests that a limit refused or ended, by whose limit it is, what it counts and in which time.",
+    "Requests that a limit refused or ended.",
     ("subject", "measure", "window"),
 )
 COST = Family(
     "antiphon_cost_total",
     MetricKind.COUNTER,
-    "What requests cost by the list of prices, in nano-units of the currency.",
+    "Cost of requests, in billionths of the currency's unit.",
     ("model", "currency"),
 )
 LEDGER = Family(
     "antiphon_ledger",
     MetricKind.GAUGE,
-    "HTTP processes by how their ledger stands: `well`, `waiting` for the database, or `full`.",
+    "HTTP processes by the state of their ledger: `well`, `waiting` for the database, or `full`.",
     ("state",),
 )
 BUILD = Family("antiphon_build_info", MetricKind.GAUGE, "Always 1; the label is the release.", ("version",))
 PROCESSES = Family(
-    "antiphon_http_processes", MetricKind.GAUGE, "HTTP processes that run, leaving ones included."
+    "antiphon_http_processes", MetricKind.GAUGE, "HTTP processes that run, also those that are ending."
 )
 
 FAMILIES = (

@@ -25,10 +25,10 @@ def _import() -> None:
 def litellm(
     config: Annotated[Path, typer.Argument(help="LiteLLM's config.yaml.")],
     out: Annotated[
-        Path, typer.Option(help="The file to make, which must not exist; - prints the settings.")
+        Path, typer.Option(help="The new file, which must not exist yet; - prints the settings instead.")
     ] = Path("antiphon.toml"),
 ) -> None:
-    """Write antiphon.toml from the configuration of LiteLLM's proxy, and name what was left out."""
+    """Write antiphon.toml from the configuration of LiteLLM's proxy, and list what it cannot convert."""
     with report_errors():
         from antiphon.cli.litellm.convert import convert_config
         from antiphon.cli.litellm.reading import read_config

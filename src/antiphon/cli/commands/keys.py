@@ -82,34 +82,43 @@ def create(
     kind: Annotated[KeyKind, typer.Argument(help="What the key is for: see docs/keys.md.")],
     project: Annotated[
         str | None,
-        typer.Option(help="Of a service key its project; of an access token the only one. Name or id."),
+        typer.Option(help="Project of a service key, or the only project of an access token: name or id."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="Of an access token its user: name, e-mail address or id.")
+        str | None, typer.Option(help="User of an access token: name, e-mail address or id.")
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Models that it is for, * for any run; repeated. [all]"),
+        typer.Option(
+            metavar="PATTERN",
+            help="Models that the key can use; * matches any characters. Can be repeated. [all]",
+        ),
     ] = None,
     endpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Paths that it is for, * for any run; repeated. [all]"),
+        typer.Option(
+            metavar="PATTERN",
+            help="Paths that the key can use; * matches any characters. Can be repeated. [all]",
+        ),
     ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MEASURE=AMOUNT/WINDOW",
-            help="What it may use up, as requests=600/minute, cost=12.50/month, concurrent=4. [all]",
+            help="A limit of the key: requests=600/minute, cost=12.50/month, concurrent=4. Can be "
+            "repeated. [no limit]",
         ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [never]")
+        str | None,
+        typer.Option(help="When the key ends: a duration from now (30d, 12h, 15m) or a date in UTC. [never]"),
     ] = None,
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
+    """Create a key and print it. It is shown only once: KEY=$(antiphon keys create service --project
+    default)."""
     with connect_admin(url) as server:
         limits = [parse_limit(text) for text in limit or ()]
         expires_at = None if expires is None else parse_time(expires)
@@ -141,22 +150,27 @@ def update(
     note: Annotated[str | None, typer.Option(help="What it is for. [as it is]")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Models that it is for, and no others; repeated. [as they are]"),
+        typer.Option(
+            metavar="PATTERN", help="The only models that the key can use. Can be repeated. [as they are]"
+        ),
     ] = None,
-    all_models: Annotated[bool, typer.Option("--all-models", help="It is for every model.")] = False,
+    all_models: Annotated[bool, typer.Option("--all-models", help="The key can use every model.")] = False,
     endpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Paths that it is for, and no others; repeated. [as they are]"),
+        typer.Option(
+            metavar="PATTERN", help="The only paths that the key can use. Can be repeated. [as they are]"
+        ),
     ] = None,
     all_endpoints: Annotated[
-        bool, typer.Option("--all-endpoints", help="It is for every path but the operator's.")
+        bool, typer.Option("--all-endpoints", help="The key can use every path except the operator's.")
     ] = False,
     expires: Annotated[
-        str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [as it is]")
+        str | None,
+        typer.Option(
+            help="When the key ends: a duration from now (30d, 12h, 15m) or a date in UTC. [as it is]"
+        ),
     ] = None,
-    never_expires: Annotated[
-        bool, typer.Option("--never-expires", help="It does not end by itself.")
-    ] = False,
+    never_expires: Annotated[bool, typer.Option("--never-expires", help="The key does not expire.")] = False,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
@@ -186,7 +200,8 @@ def rotate(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a key with the old one's permissions, and print it this once. The old one ends."""
+    """Create a key with the permissions of the old one, and print it. It is shown only once. The old key
+    ends."""
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
         key = find_id(server, KEY, key)
@@ -213,7 +228,7 @@ def audit(
         str | None,
         typer.Option(help="Only changes of this project, user or key: name, e-mail address or id."),
     ] = None,
-    most: Annotated[int, typer.Option("--limit", min=1, help="Entries, the latest first.")] = 50,
+    most: Annotated[int, typer.Option("--limit", min=1, help="Number of entries, the latest first.")] = 50,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:

@@ -16,12 +16,12 @@ from antiphon.retrieval.base import SizeUnit
 app = options.make_group("knowledge", "Knowledge tables of a running server.")
 
 Table = Annotated[str, typer.Argument(help="Its name, as `list` shows it.")]
-ChunkSize = Annotated[int | None, typer.Option(help="Size of a chunk, at most. [the server's choice]")]
+ChunkSize = Annotated[int | None, typer.Option(help="Largest size of a chunk. [the server's choice]")]
 ChunkOverlap = Annotated[
-    int | None, typer.Option(help="What a chunk repeats of the one before. [a tenth of its size]")
+    int | None, typer.Option(help="How much a chunk repeats of the chunk before it. [a tenth of its size]")
 ]
 ChunkUnit = Annotated[
-    SizeUnit | None, typer.Option(help="What sizes count. [tokens where the server can count them]")
+    SizeUnit | None, typer.Option(help="Unit of both sizes. [tokens if the server can count them]")
 ]
 
 SHOWN = 300
@@ -35,7 +35,7 @@ def create(
         str | None, typer.Option(help="The embedding model. [the first one of the server]")
     ] = None,
     words_only: Annotated[
-        bool, typer.Option("--words-only", help="Find by words, without an embedding model.")
+        bool, typer.Option("--words-only", help="Search by words only, without an embedding model.")
     ] = False,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,
@@ -85,7 +85,9 @@ def add(
 
 @app.command("list")
 def list_tables(
-    table: Annotated[str | None, typer.Argument(help="List its documents. [list the tables]")] = None,
+    table: Annotated[
+        str | None, typer.Argument(help="List the documents of this table. [list all tables]")
+    ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
@@ -106,7 +108,7 @@ def list_tables(
 def search(
     table: Table,
     query: Annotated[str, typer.Argument(help="A question, or words.")],
-    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Chunks, at most.")] = 3,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Most chunks.")] = 3,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
@@ -136,7 +138,7 @@ def remove(
 @app.command("export")
 def export_table(
     table: Table,
-    file: Annotated[Path, typer.Argument(help="A file to make: JSON Lines.")],
+    file: Annotated[Path, typer.Argument(help="The new file, in JSON Lines.")],
     url: options.ServerUrl = None,
 ) -> None:
     """Write a table's settings, documents, chunks and vectors to one file."""

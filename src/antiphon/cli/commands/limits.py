@@ -23,12 +23,12 @@ Limit = Annotated[
     list[str],
     typer.Argument(
         metavar="LIMIT | SUBJECT TARGET MEASURE",
-        help="Its id or note; or what it is of and what it counts, as in: project default requests.",
+        help="The limit's id or note; or its subject, target and measure, such as: project default requests.",
     ),
 ]
-Per = Annotated[Window | None, typer.Option("--per", help="Only the one of this time. [any]")]
+Per = Annotated[Window | None, typer.Option("--per", help="Only a limit of this time. [any]")]
 OfModels = Annotated[
-    str | None, typer.Option("--models", metavar="PATTERN", help="Only the one of these models. [any]")
+    str | None, typer.Option("--models", metavar="PATTERN", help="Only a limit of these models. [any]")
 ]
 NONE = (
     "there is no limit that you may see; antiphon limits set project NAME requests 600 --per minute sets one"
@@ -37,9 +37,11 @@ NONE = (
 
 @app.command("list")
 def list_limits(
-    subject: Annotated[Subject | None, typer.Option("--of", help="Only those of this kind.")] = None,
+    subject: Annotated[
+        Subject | None, typer.Option("--of", help="Only limits of this kind of target.")
+    ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Only those of this key, user, project or model: name or id.")
+        str | None, typer.Option(help="Only limits of this key, user, project or model: name or id.")
     ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
@@ -56,16 +58,25 @@ def list_limits(
 
 @app.command("set")
 def set_limit(
-    subject: Annotated[Subject, typer.Argument(help="What the limit is for.")],
-    target: Annotated[str, typer.Argument(help="Name, e-mail address or id of it; a key's prefix or note.")],
-    measure: Annotated[Measure, typer.Argument(help="What it counts; concurrent: requests at once.")],
-    amount: Annotated[str, typer.Argument(help="How much of it; of cost in the currency: 12.50.")],
+    subject: Annotated[Subject, typer.Argument(help="Kind of the target.")],
+    target: Annotated[
+        str, typer.Argument(help="Name, e-mail address or id; of a key also the prefix or note.")
+    ],
+    measure: Annotated[
+        Measure, typer.Argument(help="What the limit counts. concurrent means requests at once.")
+    ],
+    amount: Annotated[
+        str, typer.Argument(help="The most that can be used; of cost in the currency, such as 12.50.")
+    ],
     window: Annotated[
-        Window | None, typer.Option("--per", help="In which time; left out for concurrent.")
+        Window | None,
+        typer.Option("--per", help="The time that the limit is for; leave it out for concurrent."),
     ] = None,
     models: Annotated[
         str | None,
-        typer.Option(metavar="PATTERN", help="Only requests to these models, * for any run. [all]"),
+        typer.Option(
+            metavar="PATTERN", help="Count only requests to these models; * matches any characters. [all]"
+        ),
     ] = None,
     note: Annotated[str | None, typer.Option(help="What it is for. [nothing, or what it was]")] = None,
     url: options.ServerUrl = None,

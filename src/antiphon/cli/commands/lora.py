@@ -31,19 +31,17 @@ def add(
         str,
         typer.Argument(
             metavar="NAME=PATH",
-            help="PATH of a GGUF adapter or PEFT directory: here, or in the server's directories; or "
-            "hf:OWNER/REPO[@REVISION][:FILE.gguf] on the hub, where the server allows it.",
+            help="Name of the model, and PATH of a GGUF adapter or PEFT directory, here or in the server's"
+            " directories. If the server allows it, PATH can be hf:OWNER/REPO[@REVISION][:FILE.gguf].",
         ),
     ],
-    model: Annotated[
-        str | None, typer.Option(help="The model that it adapts. [the only one of the server]")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="The base model. [the only one of the server]")] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Put it in the place of one of the same name.")
+        bool, typer.Option("--replace", help="Replace the adapter that has this name.")
     ] = False,
     url: options.ServerUrl = None,
 ) -> None:
-    """Make an adapter a model of the server, until you remove it."""
+    """Load an adapter as a model of the server, until you remove it."""
     with _make_client(url) as client:
         from antiphon.cli.serve_options import parse_adapter
 
@@ -79,7 +77,7 @@ def list_adapters(url: options.ServerUrl = None, as_json: options.Json = False) 
 def remove(
     name: Annotated[str, typer.Argument(help="As `list` shows it.")], url: options.ServerUrl = None
 ) -> None:
-    """Unload an adapter. Answers that are being made end; its file stays in the registry."""
+    """Unload an adapter. Running answers finish. Its file stays in the registry."""
     with _make_client(url) as client:
         client.call("POST", UNLOAD, {"lora_name": name})
         print(f"unloaded {name}")

@@ -47,7 +47,7 @@ def pull(
     ],
     config: options.Config = None,
 ) -> None:
-    """Fetch a file as the hub has it now, check it, and print its path."""
+    """Fetch the current version of a file on the hub, check it, and print its path."""
     if reference == MINILM.name:
         with _load_hub_settings(config, when_interrupted=LEFTLESS) as settings:
             from antiphon.cli.model_files import fetch_minilm
@@ -66,9 +66,9 @@ def pull(
 @app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="Directory of an encoder of BERT's kind, as transformers saves it.")
+        Path, typer.Argument(help="Directory of an encoder like BERT, as transformers saves it.")
     ],
-    out: Annotated[Path, typer.Option(help="The GGUF file to write; one that is there stays.")],
+    out: Annotated[Path, typer.Option(help="The GGUF file to write. An existing file is not overwritten.")],
     kind: Annotated[ModelKind, typer.Option("--type", help="Number format of the matrices.")] = ModelKind.F16,
 ) -> None:
     """Write an embedding model's safetensors as GGUF, and print the file's path."""
@@ -94,12 +94,12 @@ def remove(
     name: Annotated[
         str,
         typer.Argument(
-            help="As `list` shows it: the name or the reference; hf:OWNER/REPO for all of a repository."
+            help="Its name or reference, as `list` shows it; hf:OWNER/REPO means all files of a repository."
         ),
     ],
     config: options.Config = None,
 ) -> None:
-    """Remove a fetched file. Files that --model names by a path are never touched."""
+    """Remove a fetched file. Files that you gave to --model as a path are never removed."""
 
     with _find_cache(config) as cache:
         for line in _remove(cache, name):

@@ -28,14 +28,14 @@ NONE = (
 
 @app.command("list")
 def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
-    """List prices, also those that ended; amounts for a million tokens."""
+    """List prices, also those that have ended. Amounts are for a million tokens."""
     with connect_admin(url) as server:
         print_list("prices", server.list("prices"), _format_row, NONE, as_json)
 
 
 @app.command()
 def add(
-    models: Annotated[str, typer.Argument(help="Model names, * for any run of characters.")],
+    models: Annotated[str, typer.Argument(help="Name of a model; * matches any characters.")],
     prompt: Annotated[str, typer.Option("--input", help="Price of a million prompt tokens: 0.15.")],
     output: Annotated[str, typer.Option(help="Price of a million output tokens: 0.6.")],
     cached: Annotated[
@@ -44,17 +44,20 @@ def add(
     ] = None,
     request: Annotated[str | None, typer.Option(help="Price of each request. [0]")] = None,
     currency: Annotated[
-        str | None, typer.Option(help="Three letters, as USD; a server has one. [that of its prices]")
+        str | None,
+        typer.Option(help="Three letters, such as USD. A server has only one currency. [that of its prices]"),
     ] = None,
     begin: Annotated[
-        str | None, typer.Option("--from", help="When it begins: in 30d, 12h; or a date, in UTC. [now]")
+        str | None,
+        typer.Option("--from", help="When it begins: a duration from now (30d, 12h) or a date in UTC. [now]"),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="When it ends, written the same. [never]")] = None,
+    until: Annotated[str | None, typer.Option(help="When it ends, in the same form. [never]")] = None,
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add a price, and print its id. Of several patterns the longest applies, then the latest."""
+    """Add a price, and print its id. If several patterns match a model, the longest applies, then the
+    latest."""
     with connect_admin(url) as server:
         known = [str(card.get("currency")) for card in server.list("prices")][-1:]
         if not (currency or known):
@@ -83,7 +86,9 @@ def add(
 @app.command()
 def end(
     price: Annotated[str, typer.Argument(help="Its id, its models or its note.")],
-    at: Annotated[str | None, typer.Option(help="When: in 30d, 12h; or a date, in UTC. [now]")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="When it ends: a duration from now (30d, 12h) or a date in UTC. [now]")
+    ] = None,
     url: options.ServerUrl = None,
 ) -> None:
     """End a price. Requests that began before keep their cost. To change a price, end it and add another."""
@@ -103,10 +108,13 @@ def end(
 def import_prices(
     provider: Annotated[
         str | None,
-        typer.Option(help="Only models of this provider; or a preset, whose models are NAME/MODEL. [all]"),
+        typer.Option(
+            help="Only models of this provider, or of a preset. Models of a preset are named PRESET/MODEL."
+            " [all]"
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Only models whose name at the vendor fits this pattern. [all]")
+        str | None, typer.Option(help="Only models whose name at the vendor matches this pattern. [all]")
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="A data.json of genai-prices. [the installed package genai-prices]")
@@ -115,8 +123,8 @@ def import_prices(
         bool,
         typer.Option(
             "--base",
-            help="Take the base price where the vendor's depends on the prompt's length, the hour, the kind "
-            "of input or what its cache keeps. Some costs are then too low.",
+            help="If a price depends on more than the tokens, such as the hour, take its base price. Some "
+            "costs are then too low.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -126,7 +134,7 @@ def import_prices(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add vendors' published prices of the configured models. Your own prices come first."""
+    """Add the published prices of the vendors' models in the settings. Your own prices are used first."""
     from antiphon.cli.price_data import read_prices
     from antiphon.cli.price_import import ImportOptions, plan_import
     from antiphon.cli.serve_options import ServeOptions

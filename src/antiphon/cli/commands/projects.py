@@ -43,7 +43,7 @@ def rename(
     name: Annotated[str, typer.Argument(help="The new name.")],
     url: options.ServerUrl = None,
 ) -> None:
-    """Give a project another name."""
+    """Rename a project."""
     _change(PROJECT, project, url, f"renamed {project} to {name}", name=name)
 
 
@@ -117,14 +117,14 @@ def update_user(
     user: User,
     name: Annotated[str | None, typer.Option(help="Another name. [as it is]")] = None,
     email: Annotated[
-        str | None, typer.Option(help="Another address; who signs on with it is this user. [as it is]")
+        str | None, typer.Option(help="A new address. A person who signs on with it is this user. [as it is]")
     ] = None,
     no_email: Annotated[bool, typer.Option("--no-email", help="The user has no address.")] = False,
     note: Annotated[str | None, typer.Option(help="Who it is. [as it is]")] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change a user's name, address or note; what is not named stays."""
+    """Change a user's name, address or note; other fields stay as they are."""
     with connect_admin(url) as server:
         if email is not None and no_email:
             raise SettingsError(
@@ -146,7 +146,7 @@ def disable(user: User, url: options.ServerUrl = None) -> None:
 
 @users_app.command()
 def enable(user: User, url: options.ServerUrl = None) -> None:
-    """Let a user in again."""
+    """Enable a disabled user."""
     _change(USER, user, url, f"enabled {user}", disabled=False)
 
 

@@ -26,7 +26,8 @@ def turn_on(
         str | None,
         typer.Option(
             metavar="KINDS",
-            help=f"What is removed before anything is kept, with commas between: {', '.join(Redaction)}. "
+            help="What is replaced in texts before they are kept, with commas between: "
+            f"{', '.join(Redaction)}. "
             "[nothing]",
         ),
     ] = None,
@@ -54,7 +55,9 @@ def turn_off(project: Project, url: options.ServerUrl = None) -> None:
 @app.command("list")
 def list_requests(
     project: Project,
-    most: Annotated[int, typer.Option("--limit", min=1, max=100, help="Requests, the latest first.")] = 20,
+    most: Annotated[
+        int, typer.Option("--limit", min=1, max=100, help="Number of requests, the latest first.")
+    ] = 20,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
@@ -70,7 +73,7 @@ def read(
     request: Annotated[str | None, typer.Argument(help="Its id, as `list` shows it.")] = None,
     latest: Annotated[
         str | None,
-        typer.Option(metavar="PROJECT", help="The latest of this project instead: its name or id."),
+        typer.Option(metavar="PROJECT", help="Read the latest request of this project instead: name or id."),
     ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,

@@ -35,9 +35,9 @@ def status(config: options.Config = None) -> None:
 def upgrade(
     config: options.Config = None,
     backup: Annotated[
-        Path | None, typer.Option(help="Where a SQLite file is copied to first. [beside itself]")
+        Path | None, typer.Option(help="Where to copy a SQLite file first. [beside it]")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
 ) -> None:
     """Upgrade the database to this version. Every row is kept."""
     with _open_database(config) as database:
@@ -52,7 +52,7 @@ def upgrade(
 
 @app.command()
 def backup(
-    folder: Annotated[Path, typer.Argument(help="A folder that is not there yet.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
     config: options.Config = None,
 ) -> None:
     """Copy the server's own files, also while it runs.
@@ -70,13 +70,14 @@ def backup(
 
 @app.command()
 def restore(
-    folder: Annotated[Path, typer.Argument(help="What `antiphon store backup` made.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that `antiphon store backup` made.")],
     config: options.Config = None,
 ) -> None:
-    """Put a backup's files where the next server looks for them. None can exist yet, and no server can run.
+    """Restore a backup, before the server starts.
 
-    The settings are those of the next `antiphon serve`, with the backup's antiphon.toml if it is used then.
-    Keys that were revoked after the backup are valid again."""
+    Existing files are not overwritten. Give the environment and the options of the next `antiphon serve`,
+    because the files go where it looks for them. Keys that were revoked after the backup are valid again.
+    """
     with report_errors():
         from antiphon.store.backup import read_manifest, restore_backup
         from antiphon.store.database import knows_revision

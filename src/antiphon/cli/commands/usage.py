@@ -32,15 +32,20 @@ def usage(
     by: Annotated[
         str | None,
         typer.Option(
-            help="By what: model, project, user, key, status, day, tag:NAME, ...; with commas. [model]"
+            help="Group by model, project, user, key, status, day, tag:NAME, ...; with commas between. "
+            "[model]"
         ),
     ] = None,
-    since: Annotated[str, typer.Option(help="How long ago it begins: 90d, 12h; or a date, in UTC.")] = "7d",
-    until: Annotated[str | None, typer.Option(help="How long ago it ends, written the same. [now]")] = None,
-    project: Annotated[str | None, typer.Option(help="Only of this project: its name or id.")] = None,
+    since: Annotated[
+        str, typer.Option(help="Begin: a duration before now (90d, 12h) or a date in UTC.")
+    ] = "7d",
+    until: Annotated[str | None, typer.Option(help="End, in the same form. [now]")] = None,
+    project: Annotated[str | None, typer.Option(help="Only this project: its name or id.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Only where this is so: model=m, tag:team=a; repeated."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Only entries with this value: model=m, tag:team=a. Can be repeated."
+        ),
     ] = None,
     most: Annotated[
         int | None,
@@ -48,11 +53,11 @@ def usage(
             "--limit",
             min=1,
             max=10_000,
-            help="Rows of sums, those with most first. [20 of the table, all of csv and json]",
+            help="Most rows, the largest sums first. [20 of the table, all of csv and json]",
         ),
     ] = None,
     entries: Annotated[
-        bool, typer.Option("--entries", help="Every generation by itself, as csv or as lines of json.")
+        bool, typer.Option("--entries", help="List single generations, as CSV or lines of JSON.")
     ] = False,
     shape: Annotated[str | None, typer.Option("--format", help="table, csv or json. [table]")] = None,
     url: options.ServerUrl = None,

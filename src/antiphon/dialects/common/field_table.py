@@ -25,7 +25,7 @@ class Need(StrEnum):
 
     NOTHING = "every engine"
     TOKENS = "a token engine"
-    CONSTRAINTS = "an engine that keeps constraints"
+    CONSTRAINTS = "an engine with constraints"
     TEMPLATE = "a chat template"
     REASONING = "a model that reasons"
     ADAPTERS = "an engine that takes adapters"
@@ -43,9 +43,9 @@ class Need(StrEnum):
 
 _EXPLANATIONS: Mapping[Need, str] = {
     Need.NOTHING: "every model.",
-    Need.TOKENS: "a local model. A vendor's model takes the fields that its vendor has.",
+    Need.TOKENS: "a local model. A vendor's model takes the fields that its vendor supports.",
     Need.CONSTRAINTS: "a local model. A vendor's model takes the fields that its vendor enforces.",
-    Need.TEMPLATE: "the model's own, or the request's where `chat_template` is allowed.",
+    Need.TEMPLATE: "the model's own, or the request's if `chat_template` is allowed.",
     Need.REASONING: "a model whose chat template marks its reasoning.",
     Need.ADAPTERS: "a local model.",
     Need.EMBEDDING: "a model that makes vectors and no text.",
@@ -53,8 +53,8 @@ _EXPLANATIONS: Mapping[Need, str] = {
     "only text.",
     Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
     Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
-    Need.VENDOR: "a provider's model that knows the field. Local models refuse or ignore it, as its "
-    "row says.",
+    Need.VENDOR: "a model of a provider that supports the field. The row says whether local models refuse "
+    "or ignore it.",
 }
 
 _NAMES: Mapping[Need, str] = {
@@ -95,26 +95,26 @@ SERVICE_TIER = (
 )
 CACHE_KEY = (
     "A hint for a vendor's cache: requests with the same key have prompts with the same "
-    "beginning. Local models ignore it, since they find cached prefixes themselves."
+    "beginning. Local models ignore it, because they find cached prefixes themselves."
 )
 
 MEMORY = (
-    "Which part of the conversation the model sees: an object of `name` and its "
-    "parameters. The strategies are last_k, last_tokens, summary and relevant "
-    "(memory.md). The header x-antiphon-memory says what was left out."
+    "Which part of the conversation the model sees: an object of `name` and its parameters. "
+    "The strategies are last_k, last_tokens, summary and relevant (memory.md). The header "
+    "x-antiphon-memory counts what was left out."
 )
-NO_MEMORY = "a raw prompt has no messages to choose from; send messages to chat/completions"
+NO_MEMORY = "a text completion has no messages to choose from; send messages to chat/completions"
 
 RETRIEVAL = (
-    "The knowledge table to answer from: `table_id`, `k` (3) and other fields "
-    "(retrieval.md). The answer's `references` say what the model saw."
+    "The knowledge table to answer from: `table_id`, `k` (3) and other fields (retrieval.md)."
+    " The answer's `references` show what the model saw."
 )
-NO_RETRIEVAL = "a raw prompt has no question; send messages to chat/completions"
+NO_RETRIEVAL = "a text completion has no question; send messages to chat/completions"
 
 SUFFIX = (
-    "The text after the completion: a model with `infill` in its profile fills in the "
-    "middle. Local models refuse it together with token ids, echo and "
-    "truncate_prompt_tokens. An empty text counts as none."
+    "The text after the completion: a model with `infill` in its profile fills the middle. "
+    "Local models refuse it together with token ids, echo and truncate_prompt_tokens. An "
+    "empty text counts as none."
 )
 
 MOST_NAMED = 32

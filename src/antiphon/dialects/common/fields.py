@@ -86,15 +86,15 @@ RENDERED: Mapping[str, str] = MappingProxyType(
         "chat_template": "A Jinja template instead of the model's, at most 100,000 characters. It has two "
         "seconds of processor time and 256 MB. Refused unless the operator set "
         "`request_templates`.",
-        "chat_template_kwargs": "Values by name for the template, at most 64. Names that it does not read, "
-        "or that the server sets itself, are refused.",
+        "chat_template_kwargs": "Named values for the template, at most 64. Names that the template does "
+        "not read, or that the server sets, are refused.",
         "documents": "Objects to answer from, for a template that reads documents. Otherwise refused.",
     }
 )
 
 
-LEGACY = "OpenAI took its place by tools; send tools"
-WIDTH = "at most ANTIPHON_MAX_LOGPROBS (20); -1 is the whole vocabulary"
+LEGACY = "OpenAI has replaced it by tools; send tools"
+WIDTH = "at most ANTIPHON_MAX_LOGPROBS (20); -1 means the whole vocabulary"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
 
@@ -109,89 +109,90 @@ GENERATING: tuple[RequestField, ...] = (
         tool_choice="Whether the model calls: auto, none, required, one tool by its name, or allowed_tools.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
         **RENDERED,
-        add_special_tokens="Whether the prompt begins with the model's begin token. By default it does if "
-        "the model wants one.",
+        add_special_tokens="Whether the prompt begins with the model's begin token. The default is what the"
+        " model needs.",
         echo="Whether the answer begins with the text of the last message, which must be the assistant's.",
         top_logprobs=f"How many of the likeliest tokens you get at each place, {WIDTH}. Only together with "
         "logprobs.",
     ),
     *declare_supported(
         TEXT,
-        prompt="A text, a list of texts, token ids, or a list of lists of them. It can contain "
-        "control tokens. An empty text, or none, means the model's begin token, or otherwise "
-        "its end token.",
-        logprobs="How many of the likeliest tokens you get beside each token's log-probability, ",
-        add_special_tokens="Whether a text gets the begin token that the model wants; true by default. Token "
-        "ids stay as they are.",
+        prompt="A text, a list of texts, token ids, or a list of lists of them. It can contain control "
+        "tokens. An empty text, or none, means the model's begin token, or its end token if it "
+        "has none.",
+        logprobs=f"How many of the likeliest tokens you get with each token, {WIDTH}.",
+        add_special_tokens="Whether a text gets the begin token, if the model needs one; true by default. "
+        "Token ids stay as they are.",
         suffix=SUFFIX,
-        echo="Whether the text begins with the prompt. With logprobs its tokens are scored too. "
-        "With max_tokens 0 nothing is generated.",
+        echo="Whether the text begins with the prompt. With logprobs, you get values for the prompt's "
+        "tokens too. With max_tokens 0 nothing is generated.",
     ),
     *declare_supported(
         BOTH,
         model="Name of a model of /v1/models.",
-        max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a "
-        "text gets 16. A text takes 0 with echo.",
+        max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a text"
+        " completion gets 16. 0 is accepted only with echo in a text completion.",
         temperature="0 is greedy; by default the model's own value, otherwise 1.",
         top_p="Smallest set of tokens whose probability reaches this; by default the model's own "
         "value, otherwise 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
         min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
         typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
-        presence_penalty="Taken from the logit of each token that is in the output, -2 to 2.",
-        frequency_penalty="Taken from a token's logit for each time it is in the output, -2 to 2.",
+        presence_penalty="Subtracted from the logit of each token that is in the output, -2 to 2.",
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output, -2 to 2.",
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
         "above 0, at most 2; 1 does nothing.",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         "100.",
-        mirostat_target="Surprise in bits to which each token is steered (Mirostat, version 2); 1.5 if you "
-        "send only mirostat_lr. It replaces min_p, top_k, top_p and typical_p.",
-        mirostat_lr="How fast Mirostat follows; 0.1 if you send only mirostat_target.",
-        min_tokens="Tokens before which only max_tokens ends a choice.",
-        ignore_eos="Whether the model's end tokens are ordinary tokens that end nothing.",
+        mirostat_target="The surprise of each token, in bits, that Mirostat (version 2) aims at; 1.5 if you"
+        " send only mirostat_lr. It replaces min_p, top_k, top_p and typical_p.",
+        mirostat_lr="How fast Mirostat adapts; 0.1 if you send only mirostat_target.",
+        min_tokens="The least tokens of a choice. Before them, only max_tokens ends it.",
+        ignore_eos="Whether generation continues after the model's end tokens.",
         allowed_token_ids="The only token ids that can be drawn.",
         seed="The same seed gives the same draws.",
         n="Choices of each prompt.",
-        stop="Texts that end a choice, at most four; cut from its text.",
-        stop_token_ids="Token ids that end a choice, besides the model's own. Their text is not part of it.",
-        include_stop_str_in_output="Whether the choice keeps the stop text, or the text of the stop token, "
-        "that ended it.",
-        skip_special_tokens="false shows control tokens by their names, and stop texts can match them. The "
-        "end of the turn is shown only together with include_stop_str_in_output.",
+        stop="Texts that end a choice, at most four. They are not part of its text.",
+        stop_token_ids="Token ids that end a choice, in addition to the model's own. Their text is not part"
+        " of the choice.",
+        include_stop_str_in_output="Whether the stop text, or the text of the stop token, stays in the "
+        "choice.",
+        skip_special_tokens="false shows the names of control tokens, and stop texts can match them. For "
+        "the end of the turn, set include_stop_str_in_output too.",
         best_of="The number of candidates, at most 20. You get the n with the highest mean "
-        "log-probability per token. All of them count. Not in a stream. 0 means absent.",
-        prompt_logprobs="How many of the likeliest tokens you get beside each of the prompt's tokens, each "
-        "with log-probability and rank, ",
-        logprob_token_ids="Token ids, at most 128, whose log-probabilities you get at each place instead of "
-        "the likeliest. Only together with logprobs.",
-        return_token_ids="Whether you get the ids of the prompt's tokens and of each choice's.",
+        "log-probability per token. Usage counts all of them. Not in a stream. 0 means absent.",
+        prompt_logprobs="How many of the likeliest tokens you get with each token of the prompt, with "
+        f"log-probability and rank; {WIDTH}.",
+        logprob_token_ids="Token ids, at most 128. You get their log-probabilities at each place instead of"
+        " the likeliest. Only together with logprobs.",
+        return_token_ids="Whether you get the token ids of the prompt and of each choice.",
         return_tokens_as_token_ids="Whether log-probabilities name tokens as token_id:ID. Only together "
         "with logprobs.",
-        truncate_prompt_tokens="How many of the prompt's tokens stay, the last ones unless truncation_side "
-        "says otherwise. -1 leaves room for max_tokens.",
-        truncation_side="left (the default) keeps the prompt's last tokens, right the first. Only together "
-        "with truncate_prompt_tokens.",
+        truncate_prompt_tokens="Shortens the prompt to this many tokens, by default the last ones. -1 "
+        "leaves room for max_tokens.",
+        truncation_side="left (the default) keeps the prompt's last tokens, right keeps the first. Only "
+        "together with truncate_prompt_tokens.",
         stream="Whether the answer comes as server-sent events.",
         stream_options="What a stream reports. Only together with stream.",
-        bad_words="Words that no choice contains, at most 128. Only the usual tokens of a word, with "
-        "and without a space before, are excluded.",
-        priority="Of one caller's waiting requests, lower numbers go first. Callers take turns "
-        "whatever they send.",
+        bad_words="Words that no choice contains, at most 128. Only the usual tokens of a word are "
+        "excluded, with and without a space before it.",
+        priority="Among one caller's waiting requests, lower numbers come first. It has no effect on other"
+        " callers.",
         cache_salt="Computed prompts are shared only with requests of the same project and salt.",
     ),
     *declare_supported(
         BOTH,
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. A "
+        response_format="text; json_object: any object, or one of `schema`; json_schema: JSON of a schema. A "
         "local model does not see it, and ignores its name and description. A vendor gets it "
         "unchanged.",
         guided_json="A JSON Schema, as an object or a text, for each choice.",
-        guided_regex="A regular expression that matches the whole of each choice.",
-        guided_choice="Texts, one of which each choice is.",
+        guided_regex="A regular expression. Each choice matches it as a whole.",
+        guided_choice="Texts. Each choice is one of them.",
         guided_grammar="A grammar of each choice, in Lark's or llama.cpp's notation (GBNF).",
-        guided_whitespace_pattern="With JSON: the whitespace between its parts, once or not at all, as [ "
-        "\\n]{0,2}.",
-        structured_outputs="One of json, regex, choice, grammar, json_object, and with JSON "
-        "whitespace_pattern: vLLM's newer form of guided_*. An empty object is refused.",
+        guided_whitespace_pattern="For JSON: a pattern of the whitespace between its parts, such as [ "
+        "\\n]{0,2}. It matches once or not at all.",
+        structured_outputs="vLLM's newer form of guided_*: an object with one of json, regex, choice, "
+        "grammar and json_object. With JSON it can have whitespace_pattern.",
     ),
     *declare_supported(
         STREAM,
@@ -205,10 +206,10 @@ GENERATING: tuple[RequestField, ...] = (
         CHAT,
         prompt_cache_key=CACHE_KEY,
         service_tier=SERVICE_TIER,
-        verbosity="How long the answer shall be: low, medium or high. A local model refuses low and "
-        "high: say it in a message.",
+        verbosity="How long the answer should be: low, medium or high. A local model refuses low and high: "
+        "write it into a message.",
         prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
-        "parts}. Some vendors are faster with it. A local model refuses it.",
+        "parts}. It makes some vendors faster. A local model refuses it.",
         modalities="What the answer contains: [text], or [text, audio] of a model that speaks. Other "
         "models refuse audio.",
         audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
@@ -231,10 +232,10 @@ GENERATING: tuple[RequestField, ...] = (
     declare_refused(
         "spaces_between_special_tokens",
         BOTH,
-        "a text is what its tokens' pieces join to, and nothing is taken from it; leave it out",
+        "spaces between tokens are never removed; leave it out",
         True,
     ),
-    declare_refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
+    declare_refused("logits_processors", BOTH, "code from a request is never run; leave it out", []),
 )
 
 
@@ -247,8 +248,8 @@ MARK = (
     "the prompt up to this mark for later requests. Other models ignore it. The mark "
     "comes after"
 )
-ECHO = "a part of some server's answer, which clients send back"
-THOUGHT = "reasoning as some server's answer had it; reasoning and reasoning_content act"
+ECHO = "a part of an answer, which clients send back"
+THOUGHT = "another form of reasoning; send reasoning or reasoning_content"
 
 MESSAGES: tuple[RequestField, ...] = (
     *declare_supported(
@@ -256,21 +257,19 @@ MESSAGES: tuple[RequestField, ...] = (
         role="system, developer, user, assistant or tool.",
         content="A text, or a list of parts. An assistant's message can have none. A user's message "
         "can contain images and recordings, a tool's images.",
-        refusal="The assistant's text if content is missing or empty. Ignored beside content.",
+        refusal="The assistant's text if content is missing or empty. Otherwise ignored.",
         name="The name of the speaker, for the model's template. Ignored if the template does not read it.",
         tool_calls="What the assistant called in this turn; an empty list is none.",
         tool_call_id="The call that a tool's content answers.",
     ),
-    *declare_supported(
-        TOOL, type="function.", function="What can be called.", cache_control=f"{MARK} this tool."
-    ),
+    *declare_supported(TOOL, type="function.", function="The function.", cache_control=f"{MARK} this tool."),
     *declare_supported(
         FUNCTION,
         name="1 to 64 letters, digits, underscores and hyphens. Each tool has its own.",
-        description="When to call it. The model sees this.",
-        parameters="JSON Schema of the arguments, which every call satisfies. Without it there are no "
+        description="When to call the function. The model sees this.",
+        parameters="JSON Schema of the arguments. Every call satisfies it. Without it there are no "
         "arguments.",
-        strict="Whether keywords that cannot be kept are refused. Otherwise the header "
+        strict="Whether schema keywords that cannot be enforced are refused. Otherwise the header "
         "x-antiphon-relaxed names them.",
     ),
     *declare_supported(
@@ -283,8 +282,8 @@ MESSAGES: tuple[RequestField, ...] = (
     *declare_supported(
         CALLED,
         name="Its name.",
-        arguments="The arguments as the model wrote them: the text of a JSON object, also a cut one, "
-        "or any other text. Nothing counts as no arguments. An object counts as its text.",
+        arguments="The arguments as the model wrote them: the text of a JSON object, also a cut one, or any"
+        " other text. An empty text means no arguments. An object means its text.",
     ),
     *declare_supported(
         MESSAGE,
@@ -298,8 +297,8 @@ MESSAGES: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         MESSAGE,
-        audio="The assistant's spoken answer, by the vendor's id. A model that does not speak "
-        "ignores it beside content, and refuses it without content.",
+        audio="The assistant's spoken answer, by the vendor's id. A model that cannot speak ignores it,"
+        " and refuses it if there is no content.",
     ),
     *declare_supported(SPEECH, id="The id that the answer had."),
     *declare_echoed(SPEECH, ECHO, "data", "expires_at", "transcript"),
@@ -311,8 +310,8 @@ MESSAGES: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         IMAGE_URL,
-        url="A data: URL with base64 of a png, jpeg, gif or webp. Or an https: address, which "
-        "only a vendor opens, where the operator set `pass_addresses`.",
+        url="A data: URL with base64 of a png, jpeg, gif or webp. Or an https: address, if the "
+        "operator has set `pass_addresses`; only the vendor opens it.",
         detail="How closely the model looks: auto, low, high or original.",
     ),
     *declare_supported(
@@ -350,7 +349,7 @@ MESSAGES: tuple[RequestField, ...] = (
     ),
     *declare_echoed(CALL | CALLED, ECHO, "provider_specific_fields"),
     *declare_echoed(CALLED, ECHO, "parsed_arguments"),
-    declare_refused("function_call", MESSAGE, "OpenAI took its place by tool_calls; send tool_calls"),
+    declare_refused("function_call", MESSAGE, "OpenAI has replaced it by tool_calls; send tool_calls"),
     declare_refused("image_url", PART, "it belongs to a part of the type image_url"),
     declare_refused("input_audio", PART, "it belongs to a part of the type input_audio"),
     declare_refused("file", PART, UNKNOWN_MEDIA),
@@ -364,15 +363,16 @@ MESSAGES: tuple[RequestField, ...] = (
 REASONING: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
-        reasoning_effort="How much a model that reasons does so: none, minimal, low, medium, high or xhigh. "
-        "Efforts that its chat template cannot express are refused (reasoning.md).",
-        include_reasoning="Whether the answer contains the reasoning; true by default. It always counts.",
-        thinking_token_budget="Most tokens of reasoning; then the model must answer. 0 is none.",
+        reasoning_effort="How much the model reasons: none, minimal, low, medium, high or xhigh. If its chat "
+        "template does not have an effort, this is refused (reasoning.md).",
+        include_reasoning="Whether the answer contains the reasoning; true by default. Usage always counts "
+        "it.",
+        thinking_token_budget="Most tokens of reasoning; then the model must answer. 0 means no reasoning.",
     ),
     *declare_supported(
         MESSAGE,
         reasoning_content="The assistant's reasoning, for templates that show it. Otherwise ignored.",
-        reasoning="The same by its newer name. You can send both if they are equal.",
+        reasoning="The newer name of reasoning_content. You can send both if they are equal.",
     ),
     declare_refused("reasoning", CHAT, "it belongs to the Responses API; send reasoning_effort"),
 )
@@ -397,16 +397,16 @@ OTHERS: tuple[RequestField, ...] = (
     *declare_supported(
         EMBEDDINGS,
         model="Name of an embedding model of /v1/models.",
-        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A "
-        "text gets the model's own tokens before and after it; token ids stay as they are. "
-        "Nothing is shortened.",
+        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A text "
+        "gets the model's own tokens before and after it; token ids stay as they are. A text that"
+        " is too long is refused.",
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
         dimensions="Only the model's own number: no vector is shortened.",
     ),
     *declare_supported(
         RERANK,
         model="Name of a reranker of /v1/models.",
-        query="The text that the documents are compared with.",
+        query="The text to compare with the documents.",
         documents="The texts to rank, at most 1000, each as a text or as an object of `text`. Nothing in "
         "them is a control token.",
         top_n="The number of documents in the answer, the best first; all by default.",
@@ -428,9 +428,9 @@ OTHERS: tuple[RequestField, ...] = (
         LOAD,
         lora_path="A GGUF adapter, or a directory as PEFT saves it, in one of lora.directories on the "
         "server. The path is absolute, or relative to one of them.",
-        load_inplace="Whether it replaces an adapter of the same name with other content. Otherwise that "
-        "is an error.",
-        base_model_name="The model that it adapts. You can leave it out if there is only one.",
+        load_inplace="Whether to replace an adapter of the same name with other content. Otherwise this is "
+        "an error.",
+        base_model_name="The base model. You can leave it out if there is only one.",
     ),
     *declare_supported(LOAD | UNLOAD, lora_name="The name that callers use as model."),
     *declare_supported(EMBEDDINGS, user=END_USER),

@@ -70,7 +70,7 @@ MIROSTAT = (
     "top_p would have no effect. The product's later documentation says off, too."
 )
 COUNT = "prompts times n are at most 256, because of the memory"
-USER = "goes into the records of usage; nothing here looks for abuse"
+USER = "is in the records of usage; the server does not look for abuse"
 
 FIREWORKS = ProductPage(
     "Fireworks",
@@ -94,8 +94,8 @@ FIREWORKS = ProductPage(
             "integer | null",
             low=0,
             high=5,
-            difference="with echo the prompt's first token has 0.0, since the product's client takes only "
-            "numbers; /v1 has null",
+            difference="with echo the prompt's first token has 0.0, because the product's client accepts "
+            "only numbers; /v1 has null",
         ),
         PageRow(
             "max_tokens",
@@ -136,8 +136,8 @@ EMPOWER = ProductPage(
             "messages",
             "object[] | string[] | string",
             required=True,
-            difference="the page says two things: objects; or strings. Both are accepted. Each string of a "
-            "list is a prompt of its own, as the page says under n.",
+            difference="the page says objects at one place and strings at another. Both are accepted. Each "
+            "string of a list is a separate prompt, as the page says for n.",
         ),
         PageRow("model", "string", required=True),
         PageRow("frequency_penalty", "number", 0, -2, 2),
@@ -192,13 +192,13 @@ JAMAI = ProductPage(
         ),
         PageHeader(
             "X-USER-ID",
-            "The user for whom a service key acts, a member of its project. An empty one counts as absent.",
+            "The user for whom a service key acts: a member of its project. An empty value means none.",
             difference="optional with a service key too",
         ),
         PageHeader(
             "X-PROJECT-ID",
-            "The project, one of the key's; otherwise a 401. `default`, which the product's client sends by "
-            "itself, means the key's own project if the key has no project of this id.",
+            "One of the key's projects; otherwise a 401. The product's client sends `default`: if the"
+            " key has no project with this id, it means the key's own project.",
         ),
     ),
 )

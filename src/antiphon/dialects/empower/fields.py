@@ -30,16 +30,17 @@ ELSEWHERE = "/v1/chat/completions has it"
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
-        messages="The conversation as a list of messages, or a text, which is one message of the "
-        "user. Each text of a list of texts is a prompt of its own.",
+        messages="The conversation as a list of messages, or a text as one message of the user. In a list "
+        "of texts, each is a separate prompt.",
         model="Name of a deployed LoRA, or of a base model.",
         n="Choices of each prompt; 1 by default.",
         max_tokens="Most tokens of one choice; 256 by default.",
         temperature="0 is greedy; 0 to 2, 1 by default.",
         top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
-        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2, 0 by "
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2,"
+        " 0 by default.",
+        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2, 0 by "
         "default.",
-        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2, 0 by default.",
         ignore_eos="Whether generation continues past the model's end tokens until max_tokens.",
         stream="Whether the answer comes as server-sent events.",
         tools="Functions that the model may call, at most 128.",
@@ -48,10 +49,10 @@ FIELDS: tuple[RequestField, ...] = (
         include_thinking="Whether the content begins with the reasoning, as <thinking>...</thinking>. "
         "Refused if the model does not reason.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. A "
+        response_format="text; json_object: any object, or one of `schema`; json_schema: JSON of a schema. A "
         "local model does not see it, and ignores its name and description. A vendor gets it "
         "unchanged.",
-        stop="Texts that end a choice, at most four; cut from its text.",
+        stop="Texts that end a choice, at most four. They are not part of its text.",
         stop_token_ids="Token ids that end a choice, besides the model's own.",
         seed="The same seed gives the same draws.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
@@ -80,13 +81,12 @@ FIELDS: tuple[RequestField, ...] = (
         DEPLOY,
         model_name="With HF_HUB a repository, OWNER/REPO or OWNER/REPO:FILE.gguf. With LOCAL the path "
         "of a GGUF adapter or PEFT directory, below a directory that the operator allows.",
-        model_source="HF_HUB; or LOCAL, which is Antiphon's own.",
-        hf_revision="A commit, tag or branch; main by default. The server deploys the commit that it "
-        "means now.",
+        model_source="HF_HUB; or LOCAL, which Empower does not have.",
+        hf_revision="A commit, tag or branch; main by default. The server deploys the current commit of it.",
         hf_token="A token of the hub that can read the repository. It is used once and not kept.",
         name="The name that callers send as model; model_name by default.",
-        base_model_name="Antiphon's own: the model that it adapts. You can leave it out if there is only "
-        "one.",
+        base_model_name="The base model. You can leave it out if there is only one. Empower does not have "
+        "this field.",
     ),
 )
 

@@ -35,7 +35,7 @@ CHAT = frozenset({FireworksScope.CHAT})
 TEXT = frozenset({FireworksScope.TEXT})
 BOTH = CHAT | TEXT
 
-RAW = "what a raw prompt makes is not read for reasoning; send messages to chat/completions"
+RAW = "text completions do not separate reasoning; send messages to chat/completions"
 GUESS = "guesses of the answer are not used to make it faster; leave it out"
 LEGACY = "tools took its place; send tools"
 
@@ -56,36 +56,38 @@ FIELDS: tuple[RequestField, ...] = (
         tool_choice="Whether the model calls: auto, none, required or any (it must call), or one tool by "
         "its name.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
-        reasoning_effort="How much a model that reasons does so: low, medium (true), high or none (false). A "
-        "number is the most tokens of reasoning. Efforts that the model does not know are "
+        reasoning_effort="How much the model reasons: low, medium (true), high or none (false). A number is"
+        " the most tokens of reasoning. If the model does not have an effort, this is "
         "refused.",
-        thinking="The same in Anthropic's words: an object of `type`, enabled or disabled, and "
+        thinking="Reasoning in Anthropic's form: an object of `type`, enabled or disabled, and "
         "`budget_tokens`, at least 1024. Not together with reasoning_effort.",
     ),
     *declare_supported(
         BOTH,
         model="Name of a model, also as accounts/fireworks/models/NAME, or an alias of the settings.",
-        context_length_exceeded_behavior="What happens to max_tokens that do not fit beside the prompt: "
-        "truncate (the default) lowers them, error is a 400. The prompt is never shortened.",
-        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2, 0 by "
-        "default.",
+        context_length_exceeded_behavior="What happens if max_tokens does not fit together with the prompt:"
+        " truncate (the default) lowers it, error is a 400. The prompt is "
+        "never shortened.",
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2,"
+        " 0 by default.",
         ignore_eos="Whether generation continues past the model's end tokens until max_tokens; false by "
         "default.",
-        logprobs="A number of 0 to 5 gives arrays with each token's log-probability and so many of "
-        "the likeliest tokens. true gives entries as OpenAI's chats do, with top_logprobs of "
-        "the likeliest. Values are before bias, penalties, temperature and cuts.",
+        logprobs="A number from 0 to 5 gives arrays with each token's log-probability and this many of the"
+        " likeliest tokens. true gives entries as in OpenAI's chats, with top_logprobs of the "
+        "likeliest. Values are before bias, penalties, temperature and cuts.",
         max_tokens="Most tokens of one choice: 16 by default, 200 in a chat. 0 only with echo.",
-        mirostat_lr="How fast Mirostat follows; 0.1 if you send only mirostat_target.",
-        mirostat_target="Surprise in bits to which each token is steered (Mirostat, version 2); 1.5 if you "
-        "send only mirostat_lr. Without either, Mirostat is off.",
+        mirostat_lr="How fast Mirostat adapts; 0.1 if you send only mirostat_target.",
+        mirostat_target="The surprise of each token, in bits, that Mirostat (version 2) aims at; 1.5 if you"
+        " send only mirostat_lr. Without either, Mirostat is off.",
         n="Choices of each prompt, 1 to 128; 1 by default. Prompts times n are at most 256.",
-        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2, 0 by default.",
+        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2, 0 by "
+        "default.",
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output: "
         "0 to 2. 1, the default, does nothing. 0 counts as a millionth.",
         response_format="text; json_object, any object or one of `schema`; json_schema; grammar, in "
         "llama.cpp's notation (GBNF) or Lark's. A local model does not see it, and ignores "
         "its name and description. A vendor gets it unchanged.",
-        stop="Texts that end a choice, at most four. The one that ended it stays in the text.",
+        stop="Texts that end a choice, at most four. The stop text stays in the choice.",
         stream="Whether the answer comes as server-sent events, with the usage in each choice's "
         "last; false by default.",
         temperature="0 is greedy; 0 to 2, 1 by default.",
@@ -122,7 +124,7 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("thinking", TEXT, RAW, {"type": "disabled"}),
     declare_refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
     declare_refused(
-        "prompt_truncate_len", CHAT, "messages are never left out unasked; shorten the conversation"
+        "prompt_truncate_len", CHAT, "messages are never left out silently; shorten the conversation"
     ),
     declare_refused(
         "safe_tokenization", CHAT, "no text in a message is ever a control token; leave it out", True

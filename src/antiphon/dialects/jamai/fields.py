@@ -31,7 +31,7 @@ EMBEDDINGS = frozenset({JamaiScope.EMBEDDINGS})
 RERANK = frozenset({JamaiScope.RERANK})
 
 
-OPTIONAL = "Ignored by models that lack it."
+OPTIONAL = "Ignored by models that do not support it."
 
 CHOSEN = "If it is empty, the server takes the first model that can do the request."
 
@@ -39,8 +39,8 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
         model=f"Id of a model, as antiphon/NAME or NAME. {CHOSEN}",
-        messages="The conversation so far. An empty system message becomes `.`. Messages of `.` are "
-        "added before an assistant that comes first.",
+        messages="The conversation so far. An empty system message becomes `.`. If the first message is "
+        "the assistant's, messages with `.` are added before it.",
         tools="Functions that the model can call, 1 to 128. Empty texts and lists in the schemas "
         "of their properties count as absent.",
         tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
@@ -48,7 +48,7 @@ FIELDS: tuple[RequestField, ...] = (
         top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
         stream="Whether the answer comes as server-sent events; false by default.",
         max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
-        max_completion_tokens="The same. It wins over max_tokens, which is then ignored.",
+        max_completion_tokens="The newer name of max_tokens. If you send both, max_tokens is ignored.",
         stop=f"Texts that end a choice, 1 to 4; cut from its text. {OPTIONAL}",
         presence_penalty=f"Taken from the logit of each token that is in the output; -2 to 2. {OPTIONAL}",
         frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2. "
@@ -66,12 +66,14 @@ FIELDS: tuple[RequestField, ...] = (
         "product's later clients.",
     ),
     declare_ignored(
-        "reasoning_summary", CHAT, "auto, concise or detailed: reasoning is shown as the model wrote it."
+        "reasoning_summary",
+        CHAT,
+        "auto, concise or detailed. It has no effect: you get the reasoning as the model wrote it.",
     ),
     declare_ignored("stream_options", CHAT, "every stream brings the usage."),
     *declare_supported(
         MESSAGE,
-        content="As at /v1. null and an empty list are an empty text.",
+        content="As at /v1. null and an empty list mean an empty text.",
         name="The name of the speaker. Characters besides letters, digits, _ and - become _.",
     ),
     *declare_supported(
@@ -81,11 +83,13 @@ FIELDS: tuple[RequestField, ...] = (
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
         dimensions="Only the model's own number: no vector is shortened.",
     ),
-    declare_ignored("type", EMBEDDINGS, "query or document: a text's vector is the same for both."),
+    declare_ignored(
+        "type", EMBEDDINGS, "query or document. It has no effect: a text's vector is the same for both."
+    ),
     *declare_supported(
         RERANK,
         model=f"Id of a reranker. {CHOSEN}",
-        query="The text that the documents are compared with.",
+        query="The text to compare with the documents.",
         documents="The texts to rank, at most 1000.",
     ),
 )

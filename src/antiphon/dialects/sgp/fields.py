@@ -42,7 +42,7 @@ IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
 
 CHAT_ALONE = "only chats have it; send messages to chat/completions"
 LEGACY = "tools took its place; send tools"
-LIMITS = "max_completion_tokens wins over max_tokens, and max_tokens over max_new_tokens."
+LIMITS = "max_completion_tokens comes before max_tokens, and this before max_new_tokens."
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -60,35 +60,35 @@ FIELDS: tuple[RequestField, ...] = (
         audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
         "Only together with audio in modalities.",
         prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
-        "parts}. Some vendors are faster with it. A local model refuses it.",
+        "parts}. It makes some vendors faster. A local model refuses it.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
     ),
     declare_ignored(
         "guided_decoding_backend",
         CHAT,
-        "outlines or lm-format-enforcer. This server has one compiler of constraints.",
+        "outlines or lm-format-enforcer. It has no effect: this server has one compiler of constraints.",
     ),
     *declare_supported(
         TEXT,
-        prompt="A text. It may contain control tokens.",
+        prompt="A text. It can contain control tokens.",
         max_new_tokens=f"An older name of max_tokens. {LIMITS}",
         return_token_log_probs="Whether you get each token's log-probability, as with logprobs.",
-        stop_sequences="More texts that end a choice, besides those of stop. At most four together.",
+        stop_sequences="More texts that end a choice, in addition to stop. At most four together.",
     ),
     *declare_supported(
         BOTH,
         model="Name of a model of this server, such as VENDOR/MODEL or VENDOR/MODEL/DEPLOYMENT, or an alias.",
         guided_json="A JSON Schema, as an object or a text, for each choice. At most one of the four "
         "guided_ fields is accepted.",
-        guided_regex="A regular expression that matches the whole of each choice.",
-        guided_choice="Texts, one of which each choice is.",
+        guided_regex="A regular expression. Each choice matches it as a whole.",
+        guided_choice="Texts. Each choice is one of them.",
         guided_grammar="A grammar of each choice, in Lark's or llama.cpp's notation (GBNF).",
-        include_stop_str_in_output="Whether the stop text that ended a choice stays at its end.",
+        include_stop_str_in_output="Whether the stop text stays at the end of the choice.",
         stream="Whether the answer comes as server-sent events; false by default. There is no [DONE].",
         stream_options="`include_usage`: whether a last chunk without choices has the usage. Only together "
         "with stream.",
-        stop="Texts that end a choice, at most four; cut from its text.",
-        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2.",
+        stop="Texts that end a choice, at most four. They are not part of its text.",
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
         logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
         "100.",
         logprobs="Whether you get each token's log-probability, before bias, penalties, temperature "
@@ -100,15 +100,15 @@ FIELDS: tuple[RequestField, ...] = (
         max_completion_tokens=f"The newer name of max_tokens. {LIMITS}",
         n="Choices, 1 to 128; 1 by default.",
         best_of="The number of candidates, at most 20. You get the n with the highest mean "
-        "log-probability per token. All of them count. Not in a stream. 0 means absent.",
-        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2.",
+        "log-probability per token. Usage counts all of them. Not in a stream. 0 means absent.",
+        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2.",
         seed="The same seed gives the same draws.",
         temperature="0 is greedy; 0 to 2; by default the model's own value, otherwise 1.",
         top_p="Smallest set of tokens whose probability reaches this; by default the model's own value, "
         "otherwise 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
-        response_format="text; json_object, any object or one of `schema`; json_schema; any other object is "
-        "itself the JSON Schema. A local model does not see it, and ignores its name and "
+        response_format="text; json_object: any object, or one of `schema`; json_schema; any other object "
+        "is a JSON Schema. A local model does not see it, and ignores its name and "
         "description. A vendor gets it unchanged.",
     ),
     *declare_supported(BOTH, user=END_USER),
@@ -123,8 +123,9 @@ FIELDS: tuple[RequestField, ...] = (
         BOTH,
         inference_timeout="The most seconds of the generation, never more than the server's own limit. A "
         "longer generation ends with an error.",
-        inference_extra_params="Fields to add to the request. Fields of this server act. Others go to the "
-        "vendor if the operator allows them (`extra_params`), and are otherwise refused.",
+        inference_extra_params="Fields to add to the request. Fields of /v1 have their effect. Others go to"
+        " the vendor if the operator allows them (`extra_params`); otherwise they "
+        "are refused.",
         inference_extra_headers="Headers to add to the vendor's request, if the operator allows them "
         "(`extra_headers`). Local models ignore them.",
     ),
@@ -151,8 +152,8 @@ FIELDS: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         IMAGE_URL,
-        media_type="image/png, image/jpeg, image/gif or image/webp. It names the type of plain base64, "
-        "and must agree with a data: URL. Ignored beside an https: address.",
+        media_type="image/png, image/jpeg, image/gif or image/webp. The type of plain base64. For a data: "
+        "URL, both types must be equal. Ignored for an https: address.",
     ),
 )
 

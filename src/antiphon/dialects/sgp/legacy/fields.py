@@ -27,8 +27,8 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT | TEXT,
         model="Name of a model.",
-        account_id="The tag account_id in the records of usage. The key decides which project pays. "
-        "Ignored without keys.",
+        account_id="The tag account_id in the records of usage. It does not choose the project; the key "
+        "does. Ignored without keys.",
         model_parameters="The options of the generation.",
         stream="Whether the answer comes as server-sent events.",
     ),
@@ -41,18 +41,18 @@ FIELDS: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         TEXT,
-        prompt="The text to continue. With images it is the text of one user message.",
-        images="Images for a model that takes them. They and the prompt become one user message.",
+        prompt="The text to continue. With images, it is the text of a user's message.",
+        images="Images for a model that accepts them. They and the prompt become one message of the user.",
     ),
     *declare_supported(
         {LegacyScope.PARAMETERS},
         temperature="0 is greedy; 0 to 1, 0.2 by default.",
         max_tokens="Most tokens of the answer; the rest of the context by default.",
-        stop_sequences="Texts that end the answer, at most four; cut from its text.",
+        stop_sequences="Texts that end the answer, at most four. They are not part of its text.",
         topK="The k likeliest tokens.",
         topP="Smallest set of tokens whose probability reaches this; 0 to 1.",
-        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2.",
-        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2.",
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
+        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2.",
     ),
     *declare_supported(
         {LegacyScope.MESSAGE},
@@ -61,7 +61,7 @@ FIELDS: tuple[RequestField, ...] = (
     ),
     *declare_supported(
         {LegacyScope.PART},
-        type="text, image_url or image_data; may be left out.",
+        type="text, image_url or image_data; you can leave it out.",
         text="The text of a text part.",
         image_url="An image by its address.",
         image_data="An image in base64.",
