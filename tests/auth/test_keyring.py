@@ -10,7 +10,7 @@ from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
-from antiphon.store.base import Directory, KeptKey
+from antiphon.store.base import Directory, StoredKey
 
 PEPPER = Pepper(b"p" * 32)
 NOW = 1_000
@@ -36,7 +36,7 @@ class World:
     def give(self, kind, **said):
         token = new_key()
         key = Key(f"key-{token[3:9]}", kind, extract_prefix(token), 0, "admin", **said)
-        self.learn(keys=(*self.directory.keys, KeptKey(key, PEPPER.digest(token))))
+        self.learn(keys=(*self.directory.keys, StoredKey(key, PEPPER.digest(token))))
         return token
 
     def learn(self, **changes):
@@ -45,7 +45,7 @@ class World:
 
     def change_keys(self, **changes):
         self.learn(
-            keys=tuple(KeptKey(replace(kept.key, **changes), kept.digest) for kept in self.directory.keys)
+            keys=tuple(StoredKey(replace(kept.key, **changes), kept.digest) for kept in self.directory.keys)
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.auth.secrets import MARK_TEXT, Pepper, extract_prefix, new_key
 from antiphon.domain.tenancy import Key, KeyKind
-from antiphon.store.base import ChangeAuthor, KeptKey
+from antiphon.store.base import ChangeAuthor, StoredKey
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import CHAT, HELLO, KEY
 
@@ -197,7 +197,7 @@ async def test_keys_that_begin_alike_are_two_keys(server):
     pepper, now = Pepper(b"p" * 32), int(server.edge.clock.wall())
     for number, (secret, project) in enumerate(((first, "default"), (second, other.id))):
         key = Key(f"key_{number}", KeyKind.SERVICE, extract_prefix(secret), now, "test", project=project)
-        server.tenants._tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor("test", now))
+        server.tenants._tenancy.add_key(StoredKey(key, pepper.digest(secret)), ChangeAuthor("test", now))
     await server.tenants.load()
     for _ in range(2):  # the second time from whatever remembers the first
         for secret, project in ((first, "default"), (second, other.id)):

@@ -19,7 +19,7 @@ from antiphon.domain.tenancy import (
     User,
 )
 from antiphon.store import directory as module
-from antiphon.store.base import ChangeAuthor, Directory, KeptKey
+from antiphon.store.base import ChangeAuthor, Directory, StoredKey
 from antiphon.store.tenancy import SqlRules
 
 BY = ChangeAuthor("somebody", 1)
@@ -71,7 +71,7 @@ class Script:
 
     def new_key(self):
         key = Key(self.name("key"), KeyKind.SERVICE, "ak_", self.made, "a", project="default")
-        return KeptKey(replace(key, grant=Grant(("m*",), None)), self.draw.randbytes(32))
+        return StoredKey(replace(key, grant=Grant(("m*",), None)), self.draw.randbytes(32))
 
     def add_key(self, _):
         self.tenancy.add_key(self.new_key(), BY)

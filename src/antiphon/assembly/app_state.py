@@ -230,7 +230,7 @@ def build_summary_cache(settings: MemorySettings, clock: Clock, managed: Tenancy
     """Returns where summaries are kept: in the database where keys are on."""
     if managed is None:
         return ProcessSummaries(settings.summaries, settings.summary_days, clock)
-    from antiphon.store.summaries import SqlSummaries
+    from antiphon.store.request_log import SqlSummaries
 
     store = SqlSummaries(managed.database)
     return StoredSummaries(store, settings.summaries, settings.summary_days, clock)

@@ -110,9 +110,8 @@ async def open_accounting(
 ) -> AsyncIterator[Accounting]:
     """Writes the spool and counts limits while the context lasts. Raises StartupError if the spool is
     unusable."""
-    from antiphon.store.budget_warnings import SqlWarnings
     from antiphon.store.ledger import SqlEntries
-    from antiphon.store.tenancy import SqlTenancy
+    from antiphon.store.tenancy import SqlTenancy, SqlWarnings
 
     spool = Spool(
         Path(settings.ledger.spool or ""), settings.ledger.spool_bytes, settings.ledger.sync_interval

@@ -6,7 +6,7 @@ from typing import Protocol
 from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Project, ProjectRole, User
 from antiphon.domain.values import Value
-from antiphon.store.base import Directory, KeptKey
+from antiphon.store.base import Directory, StoredKey
 
 REFUSAL = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
 """The message for every credential that is not accepted."""
@@ -37,7 +37,7 @@ class TokenVerifier(Protocol):
 class DirectoryIndex:
     """Lookups over a directory."""
 
-    keys: dict[bytes, KeptKey]
+    keys: dict[bytes, StoredKey]
     projects: dict[str, Project]
     users: dict[str, User]
     roles: dict[tuple[str, str], ProjectRole]

@@ -14,9 +14,9 @@ from antiphon.auth.secrets import KEY, MARK, Pepper
 from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, ProjectRole
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
-from antiphon.store.base import Directory, KeptKey
+from antiphon.store.base import Directory, StoredKey
 
-UNKNOWN_KEY = KeptKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
+UNKNOWN_KEY = StoredKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
 """The key that an unknown key is compared with, so the check takes as long as for a known key."""
 
 
@@ -83,7 +83,7 @@ class Keyring:
         except (PermissionDenied, MissingParameter):
             return None
 
-    def _is_ended(self, stored_key: KeptKey) -> bool:
+    def _is_ended(self, stored_key: StoredKey) -> bool:
         """Whether the key was revoked, or a rotation moved the key's end into the past."""
         key, before = stored_key.key, self._known.keys.get(stored_key.digest, stored_key).key
         if key.revoked is not None or key.expires is None:

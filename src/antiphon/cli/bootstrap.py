@@ -21,7 +21,7 @@ from antiphon.cli.serve_options import find_home
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, KnowledgeUnavailable, StoreRefused
 from antiphon.settings.schema import Settings, with_keys
-from antiphon.store.base import ChangeAuthor, KeptKey, TenancyStore
+from antiphon.store.base import ChangeAuthor, StoredKey, TenancyStore
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -135,7 +135,7 @@ def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT
     pending_file.unlink(missing_ok=True)
     write_secret(pending_file, secret)
     key = Key(f"key_{extract_prefix(secret)[3:]}", KeyKind.ADMIN, extract_prefix(secret), now, by)
-    tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
+    tenancy.add_key(StoredKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
     _settle_pending_key(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
 

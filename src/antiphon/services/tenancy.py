@@ -16,7 +16,7 @@ from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Projec
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import KeyRequest, find_by_id, require_admin
-from antiphon.store.base import KeptKey, TenancyStore
+from antiphon.store.base import StoredKey, TenancyStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class TenancyService:
             self._changes.policy.require_within_rights(actor, key)
             last = self._changes.now() + overlap
             expiring_key = replace(old, expires=last if old.expires is None else min(last, old.expires))
-            stored_key, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
+            stored_key, limits = StoredKey(key, self._pepper.digest(secret)), self._move_limits(key)
             revision = self._tenancy.rotate_key(
                 expiring_key, stored_key, limits, self._changes.attribute_to(actor)
             )
@@ -290,7 +290,7 @@ class TenancyService:
             limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
             for limit in request.limits
         )
-        stored_key = KeptKey(key, self._pepper.digest(secret))
+        stored_key = StoredKey(key, self._pepper.digest(secret))
         revision = self._tenancy.add_key(stored_key, self._changes.attribute_to(actor), limits)
         self._learn_key(revision, made=(stored_key,), limits=limits)
         return IssuedKey(key, secret, limits)
@@ -307,7 +307,7 @@ class TenancyService:
         )
 
     def _learn_key(
-        self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
+        self, revision: int, *keys: Key, made: tuple[StoredKey, ...] = (), limits: tuple[Limit, ...] = ()
     ) -> None:
         """Updates the directory with changed keys, with keys that are new (`made`), and with limits that are
         changed or new."""

@@ -44,9 +44,8 @@ async def open_coordinator(
         budget_totals = Totals()
         limiter = LocalLimiter(clock)
         if database is not None:
-            from antiphon.store.budget_warnings import SqlWarnings
             from antiphon.store.ledger import SqlEntries
-            from antiphon.store.tenancy import SqlTenancy
+            from antiphon.store.tenancy import SqlTenancy, SqlWarnings
 
             entries = SqlEntries(database)
             drain = await stack.enter_async_context(open_drain(settings, entries))
