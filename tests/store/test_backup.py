@@ -161,7 +161,7 @@ def test_a_link_at_a_place_is_not_followed(sources: BackupSources, tmp_path: Pat
 
 def test_nothing_is_overwritten(sources: BackupSources, tmp_path: Path) -> None:
     manifest = write_backup(sources, tmp_path / "backup")
-    with pytest.raises(StoreRefused, match="is there already"):
+    with pytest.raises(StoreRefused, match="exists already"):
         write_backup(sources, tmp_path / "backup")
     other = move(sources, tmp_path / "other")
     other.home.mkdir()

@@ -312,7 +312,7 @@ SELECT count(*) FROM n"""
 def test_a_slow_statement_is_ended_and_the_next_is_not(url: str) -> None:
     with closing(Database(url)) as database:
         database.prepare()
-        late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s: ask for a shorter time")
+        late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s for this: choose a shorter time")
         with late, database.reading(0.2) as connection:
             connection.execute(sa.text(FOREVER))
         slow = FOREVER.replace("1000000000", "300000")

@@ -55,7 +55,7 @@ def test_a_membership_is_put_changed_and_removed(peopled):
         assert [each.role for each in peopled.directory().memberships] == [role]
     peopled.remove_membership("project-1", "user-1", BY)
     assert peopled.directory().memberships == ()
-    with pytest.raises(NotFound, match="no member"):
+    with pytest.raises(NotFound, match="not a member"):
         peopled.remove_membership("project-1", "user-1", BY)
 
 

@@ -175,7 +175,7 @@ class Application:
         if request.span is not None:
             request.span.fail(error.code)
         record_failure("stream_failed", error, request, self._edge)
-        return stream.encoder.error(error)
+        return stream.encoder.encode_error(error)
 
     async def _refuse(
         self, error: AntiphonError, request: Request, raw_path: bytes, state: ResponseState, send: Send
@@ -187,11 +187,11 @@ class Application:
         """
         dialect = self._edge.get_dialect(request.path)
         if request.span is not None:
-            refuse_request(request.span, error, dialect.status(error))
-        record_refusal(error, dialect.status(error), request, raw_path, self._edge)
+            refuse_request(request.span, error, dialect.get_status(error))
+        record_refusal(error, dialect.get_status(error), request, raw_path, self._edge)
         if not state.has_begun:
             headers = build_limit_headers(request.progress.limit_statuses)
-            headers += dialect.error_headers(error, self._edge.clock.wall())
+            headers += dialect.build_error_headers(error, self._edge.clock.wall())
             await send_error(send, dialect, error, request, headers)
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:

@@ -92,7 +92,7 @@ async def send_error(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     """Sends a whole error response in the dialect's format."""
-    body, status = dialect.error(error, request), dialect.status(error)
+    body, status = dialect.encode_error(error, request), dialect.get_status(error)
     await send(build_json_start(status, len(body), build_error_headers(error, status) + headers))
     await send({"type": "http.response.body", "body": body})
 
@@ -152,7 +152,7 @@ def _list_known_fields(
     """Returns the names of all fields, parameters and headers of requests."""
     bodies = list_field_names(list_body_shapes(admin))
     parameters = {str(each["name"]) for endpoint in admin for each in list_parameters(endpoint)}
-    return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADERS)
+    return (*(dialect.list_fields() for dialect in dialects), bodies | parameters | {"id"}, HEADERS)
 
 
 def sanitize_path(path: bytes) -> str:

@@ -214,7 +214,7 @@ def _build_operation(
         status: _build_response(int(status), response, error, _list_headers(operation, asks))
         for status, response in operation["responses"].items()
     }
-    for status in sorted({dialect.status(failure) for failure in _list_failures(operation, asks)}):
+    for status in sorted({dialect.get_status(failure) for failure in _list_failures(operation, asks)}):
         failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
         responses.setdefault(str(status), _build_response(status, failed, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]

@@ -335,7 +335,11 @@ class Protocol(HttpToolsProtocol):
             self.transport.abort()  # the client would read a refusal in the middle of an answer as part of it
             return
         dialect = self._policy.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
-        body, status, request_id = dialect.error(error), dialect.status(error), f"req-{self._policy.new_id()}"
+        body, status, request_id = (
+            dialect.encode_error(error),
+            dialect.get_status(error),
+            f"req-{self._policy.new_id()}",
+        )
         record("refused", logging.INFO, request_id=request_id, status=status, code=error.code)
         self.transport.write(
             STATUS_LINE[status]

@@ -11,13 +11,14 @@ from antiphon.settings.server import MIB, describe, is_loopback
 
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Projects, users and their keys (keys.md). Without `enabled` the others are refused at the start."""
+    """Projects, users and their keys (keys.md). Without `enabled` the other settings are refused at the
+    start."""
 
     enabled: Annotated[
         bool,
         describe(
             "ANTIPHON_KEYS",
-            "Whether callers need a key that this server made. The first start writes the "
+            "Whether callers need a key that this server created. The first start writes the "
             "operator's key into `admin.key` beside the database.",
         ),
     ] = False
@@ -49,7 +50,7 @@ LIMIT_SECRETS = frozenset({"url", "webhook", "webhook_secret"})
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who counts what is used of limits and budgets, where keys are on (limits.md)."""
+    """The counters of limits and budgets, with keys on (limits.md)."""
 
     url: Annotated[
         str | None,
@@ -124,7 +125,7 @@ LONGEST_SYNC_S = 60
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What each generation took, where keys are on (ledger.md)."""
+    """The ledger of all generations, with keys on (ledger.md)."""
 
     spool: Annotated[
         str | None,
@@ -138,7 +139,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_SPOOL_BYTES",
-            "Most bytes of the spool while the database is away, at least 4 MiB for each HTTP "
+            "Most bytes of the spool while the database is unavailable, at least 4 MiB for each HTTP "
             "process. Above that requests are a 503.",
         ),
         Meta(ge=8 * MIB),
@@ -154,14 +155,14 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Algorithms with a public key. A server that can check a token cannot make one."""
+"""Algorithms with a public key: a server that checks tokens cannot sign them."""
 
 GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
 ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Users who come with a token of another server, an OpenID Connect issuer (single-sign-on.md)."""
+    """Users who sign on with a token of an OpenID Connect issuer (single-sign-on.md)."""
 
     issuer: Annotated[
         Annotated[str, ADDRESS] | None,
@@ -223,11 +224,11 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
-    """Raises SettingsError for a webhook that could not be trusted, or that never would be called.
-    `has_keys`: whether keys are on."""
+    """Raises SettingsError for a webhook that would be insecure or would never be called. `has_keys`: whether
+    keys are on."""
     if limits.webhook is None:
         if limits.webhook_secret is not None or limits.webhook_private:
-            raise SettingsError("limits.webhook is missing: its other settings act on nothing without it")
+            raise SettingsError("limits.webhook is missing: its other settings have no effect without it")
         return
     if limits.webhook_secret is None:
         raise SettingsError(
@@ -235,7 +236,8 @@ def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
         )
     if not has_keys:
         raise SettingsError(
-            "limits.webhook would never be called, since budgets need keys: ANTIPHON_KEYS=true turns them on"
+            "limits.webhook would never be called, because budgets need keys: ANTIPHON_KEYS=true turns them "
+            "on"
         )
     if not limits.warn_at:
         raise SettingsError("limits.warn_at is empty, so limits.webhook would never be called")
@@ -247,24 +249,26 @@ def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
 
 
 def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
-    """Raises SettingsError if single sign-on cannot work, or if somebody on the network could forge its
+    """Raises SettingsError if single sign-on cannot work, or if an attacker on the network could forge
     tokens. `has_keys`: whether keys are on."""
     if oidc.issuer is None:
         if oidc != OidcSettings():
             raise SettingsError(
-                "oidc.issuer is missing: the other settings of oidc act on nothing without it"
+                "oidc.issuer is missing: the other settings of oidc have no effect without it"
             )
         return
     if not has_keys:
         raise SettingsError(
-            "oidc.issuer needs keys.enabled (ANTIPHON_KEYS=true): users are kept with the keys"
+            "oidc.issuer needs keys.enabled (ANTIPHON_KEYS=true): users are stored with the keys"
         )
     if not oidc.audience:
-        raise SettingsError("oidc.audience is missing: say for whom the issuer's tokens must be made")
+        raise SettingsError(
+            "oidc.audience is missing: name the audience of this server in the issuer's tokens"
+        )
     if not oidc.algorithms:
         raise SettingsError("oidc.algorithms is empty; leave it out for RS256 and ES256")
     for name, url in (("issuer", oidc.issuer), ("keys_url", oidc.keys_url)):
         if url and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             raise SettingsError(
-                f"oidc.{name} must be an https address: whoever is on the way could sign tokens"
+                f"oidc.{name} must be an https address: an attacker on the network could forge tokens"
             )
