@@ -22,9 +22,8 @@ from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.adapters import AdapterRequest
 from antiphon.processes.ipc import from_line, to_line
-from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import LoraSettings, ModelSettings
-from antiphon.settings.schema import EngineSettings, Settings, encode_settings
+from antiphon.settings.schema import EngineSettings, MemorySettings, Settings, encode_settings
 from antiphon.store.database import Database
 from antiphon.testing import FakeClock, ScriptedTokenEngine
 from antiphon.testing.rules import open_stream

@@ -6,11 +6,11 @@ import pytest
 
 from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
-from antiphon.auth.secrets import Pepper, extract_prefix, new_key
+from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
-from antiphon.store.base import Directory, KeptKey
+from antiphon.store.base import Directory, StoredKey
 
 PEPPER = Pepper(b"p" * 32)
 NOW = 1_000
@@ -34,9 +34,9 @@ class World:
         )
 
     def give(self, kind, **said):
-        token = new_key()
+        token = generate_key()
         key = Key(f"key-{token[3:9]}", kind, extract_prefix(token), 0, "admin", **said)
-        self.learn(keys=(*self.directory.keys, KeptKey(key, PEPPER.digest(token))))
+        self.learn(keys=(*self.directory.keys, StoredKey(key, PEPPER.digest(token))))
         return token
 
     def learn(self, **changes):
@@ -45,7 +45,7 @@ class World:
 
     def change_keys(self, **changes):
         self.learn(
-            keys=tuple(KeptKey(replace(kept.key, **changes), kept.digest) for kept in self.directory.keys)
+            keys=tuple(StoredKey(replace(kept.key, **changes), kept.digest) for kept in self.directory.keys)
         )
 
 
@@ -127,7 +127,7 @@ async def test_ended_and_unknown_keys_get_the_same_refusal(world, happens):
     token = world.give(KeyKind.ACCESS_TOKEN, user="ann", project="one")
     await world.ring.verify(token, NOBODY)
     happens(world)
-    for each in (token, new_key(), "ak_", "ak_" + "x" * 4000, token + "x", token[:-1]):
+    for each in (token, generate_key(), "ak_", "ak_" + "x" * 4000, token + "x", token[:-1]):
         with pytest.raises(AuthenticationFailed) as refused:
             await world.ring.verify(each, NOBODY)
         assert refused.value.message == REFUSAL

@@ -4,19 +4,19 @@ import stat
 
 import pytest
 
-from antiphon.auth.secrets import KEY, Pepper, extract_prefix, load_pepper, new_key, parse_pepper
+from antiphon.auth.secrets import KEY, Pepper, extract_prefix, generate_key, load_pepper, parse_pepper
 from antiphon.errors import StoreRefused
 
 
 def test_every_key_is_another_and_of_the_form():
-    keys = {new_key() for _ in range(200)}
+    keys = {generate_key() for _ in range(200)}
     assert len(keys) == 200
     assert all(KEY.fullmatch(key) for key in keys)
     assert len({extract_prefix(key) for key in keys}) == 200
 
 
 def test_a_digest_depends_on_the_whole_key_and_on_the_pepper():
-    key, pepper = new_key(), Pepper(b"p" * 32)
+    key, pepper = generate_key(), Pepper(b"p" * 32)
     assert pepper.digest(key) == pepper.digest(key)
     assert pepper.digest(key) != pepper.digest(key[:-1] + ("a" if key[-1] != "a" else "b"))
     assert pepper.digest(key) != Pepper(b"q" * 32).digest(key)

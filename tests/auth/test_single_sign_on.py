@@ -13,12 +13,12 @@ from antiphon.auth import single_sign_on
 from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
-from antiphon.auth.signing_keys import AGAIN, FRESH, STALE, SigningKeys
+from antiphon.auth.signing_keys import MAX_AGE_S, MIN_FETCH_INTERVAL_S, REFRESH_S, SigningKeys
 from antiphon.auth.single_sign_on import (
     ClaimReader,
     SingleSignOn,
-    TokenProver,
     TokenRequirements,
+    TokenVerificationCache,
     parse_group_rules,
 )
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
@@ -57,10 +57,10 @@ class World:
             **{"user_claim": "email", "groups_claim": "groups"} | reading, rules=parse_group_rules(groups)
         )
         self.keys = SigningKeys(ADDRESS, url, self.issuer.fetch, self.now)
-        proof = TokenProver(terms, self.keys, reader, self.now)
+        proof = TokenVerificationCache(terms, self.keys, reader, self.now)
         self.verifier = SingleSignOn(
             proof,
-            reader.ruled_projects,
+            reader.group_projects,
             self.keyring,
             self.tenants,
             lambda: self.changes.directory,
@@ -112,7 +112,7 @@ async def test_a_token_speaks_for_its_user_until_it_ends(world):
 async def test_a_user_chooses_among_projects_and_no_others(world):
     user = await world.add()
     other = await world.tenants.add_project(OPERATOR, "Other", "")
-    with pytest.raises(PermissionDenied, match="no member"):
+    with pytest.raises(PermissionDenied, match="not a member"):
         await world.verify(world.token(), RequestedScope(project=other.id))
     await world.tenants.put_member(OPERATOR, other.id, user.id, ProjectRole.VIEWER)
     with pytest.raises(MissingParameter, match="several projects"):
@@ -233,7 +233,7 @@ async def test_rotated_keys_are_fetched_and_unknown_ones_only_rarely(world):
     fresh = SigningKey("two", "RS256")
     world.issuer.keys.append(fresh)
     assert await world.refused(world.token(fresh))  # asked for a moment ago
-    world.ahead += AGAIN + 1
+    world.ahead += MIN_FETCH_INTERVAL_S + 1
     assert await world.verify(world.token(fresh))
     before = len(world.issuer.asked)
     for number in range(50):
@@ -242,7 +242,7 @@ async def test_rotated_keys_are_fetched_and_unknown_ones_only_rarely(world):
     old = world.token()
     assert await world.verify(old)
     del world.issuer.keys[0]
-    world.ahead += FRESH + 1
+    world.ahead += REFRESH_S + 1
     assert await world.refused(old)
 
 
@@ -254,11 +254,11 @@ async def test_an_issuer_that_is_away_ends_nothing_for_a_day(world):
             await world.verify(world.token())
     assert len(world.issuer.asked) == 1
     world.issuer.away = False
-    world.ahead += AGAIN + 1
+    world.ahead += MIN_FETCH_INTERVAL_S + 1
     assert await world.verify(world.token())
     world.issuer.away = True
     long = world.token(exp=int(time.time()) + 10 * 86_400)
-    world.ahead += STALE - 60
+    world.ahead += MAX_AGE_S - 60
     assert await world.verify(long)
     world.ahead += 120
     with pytest.raises(IssuerUnavailable):
@@ -273,7 +273,7 @@ async def test_an_issuer_that_says_something_else_is_not_believed(world):
         await world.verify(world.token())
     said = {"issuer": ADDRESS, "jwks_uri": "http://issuer.example/keys"}
     world.issuer.documents = lambda: dict.fromkeys(world.issuer_urls, said)
-    world.ahead += AGAIN + 1
+    world.ahead += MIN_FETCH_INTERVAL_S + 1
     with pytest.raises(IssuerUnavailable):
         await world.verify(world.token())
     assert all(url.startswith("https://") for url in world.issuer.asked)
@@ -293,7 +293,7 @@ async def test_a_key_without_a_usable_id_is_left_out(world):
     odd.public["kid"] = ["x"]
     world.issuer.keys.append(odd)
     assert await world.verify(world.token())
-    world.ahead += FRESH + 1
+    world.ahead += REFRESH_S + 1
     assert await world.verify(world.token(sub="again"))
 
 
@@ -375,8 +375,8 @@ async def test_a_signature_is_checked_once_for_each_token(world, monkeypatch):
 
 
 async def test_tokens_that_were_proved_are_remembered_up_to_a_bound(world, monkeypatch):
-    monkeypatch.setattr(single_sign_on, "MOST_PROVED", 8)
+    monkeypatch.setattr(single_sign_on, "MAX_CACHED_TOKENS", 8)
     await world.add()
     for number in range(20):
         assert await world.verify(world.token(sub=str(number)))
-    assert len(world.verifier._proof._proved) == 8
+    assert len(world.verifier._tokens._cache) == 8

@@ -151,7 +151,7 @@ def test_a_settings_file_may_name_a_model_of_the_hub(
     file.write_text(f'[hub]\noffline = true\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
     with pytest.raises(ModelFetchError, match="offline mode is on"):
         prepare_settings(ServeOptions(config=file))
-    with pytest.raises(SettingsError, match="no file inside a repository"):
+    with pytest.raises(SettingsError, match="not a file inside a repository"):
         prepare_settings(ServeOptions({"server": {"port": 0}}, ["hf:ada/tiny:../a.gguf"]))
 
 

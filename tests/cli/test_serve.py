@@ -15,7 +15,7 @@ from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
 from antiphon.errors import SettingsError
 from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.loading import build_model
-from antiphon.settings.schema import Settings, change_model, with_models
+from antiphon.settings.schema import Settings, change_model, replace_models
 from antiphon.testing import scripted_info
 from tests.support.model_files import CANTOR, write_encoder
 
@@ -136,7 +136,7 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
 def test_the_panel_tells_what_computes_on_a_device():
     card = DeviceLayers("CUDA0", "a card\x1b", 20, 23)
     load = Load(devices=(DeviceMemory("CUDA0", 20, 8_000_000_000, 6_140_000_000),))
-    settings = with_models(Settings(), [build_model({"name": "m", "path": "x"})])
+    settings = replace_models(Settings(), [build_model({"name": "m", "path": "x"})])
 
     def panel(**facts: object) -> str:
         info = dataclasses.replace(scripted_info(), **facts)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_nonsense_about_devices_is_refused(bare: Path, given: dict[str, str], to
 
 def test_control_characters_in_a_name_are_escaped_for_terminals():
     name = "a'\x1b]0;b\x07\u202e\nc"
-    settings = with_models(Settings(), [build_model({"name": name, "path": "x"})])
+    settings = replace_models(Settings(), [build_model({"name": name, "path": "x"})])
     text = format_panel(settings, ServingInfo("http://127.0.0.1:1", {name: scripted_info()}))
     assert all(each.isprintable() for each in text.split("\n"))
     assert r"a'\x1b]0;b\x07\u202e\nc" in text

@@ -35,7 +35,7 @@ def call(prompts=1, choices=1):
 
 
 def frames(events, **shape):
-    chunks = CHAT.encoder(HEAD, call(**shape))
+    chunks = CHAT.create_encoder(HEAD, call(**shape))
     text = b"".join(chunks.encode(event) for event in events) + chunks.end()
     lines = text.decode().split("\n\n")
     assert lines.pop() == "" and lines.pop() == "data: [DONE]"
@@ -43,7 +43,7 @@ def frames(events, **shape):
 
 
 def answered(*choices, usage=None):
-    return json.loads(CHAT.answer(HEAD, call(), CollectedGeneration(choices, usage or Usage(3, 2))))
+    return json.loads(CHAT.encode_answer(HEAD, call(), CollectedGeneration(choices, usage or Usage(3, 2))))
 
 
 def test_a_buffered_answer_has_exactly_the_keys_of_the_page():
@@ -159,19 +159,19 @@ def test_thinking_stands_before_the_content_streamed_as_buffered(thought, said, 
 
 def test_errors_are_flat():
     error = ModelNotFound("the model 'x' does not exist", param="model")
-    assert json.loads(Empower().error(error)) == {
+    assert json.loads(Empower().encode_error(error)) == {
         "object": "error",
         "message": "the model 'x' does not exist",
         "type": "invalid_request_error",
         "param": "model",
         "code": "model_not_found",
     }
-    assert Empower().status(error) == 404
+    assert Empower().get_status(error) == 404
 
 
 def test_a_broken_stream_ends_with_an_error_openai_clients_raise():
-    chunks = CHAT.encoder(HEAD, call())
-    said = chunks.error(EngineDied("the engine's process ended"))
+    chunks = CHAT.create_encoder(HEAD, call())
+    said = chunks.encode_error(EngineDied("the engine's process ended"))
     assert b"[DONE]" not in said
     frame = json.loads(said.removeprefix(b"data: "))
     assert frame["error"]["object"] == "error" and frame["error"]["type"] == "server_error"

@@ -75,7 +75,7 @@ def lines(data):
 
 
 def frames(operation, events, asked=None):
-    chunks = operation.encoder(HEAD, asked or call())
+    chunks = operation.create_encoder(HEAD, asked or call())
     found = lines(b"".join(chunks.encode(event) for event in events))
     assert chunks.end() == b"data: [DONE]\n\n"
     return found
@@ -91,7 +91,7 @@ def test_a_buffered_text_has_the_pages_shape():
     generation = CollectedGeneration(
         (CollectedChoice(0, "a", FinishReason.STOP), CollectedChoice(1, "", FinishReason.LENGTH)), USAGE
     )
-    answer = json.loads(TEXT.answer(HEAD, call(2), generation))
+    answer = json.loads(TEXT.encode_answer(HEAD, call(2), generation))
     assert valid("FireworksCompletion", answer) == NAMES | {
         "object": "text_completion",
         "choices": [
@@ -105,7 +105,7 @@ def test_a_buffered_text_has_the_pages_shape():
 def test_a_buffered_chat_says_its_message_and_its_calls():
     calls = (ToolCall("c1", "add", '{"a": 1}'),)
     generation = CollectedGeneration((CollectedChoice(0, "", FinishReason.TOOL_CALLS, calls=calls),), USAGE)
-    answer = valid("FireworksChatCompletion", json.loads(CHAT.answer(HEAD, call(), generation)))
+    answer = valid("FireworksChatCompletion", json.loads(CHAT.encode_answer(HEAD, call(), generation)))
     (choice,) = answer["choices"]
     assert (answer["id"], answer["object"]) == (NAMES["id"], "chat.completion")
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
@@ -166,10 +166,10 @@ def test_a_streamed_chat_gives_each_choice_its_role_and_calls():
 
 @pytest.mark.parametrize(("operation", "name"), [(TEXT, "Completion"), (CHAT, "ChatCompletionChunk")])
 def test_a_stream_that_breaks_ends_no_choice_well(operation, name):
-    chunks = operation.encoder(HEAD, call(2))
+    chunks = operation.create_encoder(HEAD, call(2))
     for event in (Started(25), TextDelta(0, "a"), TextDelta(1, "b"), Finished(1, FinishReason.STOP)):
         chunks.encode(event)
-    *ends, last = lines(chunks.error(EngineDied("it died")))
+    *ends, last = lines(chunks.encode_error(EngineDied("it died")))
     assert [(end["choices"][0]["index"], end["choices"][0]["finish_reason"]) for end in ends] == [
         (1, "stop"),
         (0, "error"),
@@ -232,7 +232,7 @@ ENTRIES = [
 def test_log_probabilities_have_ids_in_both_shapes(operation, whole, part, shape, expected):
     asked = call(**shape)
     generation = CollectedGeneration((CollectedChoice(0, "pa", FinishReason.STOP, (FIRST, SECOND)),), USAGE)
-    answer = valid(f"Fireworks{whole}", json.loads(operation.answer(HEAD, asked, generation)))
+    answer = valid(f"Fireworks{whole}", json.loads(operation.encode_answer(HEAD, asked, generation)))
     assert answer["choices"][0]["logprobs"] == expected
     events = [Started(25), TextDelta(0, "pa", 1, (FIRST, SECOND)), Finished(0, FinishReason.STOP), USAGE]
     streamed = [
@@ -249,9 +249,9 @@ def test_token_ids_stand_where_they_were_asked_for():
     asked = call(token_ids=True)
     choice = CollectedChoice(0, "a", FinishReason.STOP, ids=(4, 9))
     generation = CollectedGeneration((choice,), USAGE, prompts=((1, 2),))
-    text = valid("FireworksCompletion", json.loads(TEXT.answer(HEAD, asked, generation)))
+    text = valid("FireworksCompletion", json.loads(TEXT.encode_answer(HEAD, asked, generation)))
     assert (text["choices"][0]["prompt_token_ids"], text["choices"][0]["token_ids"]) == ([1, 2], [4, 9])
-    chat = valid("FireworksChatCompletion", json.loads(CHAT.answer(HEAD, asked, generation)))
+    chat = valid("FireworksChatCompletion", json.loads(CHAT.encode_answer(HEAD, asked, generation)))
     assert (chat["prompt_token_ids"], chat["choices"][0]["token_ids"]) == ([1, 2], [4, 9])
     events = [
         Started(2, prompts=((1, 2),)),
@@ -286,15 +286,15 @@ def test_token_ids_stand_where_they_were_asked_for():
     ],
 )
 def test_errors_have_fireworks_statuses_and_words(error, status, code):
-    body = valid("FireworksErrorEnvelope", json.loads(DIALECT.error(error)))["error"]
-    assert (DIALECT.status(error), body["code"], body["param"]) == (status, code, error.param)
+    body = valid("FireworksErrorEnvelope", json.loads(DIALECT.encode_error(error)))["error"]
+    assert (DIALECT.get_status(error), body["code"], body["param"]) == (status, code, error.param)
     assert error.message in body["message"]
 
 
 def test_two_errors_begin_as_fireworks_own():
-    missing = json.loads(DIALECT.error(ModelNotFound("there is none")))["error"]["message"]
+    missing = json.loads(DIALECT.encode_error(ModelNotFound("there is none")))["error"]["message"]
     assert missing.startswith("Model not found, inaccessible, and/or not deployed: ")
-    refused = json.loads(DIALECT.error(AuthenticationFailed("no valid API key")))["error"]["message"]
+    refused = json.loads(DIALECT.encode_error(AuthenticationFailed("no valid API key")))["error"]["message"]
     assert refused.startswith("The API key you provided is invalid: ")
 
 

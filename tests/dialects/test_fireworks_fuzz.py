@@ -40,8 +40,8 @@ def refusal(operation: GenerationCodec, body: bytes) -> RequestError | None:
 
 def settle(operation: GenerationCodec, body: bytes) -> None:
     if (error := refusal(operation, body)) is not None:
-        assert DIALECT.status(error) == 400 and error.message
-        told = json.loads(DIALECT.error(error))["error"]
+        assert DIALECT.get_status(error) == 400 and error.message
+        told = json.loads(DIALECT.encode_error(error))["error"]
         assert (told["code"], told["param"]) == ("INVALID_ARGUMENT", error.param)
         assert len(error.message) < 400 and len(error.param or "") < 200
 

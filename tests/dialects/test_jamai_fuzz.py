@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.base import Request
 from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
-from antiphon.dialects.jamai.encode import encode_jamai_error, name_error
+from antiphon.dialects.jamai.encode import encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.errors import RequestError
 
@@ -54,7 +54,7 @@ def settle(scope: JamaiScope, body: bytes) -> None:
         request = Request("r", "POST", scope, {b"authorization": [b"Bearer k"]}, body=body)
         told = json.loads(encode_jamai_error(error, request))
         assert (told["object"], told["error"]) == ("error", "validation_error")
-        assert name_error(error).status == 422 and len(told["message"]) < 500
+        assert get_error_name(error).status == 422 and len(told["message"]) < 500
         assert told["detail"][0]["loc"][0] == "body"
         assert told["request_headers"] == {"authorization": "***"}
 

@@ -85,7 +85,7 @@ def test_unknown_fields_are_named_where_that_is_the_setting() -> None:
 
 
 def test_an_answer_holds_a_vector_for_each_input_in_order() -> None:
-    answer = json.loads(EMBEDDINGS.answer(decoded(input=["a", "b"]), MADE))
+    answer = json.loads(EMBEDDINGS.encode_answer(decoded(input=["a", "b"]), MADE))
     assert (answer["object"], answer["model"]) == ("list", "m")
     assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
     assert [(each["object"], each["index"]) for each in answer["data"]] == [
@@ -97,5 +97,5 @@ def test_an_answer_holds_a_vector_for_each_input_in_order() -> None:
 
 
 def test_packed_vectors_are_the_same_numbers() -> None:
-    answer = json.loads(EMBEDDINGS.answer(decoded(input=["a", "b"], encoding_format="base64"), MADE))
+    answer = json.loads(EMBEDDINGS.encode_answer(decoded(input=["a", "b"], encoding_format="base64"), MADE))
     assert b"".join(b64decode(each["embedding"]) for each in answer["data"]) == MADE.vectors

@@ -55,7 +55,7 @@ def lines(data: bytes) -> list[Any]:
 
 
 def test_a_buffered_chat_has_openais_shape():
-    answer = json.loads(CHAT.answer(HEAD, call(), GENERATION))
+    answer = json.loads(CHAT.encode_answer(HEAD, call(), GENERATION))
     assert answer == {
         "id": "chatcmpl-f00d",
         "object": "chat.completion",
@@ -81,7 +81,7 @@ def test_a_buffered_chat_has_openais_shape():
 
 
 def test_a_buffered_text_has_openais_shape():
-    answer = json.loads(TEXT.answer(HEAD, call(), GENERATION))
+    answer = json.loads(TEXT.encode_answer(HEAD, call(), GENERATION))
     assert answer == {
         "id": "cmpl-f00d",
         "object": "text_completion",
@@ -98,7 +98,7 @@ def test_a_buffered_text_has_openais_shape():
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_a_streamed_choice_opens_with_its_role_and_closes_once(include_usage):
-    chunks = CHAT.encoder(HEAD, call(2, include_usage=include_usage))
+    chunks = CHAT.create_encoder(HEAD, call(2, include_usage=include_usage))
     events: list[Event] = [
         Started(5),
         TextDelta(1, "é"),
@@ -134,7 +134,7 @@ def test_a_streamed_choice_opens_with_its_role_and_closes_once(include_usage):
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_a_streamed_text_holds_text_and_one_end_for_each_choice(include_usage):
-    chunks = TEXT.encoder(HEAD, call(prompts=2, include_usage=include_usage))
+    chunks = TEXT.create_encoder(HEAD, call(prompts=2, include_usage=include_usage))
     events: list[Event] = [
         Started(5),
         TextDelta(1, "a"),
@@ -165,14 +165,14 @@ def test_the_fast_bytes_of_a_chunk_are_those_of_its_wire_type(text, choice, incl
         id="cmpl-f00d", choices=[response_types.TextChoice(index=choice, text=text)], **names
     )
     for operation, expected in ((CHAT, chat), (TEXT, plain)):
-        chunks = operation.encoder(HEAD, call(256, include_usage=include_usage))
+        chunks = operation.create_encoder(HEAD, call(256, include_usage=include_usage))
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)
 
 
 @pytest.mark.parametrize("name", ["\x00", 'a"\x00"b', "\\u0000", "é"])
 def test_a_models_name_cannot_confuse_a_chunk(name):
-    chunks = CHAT.encoder(ResponseMeta("f00d", 1, name), call())
+    chunks = CHAT.create_encoder(ResponseMeta("f00d", 1, name), call())
     (chunk,) = lines(chunks.encode(TextDelta(0, "text")))
     assert (chunk["model"], chunk["choices"][0]["delta"]) == (name, {"content": "text"})
 
@@ -226,22 +226,22 @@ def asked(logprobs):
 
 
 def test_a_chats_log_probabilities_are_entries():
-    answer = json.loads(CHAT.answer(HEAD, asked(2), scored(SCORES[1:])))
+    answer = json.loads(CHAT.encode_answer(HEAD, asked(2), scored(SCORES[1:])))
     assert answer["choices"][0]["logprobs"] == {"content": CHAT_ENTRIES, "refusal": None}
     ChatCompletion.model_validate(answer, strict=True)
 
 
 def test_a_texts_log_probabilities_are_arrays():
-    answer = json.loads(TEXT.answer(HEAD, asked(2), scored(SCORES)))
+    answer = json.loads(TEXT.encode_answer(HEAD, asked(2), scored(SCORES)))
     assert answer["choices"][0]["logprobs"] == TEXT_COLUMNS
-    plain = json.loads(TEXT.answer(HEAD, asked(0), scored(SCORES)))["choices"][0]["logprobs"]
+    plain = json.loads(TEXT.encode_answer(HEAD, asked(0), scored(SCORES)))["choices"][0]["logprobs"]
     assert plain == TEXT_COLUMNS | {"top_logprobs": None}
 
 
 def test_a_choice_without_a_token_has_empty_log_probabilities():
-    (choice,) = json.loads(CHAT.answer(HEAD, asked(0), scored(())))["choices"]
+    (choice,) = json.loads(CHAT.encode_answer(HEAD, asked(0), scored(())))["choices"]
     assert choice["logprobs"] == {"content": [], "refusal": None}
-    (choice,) = json.loads(TEXT.answer(HEAD, asked(1), scored(())))["choices"]
+    (choice,) = json.loads(TEXT.encode_answer(HEAD, asked(1), scored(())))["choices"]
     assert choice["logprobs"] == {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
 
@@ -254,11 +254,11 @@ def test_streamed_entries_are_the_buffered_ones():
     parts = [
         chunk["choices"][0]["logprobs"]
         for event in events
-        for chunk in lines(TEXT.encoder(HEAD, asked(2)).encode(event))
+        for chunk in lines(TEXT.create_encoder(HEAD, asked(2)).encode(event))
     ]
     assert parts[2] is None
     assert {name: parts[0][name] + parts[1][name] for name in TEXT_COLUMNS} == TEXT_COLUMNS
-    chunks = CHAT.encoder(HEAD, asked(2))
+    chunks = CHAT.create_encoder(HEAD, asked(2))
     (text,) = lines(chunks.encode(TextDelta(0, " a☃", 3, SCORES[1:])))
     (end,) = lines(chunks.encode(Finished(0, FinishReason.STOP, 1, SCORES[1:])))
     for chunk in (text, end):
@@ -275,7 +275,7 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
     packed = PackedScores([place % 256 for place in range(count)], range(count), values, pieces, 2, ids, wide)
     assert len(packed) == count and packed[-1] == tuple(packed)[-1] and packed[0].alternatives == ()
     for operation in (CHAT, TEXT):
-        assert operation.answer(HEAD, asked(2), scored(packed)) == operation.answer(
+        assert operation.encode_answer(HEAD, asked(2), scored(packed)) == operation.encode_answer(
             HEAD, asked(2), scored(tuple(packed))
         )
 
@@ -292,8 +292,8 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
 )
 def test_errors_use_openais_envelope_and_streams_lack_done(error, kind):
     envelope = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
-    assert json.loads(OpenAI().error(error)) == envelope
-    data = CHAT.encoder(HEAD, call()).error(error)
+    assert json.loads(OpenAI().encode_error(error)) == envelope
+    data = CHAT.create_encoder(HEAD, call()).encode_error(error)
     assert lines(data) == [envelope] and b"[DONE]" not in data
 
 
@@ -315,21 +315,21 @@ def telling(**changes):
 
 
 def test_token_ids_stand_beside_what_they_are_of():
-    chat = json.loads(CHAT.answer(HEAD, telling(), TOLD))
+    chat = json.loads(CHAT.encode_answer(HEAD, telling(), TOLD))
     assert chat["prompt_token_ids"] == [1, 2, 3]
     assert [choice["token_ids"] for choice in chat["choices"]] == [[5, 2], [6]]
-    text = json.loads(TEXT.answer(HEAD, telling(), TOLD))
+    text = json.loads(TEXT.encode_answer(HEAD, telling(), TOLD))
     assert [(c["prompt_token_ids"], c["token_ids"]) for c in text["choices"]] == [
         ([1, 2, 3], [5, 2]),
         ([1, 2, 3], [6]),
     ]
-    plain = CHAT.answer(HEAD, call(), GENERATION) + TEXT.answer(HEAD, call(), GENERATION)
+    plain = CHAT.encode_answer(HEAD, call(), GENERATION) + TEXT.encode_answer(HEAD, call(), GENERATION)
     assert b"token_ids" not in plain and b"prompt_logprobs" not in plain
 
 
 @pytest.mark.parametrize("operation", [CHAT, TEXT])
 def test_streamed_token_ids_come_per_chunk_after_the_prompts(operation):
-    chunks = operation.encoder(HEAD, telling())
+    chunks = operation.create_encoder(HEAD, telling())
     events: list[Event] = [
         Started(3, prompts=((1, 2, 3),)),
         TextDelta(0, "a", 1, ids=(5,)),
@@ -350,7 +350,7 @@ def test_streamed_token_ids_come_per_chunk_after_the_prompts(operation):
 
 
 def test_the_usage_so_far_grows_to_the_last():
-    chunks = CHAT.encoder(
+    chunks = CHAT.create_encoder(
         HEAD,
         GenerationCall(
             GenerationRequest("m", (RawPrompt("p"),), output=Output(running_usage=True)),
@@ -385,5 +385,7 @@ def test_ranks_are_as_reported_or_the_place_among_the_likeliest():
         },
         {"6": {"logprob": -9999.0, "rank": 1, "decoded_token": " b"}},
     ]
-    assert json.loads(CHAT.answer(HEAD, call(), generation))["prompt_logprobs"] == expected
-    assert json.loads(TEXT.answer(HEAD, call(), generation))["choices"][0]["prompt_logprobs"] == expected
+    assert json.loads(CHAT.encode_answer(HEAD, call(), generation))["prompt_logprobs"] == expected
+    assert (
+        json.loads(TEXT.encode_answer(HEAD, call(), generation))["choices"][0]["prompt_logprobs"] == expected
+    )

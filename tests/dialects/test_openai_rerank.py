@@ -26,7 +26,7 @@ def decode(**body: Any) -> RerankCall:
 
 
 def answer(call: RerankCall, *scores: float) -> dict[str, Any]:
-    answered: dict[str, Any] = json.loads(RERANK.answer(META, call, Ranking(scores, 12)))
+    answered: dict[str, Any] = json.loads(RERANK.encode_answer(META, call, Ranking(scores, 12)))
     return answered
 
 

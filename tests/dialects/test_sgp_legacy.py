@@ -235,7 +235,7 @@ def test_a_streams_last_event_has_reason_and_usage(build: Any) -> None:
 
 
 def test_a_broken_stream_ends_with_an_event_of_its_own() -> None:
-    error = LegacyStreamEncoder(build_text_answer).error(EngineDied("the engine's process ended"))
+    error = LegacyStreamEncoder(build_text_answer).encode_error(EngineDied("the engine's process ended"))
     head, data = error.removesuffix(b"\n\n").split(b"\n")
     assert head == b"event: error"
     assert json.loads(data.removeprefix(b"data: ")) == {

@@ -62,7 +62,7 @@ async def iterate(events):
 
 @pytest.mark.parametrize("codec", CODECS, ids=DIALECTS)
 async def test_a_whole_answer_has_both(codec):
-    answer = json.loads(codec.answer(META, CALL, await collect(iterate(EVENTS))))
+    answer = json.loads(codec.encode_answer(META, CALL, await collect(iterate(EVENTS))))
     message = answer["choices"][0]["message"]
     assert message["thinking_blocks"] == [FIRST, SECOND]
     assert [call.get("extra_content") for call in message["tool_calls"]] == [EXTRA, None]
@@ -70,7 +70,7 @@ async def test_a_whole_answer_has_both(codec):
 
 @pytest.mark.parametrize("codec", CODECS, ids=DIALECTS)
 def test_a_stream_has_each_once(codec):
-    encoder = codec.encoder(META, CALL)
+    encoder = codec.create_encoder(META, CALL)
     chunks = [chunk for event in EVENTS for chunk in lines(encoder.encode(event))]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     deltas = [choice["delta"] for choice in choices]
@@ -83,10 +83,10 @@ def test_a_stream_has_each_once(codec):
 
 @pytest.mark.parametrize("codec", [OpenAIChatCompletions(report=False), OpenAICompletions(report=False)])
 def test_without_them_nothing_is_shown(codec):
-    encoder = codec.encoder(META, CALL)
+    encoder = codec.create_encoder(META, CALL)
     plain: list[Event] = [Started(3), TextDelta(0, "a"), Finished(0, FinishReason.STOP)]
     assert b"thinking" not in b"".join(map(encoder.encode, plain))
-    encoder = OpenAICompletions(report=False).encoder(META, CALL)
+    encoder = OpenAICompletions(report=False).create_encoder(META, CALL)
     assert b"thinking" not in b"".join(map(encoder.encode, [*plain[:2], EVENTS[2], plain[2]]))
 
 

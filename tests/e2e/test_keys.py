@@ -59,7 +59,7 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     assert "not the one that this database's keys were made with" in refused(env=env)
     (home / "pepper").write_text(pepper)
     (home / "pepper").write_text("")
-    assert f"{home / 'pepper'} holds no pepper" in refused(env=env)
+    assert f"{home / 'pepper'} contains no pepper" in refused(env=env)
     with sqlite3.connect(home / "antiphon.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     assert "made by a later version of Antiphon" in refused(env=env)

@@ -10,8 +10,8 @@ from http.client import HTTPConnection, HTTPResponse
 import psutil
 import pytest
 
-from antiphon.processes.model_memory import estimate_memory
 from antiphon.settings.models import ModelSettings
+from antiphon.weights.kv_cache_size import estimate_memory
 from tests.e2e.workers import CHAT, PATIENCE, Line, lines
 from tests.support.model_files import CANTOR
 from tests.support.server import Server, serving

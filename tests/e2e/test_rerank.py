@@ -100,4 +100,4 @@ def test_another_antiphon_ranks_as_a_vendor(running: Server, tmp_path: Path) -> 
 
 def test_a_reranker_without_a_head_is_refused_at_start(reranker: Path, tmp_path: Path) -> None:
     headless = copy_with_pooling(reranker, tmp_path / "headless.gguf", Pooling.RANK)
-    assert "without the tensors that score" in refused_process("--model", str(headless))
+    assert "without the tensors that compute scores" in refused_process("--model", str(headless))

@@ -330,7 +330,7 @@ async def refused(lora: Lora, path: object, *words: str) -> str:
     return message
 
 
-OUTSIDE = "lies in none of the directories"
+OUTSIDE = "is in none of the directories"
 
 
 async def test_no_spelling_of_a_path_loads_from_other_directories(lora, tmp_path):
@@ -390,15 +390,15 @@ async def test_links_within_the_directories_are_followed(lora):
 
 async def test_what_is_no_regular_file_is_refused_and_never_opened(lora, monkeypatch):
     os.mkfifo(lora.shelf / "pipe")
-    await refused(lora, "pipe", "no regular file")
+    await refused(lora, "pipe", "not a regular file")
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(lora.shelf)  # paths of sockets are short
         listener.bind("socket")
-        await refused(lora, "socket", "no regular file")
+        await refused(lora, "socket", "not a regular file")
     with_pipe = lora.peft("with-pipe")
     (with_pipe / "adapter_model.safetensors").unlink()
     os.mkfifo(with_pipe / "adapter_model.safetensors")
-    await refused(lora, with_pipe, "no regular file")
+    await refused(lora, with_pipe, "not a regular file")
 
 
 async def test_a_file_that_is_too_large_is_refused_before_it_is_whole(lora):
@@ -446,7 +446,7 @@ async def test_what_is_no_adapter_is_refused_by_what_is_wrong_with_it(lora):
     await refused(lora, "other", "another model")
     pickled = lora.peft("pickled")
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
-    await refused(lora, "pickled", "may hold code")
+    await refused(lora, "pickled", "can contain code")
 
 
 async def test_a_cut_adapter_is_refused_and_others_go_on(tmp_path, base):

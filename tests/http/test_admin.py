@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring, ServiceKey
-from antiphon.auth.secrets import Pepper, new_key
+from antiphon.auth.secrets import Pepper, generate_key
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.http.admin.keys import KeyResource
@@ -524,7 +524,7 @@ async def test_every_route_and_every_kind_of_actor(server):
     await server.tenants.revoke_key(OPERATOR, actor.id)
     tokens: dict[str, str | None] = {
         "none": None,
-        "wrong": new_key(),
+        "wrong": generate_key(),
         "revoked": revoked,
         **{str(role): token for role, token in people.items()},
         "service": await server.token(KeyKind.SERVICE, project="default"),

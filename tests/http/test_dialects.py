@@ -41,13 +41,13 @@ class Flat(DialectDefaults):
     endpoints = (declare_generation("flat", FLAT_CHAT, "Chat", OpenAIChatCompletions(report=False)),)
     """OpenAI's chat, somewhere else."""
 
-    def status(self, error):
+    def get_status(self, error):
         return 400 if error.status < 500 else 500
 
-    def error(self, error, request=None):
+    def encode_error(self, error, request=None):
         return json.dumps({"flat": error.code}).encode()
 
-    def fields(self):
+    def list_fields(self):
         return frozenset()
 
     def describe(self):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, name_error
+from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import FEATURES
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind, ProjectRole
@@ -206,7 +206,7 @@ async def test_other_errors_have_no_body():
     ],
 )
 def test_each_error_has_jamais_status_and_code(error: Any, status: int, code: str):
-    assert name_error(error)[:2] == (status, code)
+    assert get_error_name(error)[:2] == (status, code)
     assert json.loads(encode_jamai_error(error, None))["error"] == code
 
 

@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from antiphon.auth.secrets import MARK_TEXT, Pepper, extract_prefix, new_key
+from antiphon.auth.secrets import MARK_TEXT, Pepper, extract_prefix, generate_key
 from antiphon.domain.tenancy import Key, KeyKind
-from antiphon.store.base import ChangeAuthor, KeptKey
+from antiphon.store.base import ChangeAuthor, StoredKey
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import CHAT, HELLO, KEY
 
@@ -77,7 +77,9 @@ async def took(server, headers, path=CHAT, body=HELLO):
 
 
 async def test_a_hostile_text_is_a_wrong_key_like_any_other(server, caplog):
-    wrong = statistics.median([(await took(server, {"x-api-key": new_key()}))[0] for _ in range(3 * ROUNDS)])
+    wrong = statistics.median(
+        [(await took(server, {"x-api-key": generate_key()}))[0] for _ in range(3 * ROUNDS)]
+    )
     for name, text in HOSTILE.items():
         hostile = []
         for headers in [*carried(text)] * ROUNDS:
@@ -192,12 +194,12 @@ async def test_two_different_keys_are_a_400_whichever_they_are(server):
 
 async def test_keys_that_begin_alike_are_two_keys(server):
     other = await server.tenants.add_project(OPERATOR, "Other", "")
-    ended = "A" if (first := new_key())[-1] != "A" else "B"
+    ended = "A" if (first := generate_key())[-1] != "A" else "B"
     second, unknown = first[:-1] + ended, first[:-1] + "C"
     pepper, now = Pepper(b"p" * 32), int(server.edge.clock.wall())
     for number, (secret, project) in enumerate(((first, "default"), (second, other.id))):
         key = Key(f"key_{number}", KeyKind.SERVICE, extract_prefix(secret), now, "test", project=project)
-        server.tenants._tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor("test", now))
+        server.tenants._tenancy.add_key(StoredKey(key, pepper.digest(secret)), ChangeAuthor("test", now))
     await server.tenants.load()
     for _ in range(2):  # the second time from whatever remembers the first
         for secret, project in ((first, "default"), (second, other.id)):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.auth.secrets import new_key
+from antiphon.auth.secrets import generate_key
 from antiphon.domain.tenancy import KeyKind
 from tests.http.test_admin import OPERATOR, keyed
 from tests.support.http_server import request_bytes, serving_edge
@@ -55,8 +55,8 @@ async def refused_keys(server):
         elif name == "disabled":
             await server.tenants.change_user(OPERATOR, user.id, lambda each: each, True)
     kinds = {
-        "wrong": new_key,
-        "of a right name": lambda: key[:16] + new_key()[16:],
+        "wrong": generate_key,
+        "of a right name": lambda: key[:16] + generate_key()[16:],
         "right but for the last character": lambda: key[:-1] + random.choice("ABCDEF".replace(key[-1], "")),
     }
     return kinds | {name: lambda secret=secret: secret for name, secret in ended.items()}
@@ -128,7 +128,7 @@ async def test_a_server_that_told_them_apart_would_be_found_out(tmp_path):
         edge = replace(server.edge, verifiers=(Leaking(near[:16]), *server.edge.verifiers))
         async with serving_edge(edge) as (port, connections):
             leaking = replace(server, port=port, edge=edge, connections=connections)
-            found = await measured(leaking, {"wrong": new_key, "near": lambda: near}, FEW)
+            found = await measured(leaking, {"wrong": generate_key, "near": lambda: near}, FEW)
     assert chance(found["near"], found["wrong"]) - 0.5 > bound(FEW)
 
 

@@ -269,14 +269,14 @@ async def test_a_cut_download_resumes_and_an_endless_one_is_an_error(isolated, h
     error = reply.json()
     assert (reply.status_code, error["code"], error["param"]) == (503, "hub_unavailable", None), error
     assert hub.url in error["message"] and "hangs up" in error["message"]
-    assert "what has arrived is kept" not in error["message"]
+    assert "the incomplete file is kept" not in error["message"]
     assert await isolated.names() == [PIRATE] and not leftovers(isolated.lora)
 
 
 async def test_bytes_that_are_not_what_the_hub_says_are_not_deployed(caller, hub):
     hub.faults.flip_at = 20
     error = await caller.refused()
-    assert error["status"] == 400 and "is not what the hub says it is" in error["message"], error
+    assert error["status"] == 400 and "differs from the hub's file" in error["message"], error
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def held(server, seconds_ago, currency="USD"):
 
 @pytest.mark.parametrize("currency", ["XXX", "XTS", "XAU", "EUX", "ZZZ"])
 async def test_what_nobody_pays_in_is_no_currency(server, currency):
-    assert "ISO 4217, as USD" in await currency_refused(server, currency)
+    assert "ISO 4217, such as USD" in await currency_refused(server, currency)
     held(server, 3600, currency)  # from before it was looked at
     await add(server, currency=currency)
 

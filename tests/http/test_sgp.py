@@ -105,9 +105,9 @@ async def test_without_keys_the_account_is_named_as_ignored():
 
 
 def test_a_refused_account_is_named_as_scale_names_it():
-    refused = PermissionDenied("this key is of another project", param="x-project-id")
+    refused = PermissionDenied("this key belongs to another project", param="x-project-id")
     assert map_status(refused) == 403
-    detail = "x-selected-account-id: this key is of another project"
+    detail = "x-selected-account-id: this key belongs to another project"
     assert json.loads(encode_sgp_error(refused)) == {"detail": detail}
 
 

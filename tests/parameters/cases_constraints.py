@@ -47,7 +47,7 @@ def what_the_model_is_not_shown_is_named(bare: Answer, named: Answer, described:
 @case(GENERATING, "structured_outputs", HOT, {"regex": "[a-c]{3}"}, {}, {"json_object": False})
 def what_constrains_nothing_is_refused(bound: Answer, empty: Answer, none: Answer) -> None:
     assert bound.status == 200 and empty.status == none.status == 400
-    assert "structured_outputs holds no constraint" in empty.refusal
+    assert "structured_outputs has no constraint" in empty.refusal
 
 
 @case(

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from antiphon.domain.limits import BudgetWarning, Limit, Measure, Subject, Window
 from antiphon.domain.values import changed
-from antiphon.store.budget_warnings import KEPT_S, SqlWarnings
 from antiphon.store.database import Database
+from antiphon.store.tenancy import WARNING_LIFETIME_S, SqlWarnings
 
 LIMIT = Limit("limit_1", Subject.PROJECT, "p", Measure.COST, 10, 0, Window.DAY)
 WARNING = BudgetWarning(LIMIT, 0.8, 8, 1_000, 900, 2_000)
@@ -36,5 +36,5 @@ def test_another_share_window_or_limit_is_another_warning(database: Database) ->
 def test_old_warnings_are_forgotten(database: Database) -> None:
     store = SqlWarnings(database)
     assert store.claim(WARNING)
-    assert store.claim(changed(WARNING, begin=3_000, at=1_001 + KEPT_S))
+    assert store.claim(changed(WARNING, begin=3_000, at=1_001 + WARNING_LIFETIME_S))
     assert store.claim(WARNING)

@@ -141,7 +141,7 @@ def test_a_non_database_file_is_refused_without_its_content(tmp_path):
         ("postgresql://ann:hunter2@host/name", "***"),
         ("postgresql://ann:top/hunter2@host/name", "***"),
         ("postgresql://host/name?password=hunter2", "make serve EXTRAS=postgresql"),
-        ("postgresql://ann:hunter2@4@host/name", "written %40"),
+        ("postgresql://ann:hunter2@4@host/name", "as %40"),
     ],
 )
 def test_an_unusable_address_is_refused_without_its_password(url, said, monkeypatch):
@@ -244,7 +244,7 @@ def test_a_copy_begins_as_its_owners_alone(tmp_path):
     finally:
         os.umask(before)
     for taken in ("copy", "absent/copy"):
-        with pytest.raises(StoreRefused, match=f"{taken} cannot be made: "):
+        with pytest.raises(StoreRefused, match=f"{taken} cannot be created: "):
             create_copy(tmp_path / taken)
 
 
@@ -312,7 +312,7 @@ SELECT count(*) FROM n"""
 def test_a_slow_statement_is_ended_and_the_next_is_not(url: str) -> None:
     with closing(Database(url)) as database:
         database.prepare()
-        late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s: ask for a shorter time")
+        late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s for this: choose a shorter time")
         with late, database.reading(0.2) as connection:
             connection.execute(sa.text(FOREVER))
         slow = FOREVER.replace("1000000000", "300000")

@@ -19,7 +19,7 @@ from antiphon.domain.tenancy import (
     User,
 )
 from antiphon.store import directory as module
-from antiphon.store.base import ChangeAuthor, Directory, KeptKey
+from antiphon.store.base import ChangeAuthor, Directory, StoredKey
 from antiphon.store.tenancy import SqlRules
 
 BY = ChangeAuthor("somebody", 1)
@@ -69,19 +69,19 @@ class Script:
         gone = self.draw.choice(directory.memberships)
         self.tenancy.remove_membership(gone.project, gone.user, BY)
 
-    def new_key(self):
+    def generate_key(self):
         key = Key(self.name("key"), KeyKind.SERVICE, "ak_", self.made, "a", project="default")
-        return KeptKey(replace(key, grant=Grant(("m*",), None)), self.draw.randbytes(32))
+        return StoredKey(replace(key, grant=Grant(("m*",), None)), self.draw.randbytes(32))
 
     def add_key(self, _):
-        self.tenancy.add_key(self.new_key(), BY)
+        self.tenancy.add_key(self.generate_key(), BY)
 
     def change_key(self, directory):
         key = self.draw.choice(directory.keys).key
         self.tenancy.change_key(replace(key, revoked=self.made, note="ended"), BY)
 
     def rotate_key(self, directory):
-        old, new = self.draw.choice(directory.keys).key, self.new_key()
+        old, new = self.draw.choice(directory.keys).key, self.generate_key()
         limits = [replace(self.limit(), subject=Subject.KEY, target=new.key.id) for _ in range(2)]
         self.tenancy.rotate_key(replace(old, expires=self.made), new, limits, BY)
 
@@ -137,7 +137,7 @@ def test_what_did_not_change_is_not_read_again(script, tenancy):
 
 
 def test_after_very_many_changes_everything_is_read(script, tenancy, database, monkeypatch):
-    monkeypatch.setattr(module, "MOST", 4)
+    monkeypatch.setattr(module, "MAX_CHANGES", 4)
     known = tenancy.directory()
     for _ in range(5):
         script.add_price(None)

@@ -16,7 +16,7 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts
 from antiphon.store import schema
 from antiphon.store.database import Database
-from antiphon.store.ledger import INDEXED, LONGEST, SqlEntries
+from antiphon.store.ledger import INDEXED, MAX_INDEXED_LENGTH, SqlEntries
 
 MINUTE = 60_000
 ENTRY = Entry(
@@ -101,7 +101,7 @@ def test_no_text_keeps_an_entry_out(entries, database, text):
     plain = text.replace("\0", "\ufffd").replace("\ud800", "\ufffd")
     assert kept["asked"] == kept["end_user"] == plain
     assert json.loads(kept["tags"]) == {plain: plain}
-    assert {kept[name] for name in INDEXED} == {plain[:LONGEST]}
+    assert {kept[name] for name in INDEXED} == {plain[:MAX_INDEXED_LENGTH]}
 
 
 def test_sums_are_by_time_key_user_project_and_model(entries):

@@ -5,8 +5,7 @@ import pytest
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.tenancy import Project
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.request_log import SqlRecords
-from antiphon.store.summaries import MOST_DIGESTS, SqlSummaries
+from antiphon.store.request_log import MOST_DIGESTS, SqlRecords, SqlSummaries
 
 NOW = 1_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.errors import Conflict, NotFound
-from antiphon.store.base import ChangeAuthor, KeptKey
+from antiphon.store.base import ChangeAuthor, StoredKey
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -30,17 +30,17 @@ def peopled(tenancy):
 
 def test_what_is_put_in_comes_out_also_after_a_restart(peopled, url):
     peopled.put_membership(Membership("project-1", "user-1", ProjectRole.OWNER, 8), BY)
-    peopled.add_key(KeptKey(KEY, b"d" * 32), BY)
+    peopled.add_key(StoredKey(KEY, b"d" * 32), BY)
     with closing(SqlTenancy(Database(url))) as restarted:
         again = restarted.directory()
     assert again.projects == (Project("default", "default", 0), PROJECT)
     assert again.users == (ANN,)
     assert again.memberships == (Membership("project-1", "user-1", ProjectRole.OWNER, 8),)
-    assert again.keys == (KeptKey(KEY, b"d" * 32),)
+    assert again.keys == (StoredKey(KEY, b"d" * 32),)
 
 
 def test_changes_take_the_place_of_what_was(peopled):
-    peopled.add_key(KeptKey(KEY, b"d" * 32), BY)
+    peopled.add_key(StoredKey(KEY, b"d" * 32), BY)
     peopled.change_project(replace(PROJECT, archived=9), BY)
     peopled.change_user(replace(ANN, disabled=9), BY)
     peopled.change_key(replace(KEY, revoked=9), BY)
@@ -55,19 +55,19 @@ def test_a_membership_is_put_changed_and_removed(peopled):
         assert [each.role for each in peopled.directory().memberships] == [role]
     peopled.remove_membership("project-1", "user-1", BY)
     assert peopled.directory().memberships == ()
-    with pytest.raises(NotFound, match="no member"):
+    with pytest.raises(NotFound, match="not a member"):
         peopled.remove_membership("project-1", "user-1", BY)
 
 
 def test_a_rotated_key_successor_and_limits_change_together(peopled):
-    peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT,))
-    successor = KeptKey(replace(KEY, id="key-2"), b"d" * 32)  # of the same digest, so it cannot be kept
+    peopled.add_key(StoredKey(KEY, b"d" * 32), BY, (LIMIT,))
+    successor = StoredKey(replace(KEY, id="key-2"), b"d" * 32)  # of the same digest, so it cannot be kept
     moved = replace(LIMIT, target="key-2")
     with pytest.raises(Conflict):
         peopled.rotate_key(replace(KEY, expires=50), successor, (moved,), BY)
-    assert peopled.directory().keys == (KeptKey(KEY, b"d" * 32),)
+    assert peopled.directory().keys == (StoredKey(KEY, b"d" * 32),)
     assert peopled.directory().limits == (LIMIT,) and peopled.families() == {}
-    new = KeptKey(replace(KEY, id="key-2", family=KEY.id), b"e" * 32)
+    new = StoredKey(replace(KEY, id="key-2", family=KEY.id), b"e" * 32)
     peopled.rotate_key(replace(KEY, expires=50), new, (moved,), BY)
     directory = peopled.directory()
     assert [kept.key.expires for kept in directory.keys] == [50, None]
@@ -77,9 +77,9 @@ def test_a_rotated_key_successor_and_limits_change_together(peopled):
 
 def test_a_new_key_and_its_limits_are_kept_together(peopled):
     with pytest.raises(Conflict):
-        peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT, LIMIT))
+        peopled.add_key(StoredKey(KEY, b"d" * 32), BY, (LIMIT, LIMIT))
     assert (peopled.directory().keys, peopled.directory().limits) == ((), ())
-    peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT, replace(LIMIT, id="limit-2")))
+    peopled.add_key(StoredKey(KEY, b"d" * 32), BY, (LIMIT, replace(LIMIT, id="limit-2")))
     assert [limit.id for limit in peopled.directory().limits] == [LIMIT.id, "limit-2"]
     (entry,) = peopled.audit(1)
     assert [each["amount"] for each in json.loads(entry.detail)["limits"]] == [LIMIT.amount] * 2
@@ -105,7 +105,7 @@ def test_what_is_not_there_cannot_be_changed(peopled):
 
 
 def test_every_change_has_its_entry_and_a_failed_one_none(peopled):
-    peopled.add_key(KeptKey(KEY, b"d" * 32), ChangeAuthor("user-1", 200))
+    peopled.add_key(StoredKey(KEY, b"d" * 32), ChangeAuthor("user-1", 200))
     with pytest.raises(NotFound):
         peopled.change_user(User("none", "n", 1), BY)
     entries = peopled.audit(10)

@@ -92,7 +92,7 @@ async def open_service(
     assert opened is not None
     uploads, callers = UploadFolder(directory / "uploads"), KnownActors(ALICE, BOB, LOCAL_ANONYMOUS)
     passing = (opened, embedding, SandboxedReader(), uploads, callers.find, SystemClock(), INGEST)
-    parts = IngestParts(*passing, pause=0.01, look=LOOK_S)
+    parts = IngestParts(*passing, pause=0.01, search_interval=LOOK_S)
     try:
         async with run_jobs(parts) as jobs:
             service = KnowledgeService(opened, embedding, jobs, limits)

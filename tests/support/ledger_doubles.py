@@ -33,7 +33,7 @@ class Kept:
         if self.away:
             raise StoreUnavailable("the database is away")
         if self.refuses and any(self.refuses in value for each in entries for value in each.tags.values()):
-            raise InvalidValue("the database cannot hold that text")
+            raise InvalidValue("the database cannot store that text")
         self.added.append([entry.id for entry in entries])
         for entry in entries:
             self.rows.setdefault(entry.id, entry)

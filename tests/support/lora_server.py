@@ -34,7 +34,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
-from antiphon.weights.adapters.hub_adapters import NOBODY, HubAdapters
+from antiphon.weights.adapters.hub_adapters import NO_TOKEN, HubAdapters
 from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 from tests.support.http_server import Reply, Served, serving_edge
@@ -107,7 +107,7 @@ async def run_here(
 
     The caller's environment stands for the variables. One job at a time: those of the hub share a session.
     """
-    assert variables.items() <= os.environ.items() | NOBODY.items()
+    assert variables.items() <= os.environ.items() | NO_TOKEN.items()
     module, name = target.split(":")
     try:
         result = await asyncio.to_thread(getattr(import_module(module), name), payload)

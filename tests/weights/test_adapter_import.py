@@ -83,7 +83,7 @@ def test_a_deeply_nested_config_is_refused_in_our_words(tmp_path: Path, base: He
     (source / "adapter_config.json").write_text(
         '{"peft_type": "LORA", "x": ' + "[" * depth + "]" * depth + "}"
     )
-    with pytest.raises(ModelFileError, match=r"nested too deep|not known here") as refused:
+    with pytest.raises(ModelFileError, match=r"nested too deep|is unknown") as refused:
         keep_adapter(source, base, tmp_path / "kept")
     assert "recursion" not in refused.value.message
 
@@ -103,7 +103,7 @@ def test_matrices_for_another_model_are_refused_with_both_shapes(tmp_path: Path,
     ("name", "says"),
     [
         ("base_model.model.model.layers.9.self_attn.v_proj.lora_A.weight", "only one of the two"),
-        ("base_model.model.model.layers.0.self_attn.v_proj.lora_magnitude_vector", "no matrix lora_A"),
+        ("base_model.model.model.layers.0.self_attn.v_proj.lora_magnitude_vector", "not a matrix lora_A"),
     ],
 )
 def test_other_tensors_are_refused_by_name(tmp_path: Path, base: Header, name: str, says: str) -> None:
@@ -139,7 +139,7 @@ def test_weights_in_bfloat16_are_read(tmp_path: Path, base: Header) -> None:
 def test_a_pickle_is_never_read(tmp_path: Path, base: Header) -> None:
     source = peft(tmp_path / "peft", base)
     (source / "adapter_model.safetensors").rename(source / "adapter_model.bin")
-    with pytest.raises(ModelFileError, match="may hold code"):
+    with pytest.raises(ModelFileError, match="can contain code"):
         keep_adapter(source, base, tmp_path / "kept")
 
 
@@ -196,7 +196,7 @@ def of_kind(path: Path, base: Header, kind: str, value: float) -> Path:
 def test_adapters_of_every_served_type_are_checked(tmp_path: Path, base: Header, kind: str) -> None:
     assert read_adapter(of_kind(tmp_path / "good.gguf", base, kind, 3.0), base).rank == 32
     bad = of_kind(tmp_path / "bad.gguf", base, kind, float("inf"))
-    with pytest.raises(ModelFileError, match=r"bad.gguf holds numbers in blk.0.attn_v.weight.lora_a that"):
+    with pytest.raises(ModelFileError, match=r"bad.gguf has numbers in blk.0.attn_v.weight.lora_a that"):
         read_adapter(bad, base)
 
 

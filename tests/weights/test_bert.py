@@ -96,7 +96,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path, encoder: Path, name: str, kno
     tensors = load_file(encoder / "model.safetensors")
     del tensors[name]
     save_file(tensors, encoder / "model.safetensors")
-    with pytest.raises(ModelFileError, match=f"holds no {known_as}"):
+    with pytest.raises(ModelFileError, match=f"has no {known_as}"):
         convert_bert(encoder, tmp_path / "out.gguf")
 
 
@@ -122,7 +122,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, encoder: Path, nam
         ({"model": []}, "tokenizer of the type None"),
         ({"normalizer": "x"}, "only BERT's WordPiece"),
         ({"model": {"type": "WordPiece", "vocab": {"a": "x"}}}, "not all whole numbers"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": 7}}}, "leave gaps"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": 7}}}, "gaps in its ids"),
         ({"added_tokens": [{"id": 3}]}, "added_tokens"),
         ({"added_tokens": [7]}, "added_tokens"),
         ({"added_tokens": [{"content": "new"}]}, "not all whole numbers"),

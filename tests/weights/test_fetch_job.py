@@ -92,13 +92,13 @@ def test_an_adapter_is_pefts_two_files_or_one_gguf_file(names, file, expected):
 @pytest.mark.parametrize(
     ("names", "file", "words"),
     [
-        ([], "", "holds no adapter"),
-        ([WEIGHTS], "", "holds no adapter"),
-        ([f"sub/{CONFIG}", f"sub/{WEIGHTS}"], "", "holds no adapter"),
-        ([CONFIG, "adapter_model.bin"], "", "may hold code"),
+        ([], "", "has no adapter"),
+        ([WEIGHTS], "", "has no adapter"),
+        ([f"sub/{CONFIG}", f"sub/{WEIGHTS}"], "", "has no adapter"),
+        ([CONFIG, "adapter_model.bin"], "", "can contain code"),
         (["a.gguf", "b.gguf"], "", r"several GGUF files \(a.gguf, b.gguf\); name one as ada/x:FILE.gguf"),
         (["a.gguf"], "b.gguf", "there is no b.gguf in ada/x; GGUF files of it: a.gguf"),
-        (["../../up.gguf", "/abs.gguf", "a\\b.gguf"], "", "holds no adapter"),
+        (["../../up.gguf", "/abs.gguf", "a\\b.gguf"], "", "has no adapter"),
         (["../../up.gguf"], "../../up.gguf", "there is no"),
     ],
 )
@@ -145,11 +145,11 @@ def test_what_the_hub_refuses_names_the_field_at_fault(hub, tmp_path, more, para
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"flip_at": 20}, "is not what the hub says it is"),
+        ({"flip_at": 20}, "differs from the hub's file"),
         ({"longer_by": 3}, "sends more than"),
         ({"status": 404}, "ada/pirate-lora"),
-        ({"hides": frozenset({"X-Linked-Etag", "ETag"})}, "gives no commit, checksum and size"),
-        ({"hides": frozenset({"X-Repo-Commit"})}, "gives no commit, checksum and size"),
+        ({"hides": frozenset({"X-Linked-Etag", "ETag"})}, "returns no commit, checksum and size"),
+        ({"hides": frozenset({"X-Repo-Commit"})}, "returns no commit, checksum and size"),
     ],
     ids=["other bytes", "longer", "not there", "no checksum", "no commit"],
 )
@@ -191,7 +191,7 @@ def test_nobody_is_asked_twice_who_does_not_listen(tmp_path):
 
 def test_a_too_large_file_is_refused_before_its_first_byte(hub, tmp_path):
     hub.repositories["eve/big"] = Repository({"big.gguf": bytes(MOST + 1)})
-    assert "1,048,576 are taken at most" in refused(hub, tmp_path, "eve/big").message
+    assert "the limit is 1,048,576" in refused(hub, tmp_path, "eve/big").message
     assert not hub.sent
 
 
@@ -202,7 +202,7 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(tmp_path):
 
 def test_a_disk_that_is_full_is_the_operators_business(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("antiphon.weights.hub.cache.HubCache.free", lambda _: 0)
-    with pytest.raises(EngineError, match="the server has no room") as full:
+    with pytest.raises(EngineError, match="the server has no disk space") as full:
         fetch(hub, tmp_path)
     assert full.value.status == 500 and str(tmp_path) not in full.value.message
 

@@ -129,7 +129,7 @@ def string(text: str) -> bytes:
                 string("general.architecture") + struct.pack("<I", 8),
                 string("general.architecturx") + struct.pack("<I", 8),
             ),
-            "names no architecture",
+            "has no architecture",
         ),
         (
             replaced(
@@ -241,5 +241,5 @@ def test_a_split_model_is_refused_from_or_without_a_part(split: Path):
     with pytest.raises(ModelFileError, match=r"big-00003-of-00003\.gguf is not beside it"):
         read_header(split)
     renamed = split.rename(split.with_name("big.gguf"))
-    with pytest.raises(ModelFileError, match="the names that they had"):
+    with pytest.raises(ModelFileError, match="their original names"):
         read_header(renamed)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFetchError
-from antiphon.weights.hub.cache import CachedFile, HubCache, default_directory
+from antiphon.weights.hub.cache import CachedFile, HubCache, get_default_directory
 from antiphon.weights.hub.reference import Reference
 
 MODEL = Reference("ada/tiny", "Q4/tiny.gguf")
@@ -27,10 +27,15 @@ def kept(cache: HubCache, reference: Reference, commit: str = COMMIT, digest: st
 
 def test_the_cache_is_in_the_given_home_or_the_platforms():
     home = Path("/ada")
-    assert default_directory({"ANTIPHON_HOME": "/srv"}, home, "linux") == Path("/srv/models")
-    assert default_directory({"XDG_CACHE_HOME": "/cache"}, home, "linux") == Path("/cache/antiphon/models")
-    assert default_directory({"XDG_CACHE_HOME": "relative"}, home, "linux") == home / ".cache/antiphon/models"
-    assert default_directory({}, home, "darwin") == home / "Library/Caches/antiphon/models"
+    assert get_default_directory({"ANTIPHON_HOME": "/srv"}, home, "linux") == Path("/srv/models")
+    assert get_default_directory({"XDG_CACHE_HOME": "/cache"}, home, "linux") == Path(
+        "/cache/antiphon/models"
+    )
+    assert (
+        get_default_directory({"XDG_CACHE_HOME": "relative"}, home, "linux")
+        == home / ".cache/antiphon/models"
+    )
+    assert get_default_directory({}, home, "darwin") == home / "Library/Caches/antiphon/models"
 
 
 def test_what_is_kept_is_found_by_branch_and_by_commit(cache: HubCache):

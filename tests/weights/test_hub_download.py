@@ -106,7 +106,7 @@ def test_a_connection_that_hangs_up_is_gone_on_with_at_once(server: HubServer, c
 def test_a_download_that_was_given_up_goes_on_where_it_ended(server: HubServer, cache: HubCache, data: bytes):
     server.faults.reset_at = cut = len(data) // 3
     message = refused(lambda: hub(server, cache).pull(MODEL, silent))
-    assert "hangs up" in message and "goes on from there" in message
+    assert "hangs up" in message and "continues the download" in message
     assert cache.find(MODEL) is None
     (left,) = cache.leftovers()
     assert left.is_partial and left.size == cut
@@ -264,7 +264,7 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(server: HubServer, cache: H
         text=True,
         check=False,
     )
-    assert "ModelFetchError: cannot write all of" in ended.stderr and "goes on from there" in ended.stderr
+    assert "ModelFetchError: cannot write all of" in ended.stderr and "continues the download" in ended.stderr
     (left,) = cache.leftovers()
     assert left.is_partial and 0 < left.size <= limit
     assert hub(server, cache).pull(MODEL, silent).path.read_bytes() == data

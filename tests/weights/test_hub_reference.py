@@ -34,24 +34,24 @@ def test_a_reference_is_read_and_written_the_same():
     ],
 )
 def test_a_file_outside_the_repository_is_refused(file: str):
-    with pytest.raises(SettingsError, match="no file inside a repository"):
+    with pytest.raises(SettingsError, match="not a file inside a repository"):
         parse(f"hf:ada/tiny:{file}")
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("hf:tiny:a.gguf", "names no repository"),
-        ("hf:../..:a.gguf", "names no repository"),
-        ("hf:a/b/c:a.gguf", "names no repository"),
-        ("hf:a/b--c:a.gguf", "names no repository"),
-        ("hf:ada/.tiny:a.gguf", "names no repository"),
-        ("ada/tiny:a.gguf", "names no repository"),
-        ("hf:ada/tiny@:a.gguf", "names no revision"),
-        ("hf:ada/tiny@../x:a.gguf", "names no revision"),
-        ("hf:ada/tiny@a?b:a.gguf", "names no revision"),
-        ("hf:ada/tiny", "names no file"),
-        ("hf:ada/tiny:", "names no file"),
+        ("hf:tiny:a.gguf", "has no valid repository"),
+        ("hf:../..:a.gguf", "has no valid repository"),
+        ("hf:a/b/c:a.gguf", "has no valid repository"),
+        ("hf:a/b--c:a.gguf", "has no valid repository"),
+        ("hf:ada/.tiny:a.gguf", "has no valid repository"),
+        ("ada/tiny:a.gguf", "has no valid repository"),
+        ("hf:ada/tiny@:a.gguf", "has no valid revision"),
+        ("hf:ada/tiny@../x:a.gguf", "has no valid revision"),
+        ("hf:ada/tiny@a?b:a.gguf", "has no valid revision"),
+        ("hf:ada/tiny", "has no file"),
+        ("hf:ada/tiny:", "has no file"),
         ("hf:ada/tiny:model.safetensors", "not a GGUF file"),
         (
             "hf:ada/tiny@v1:q8/big-00002-of-00003.gguf",

@@ -10,11 +10,11 @@ from antiphon.weights.kv_cache_size import (
     LONGEST_DEFAULT,
     CacheOptions,
     CacheSize,
-    available_memory,
+    compute_cell_bytes,
+    compute_text_token_bytes,
     fit_cache,
     fit_text_length,
-    kv_bytes_per_cell,
-    text_bytes_per_token,
+    measure_available_memory,
 )
 
 
@@ -50,9 +50,9 @@ def test_the_longest_text_is_the_models_if_memory_allows():
 
 def test_a_large_vocabulary_shortens_an_encoders_text():
     """Each token of it takes a row as wide as the vocabulary."""
-    assert text_bytes_per_token(encoder()) > 4 * 250_000
+    assert compute_text_token_bytes(encoder()) > 4 * 250_000
     scarce = fit_text_length(encoder(), None, free=4 * 10**9)
-    assert scarce % 256 == 0 and scarce * text_bytes_per_token(encoder()) <= 2 * 10**9
+    assert scarce % 256 == 0 and scarce * compute_text_token_bytes(encoder()) <= 2 * 10**9
     assert scarce > 1024 < fit_text_length(encoder(vocabulary=30_000), None, free=4 * 10**9)
     assert fit_text_length(encoder(), 8192, free=4 * 10**9) == 8192, "what was said stands"
     with pytest.raises(LoadError, match="256 tokens"):
@@ -60,12 +60,12 @@ def test_a_large_vocabulary_shortens_an_encoders_text():
 
 
 def test_a_decoder_takes_what_it_keeps_of_a_text():
-    assert text_bytes_per_token(header()) == kv_bytes_per_cell(header(), "f16")
+    assert compute_text_token_bytes(header()) == compute_cell_bytes(header(), "f16")
 
 
 def test_a_token_takes_its_keys_and_values_in_every_layer():
-    assert kv_bytes_per_cell(header(), "f16") == 10 * (2 * 64 + 2 * 64) * 2
-    assert kv_bytes_per_cell(header(), "f32") == 2 * kv_bytes_per_cell(header(), "f16")
+    assert compute_cell_bytes(header(), "f16") == 10 * (2 * 64 + 2 * 64) * 2
+    assert compute_cell_bytes(header(), "f32") == 2 * compute_cell_bytes(header(), "f16")
 
 
 def test_explicit_head_widths_and_missing_groups_count():
@@ -87,7 +87,7 @@ def test_with_memory_each_sequence_gets_the_models_context():
 
 def test_cells_take_half_the_rest_and_pools_shrink_first():
     at = header()
-    room = (200_000_000 - at.size) / 2 / kv_bytes_per_cell(at, "f16")
+    room = (200_000_000 - at.size) / 2 / compute_cell_bytes(at, "f16")
     shared = fit_cache(at, CacheOptions(8), free=200_000_000)
     assert shared.context_length == LONGEST_DEFAULT
     assert shared.cells <= room < shared.cells + 256
@@ -121,7 +121,7 @@ def test_a_header_without_figures_gets_the_default_context():
 
 
 def test_the_machine_has_some_memory():
-    assert available_memory() > 50_000_000
+    assert measure_available_memory() > 50_000_000
 
 
 def test_a_model_for_fewer_tokens_than_can_be_served_is_refused():

@@ -48,12 +48,11 @@ from antiphon.services.knowledge.erasure import KnowledgeErasure
 from antiphon.services.knowledge.uploads import UPLOADS, UploadFolder
 from antiphon.services.limits import LimitService
 from antiphon.settings.changes import ReloadReport
-from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import LoraSettings, list_host_names
-from antiphon.settings.schema import Settings
+from antiphon.settings.schema import MemorySettings, Settings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters.hub_adapters import HubAdapters
-from antiphon.weights.adapters.import_job import read_kept
+from antiphon.weights.adapters.import_job import read_stored_adapter
 from antiphon.weights.adapters.kept_names import KeptNamesFile, compute_fingerprint
 from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
@@ -111,7 +110,7 @@ def build_adapters(
     adapters = AdapterRegistry(app_state.models, targets, app_state.clock, app_state.metrics, names, kept)
     adapters.quota = ProjectQuota(lora.project_adapters if lora.repositories else 0, lora.project_bytes)
     for adapter in settings.adapters:
-        adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
+        adapters.declare(adapter.name, adapter.model or "", read_stored_adapter(Path(adapter.path)))
     adapters.restore_kept()
     if names is not None:
         names.follow(adapters.update_names)
@@ -236,7 +235,7 @@ def build_summary_cache(settings: MemorySettings, clock: Clock, managed: Tenancy
     """Returns where summaries are kept: in the database where keys are on."""
     if managed is None:
         return ProcessSummaries(settings.summaries, settings.summary_days, clock)
-    from antiphon.store.summaries import SqlSummaries
+    from antiphon.store.request_log import SqlSummaries
 
     store = SqlSummaries(managed.database)
     return StoredSummaries(store, settings.summaries, settings.summary_days, clock)

@@ -110,9 +110,8 @@ async def open_accounting(
 ) -> AsyncIterator[Accounting]:
     """Writes the spool and counts limits while the context lasts. Raises StartupError if the spool is
     unusable."""
-    from antiphon.store.budget_warnings import SqlWarnings
     from antiphon.store.ledger import SqlEntries
-    from antiphon.store.tenancy import SqlTenancy
+    from antiphon.store.tenancy import SqlTenancy, SqlWarnings
 
     spool = Spool(
         Path(settings.ledger.spool or ""), settings.ledger.spool_bytes, settings.ledger.sync_interval
@@ -169,8 +168,8 @@ def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock
         from antiphon.auth.single_sign_on import (
             ClaimReader,
             SingleSignOn,
-            TokenProver,
             TokenRequirements,
+            TokenVerificationCache,
             parse_group_rules,
         )
     except ModuleNotFoundError:
@@ -179,10 +178,10 @@ def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock
     terms = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
     keys = SigningKeys(oidc.issuer, oidc.keys_url, fetch, clock.monotonic)
     reader = ClaimReader(oidc.user_claim, oidc.groups_claim, parse_group_rules(oidc.groups))
-    proof = TokenProver(terms, keys, reader, clock.wall)
+    proof = TokenVerificationCache(terms, keys, reader, clock.wall)
     return SingleSignOn(
         proof,
-        reader.ruled_projects,
+        reader.group_projects,
         managed.keyring,
         managed.tenants,
         lambda: managed.changes.directory,

@@ -1,4 +1,4 @@
-"""The seam of authentication: a verifier turns a credential into an actor."""
+"""The interface of authentication: a verifier finds the actor of a credential."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,14 +6,14 @@ from typing import Protocol
 from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Project, ProjectRole, User
 from antiphon.domain.values import Value
-from antiphon.store.base import Directory, KeptKey
+from antiphon.store.base import Directory, StoredKey
 
 REFUSAL = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
-"""The message for every credential that is not accepted."""
+"""The message for every refused credential."""
 
 
 class RequestedScope(Value, frozen=True):
-    """The project and user that a request asks to act for. The credential must allow them."""
+    """The project and user for which a request wants to act. The credential must allow them."""
 
     project: str | None = None
     user: str | None = None
@@ -23,13 +23,14 @@ NO_SCOPE = RequestedScope()
 
 
 class TokenVerifier(Protocol):
-    """One kind of credential. Verifiers are asked in order; the first that knows the token decides."""
+    """Verifies one kind of credential. Verifiers are tried in order; the first that recognises the token
+    decides."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """Returns the bearer of the token, or None when the token is not of this kind.
+        """Returns the actor of the token; None if the token is of another kind.
 
-        Raises AuthenticationFailed when it is of this kind and bad (revoked, expired, forged),
-        PermissionDenied when it may not act for the requested scope.
+        Raises AuthenticationFailed if the token is revoked, expired or forged, and PermissionDenied if it
+        does not allow the scope.
         """
 
 
@@ -37,7 +38,7 @@ class TokenVerifier(Protocol):
 class DirectoryIndex:
     """Lookups over a directory."""
 
-    keys: dict[bytes, KeptKey]
+    keys: dict[bytes, StoredKey]
     projects: dict[str, Project]
     users: dict[str, User]
     roles: dict[tuple[str, str], ProjectRole]
@@ -49,19 +50,19 @@ class DirectoryIndex:
             {stored_key.digest: stored_key for stored_key in directory.keys},
             {project.id: project for project in directory.projects},
             {user.id: user for user in directory.users},
-            {(each.project, each.user): each.role for each in directory.memberships},
+            {(member.project, member.user): member.role for member in directory.memberships},
         )
 
     def list_projects(self, user: str) -> list[str]:
-        """Projects of a user that are not archived."""
+        """Lists the projects of a user that are not archived."""
         return [project for project, member in self.roles if member == user and self.is_open(project)]
 
     def is_open(self, project: str | None) -> bool:
         """Whether a project exists and is not archived."""
-        open_project = self.projects.get(project or "")
-        return open_project is not None and open_project.archived is None
+        found = self.projects.get(project or "")
+        return found is not None and found.archived is None
 
     def is_active(self, user: str | None) -> bool:
         """Whether a user exists and is not disabled."""
-        active_user = self.users.get(user or "")
-        return active_user is not None and active_user.disabled is None
+        found = self.users.get(user or "")
+        return found is not None and found.disabled is None

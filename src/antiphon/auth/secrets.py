@@ -1,8 +1,8 @@
-"""Keys that callers send, and the pepper that their digests are made with.
+"""Keys that callers send, and the pepper for their digests.
 
-A key is `ak_NAME_SECRET`: a public name of twelve characters, which people and lists show, and 43
-characters of secret (256 bits). Only the HMAC-SHA256 of the whole key under the pepper is stored. A stolen
-copy of the database contains no usable keys.
+A key is `ak_NAME_SECRET`: a public name of twelve characters, which lists show, and a secret of 43 characters
+(256 bits). Only the HMAC-SHA256 of the whole key with the pepper is stored. A stolen copy of the database
+contains no usable keys.
 """
 
 import hashlib
@@ -15,20 +15,19 @@ from pathlib import Path
 from antiphon.errors import StoreRefused
 
 KEY = re.compile(r"ak_[0-9a-z]{12}_[A-Za-z0-9_-]{43}")
-MARK = "ak_"
-NAME_LENGTH = len(MARK) + 12
+PREFIX = "ak_"
+NAME_LENGTH = len(PREFIX) + 12
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 PEPPER_BYTES = 32
 PEPPER_FILE = "pepper"
 MARK_TEXT = b"antiphon: whose pepper this is"
-"""The text whose digest marks a database. The mark identifies the pepper, but does not reveal it."""
+"""The digest of this text is stored in the database. It identifies the pepper without revealing it."""
 
 
-def new_key() -> str:
-    """Makes a new key."""
+def generate_key() -> str:
     name = "".join(secrets.choice(ALPHABET) for _ in range(12))
-    return f"{MARK}{name}_{secrets.token_urlsafe(PEPPER_BYTES)}"
+    return f"{PREFIX}{name}_{secrets.token_urlsafe(PEPPER_BYTES)}"
 
 
 def extract_prefix(key: str) -> str:
@@ -37,11 +36,11 @@ def extract_prefix(key: str) -> str:
 
 
 class Pepper:
-    """The secret that digests are made with. It has no other purpose."""
+    """The secret for the digests of keys. It has no other purpose."""
 
     def __init__(self, secret: bytes) -> None:
-        self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
-        """An HMAC of the secret alone, copied for each key."""
+        self._hmac = hmac.new(secret, digestmod=hashlib.sha256)
+        """An HMAC of the secret only. It is copied for each key."""
 
     def digest(self, key: str) -> bytes:
         """Returns the 32 bytes that identify a key."""
@@ -49,14 +48,14 @@ class Pepper:
 
     @property
     def mark(self) -> str:
-        """Returns a text that identifies this pepper in a database."""
+        """A text that identifies this pepper in a database."""
         return self._digest(MARK_TEXT).hex()
 
     def _digest(self, text: bytes) -> bytes:
         """Returns the HMAC-SHA256 of the text."""
-        keyed = self._keyed.copy()
-        keyed.update(text)
-        return keyed.digest()
+        hmac_of_text = self._hmac.copy()
+        hmac_of_text.update(text)
+        return hmac_of_text.digest()
 
 
 def parse_pepper(text: str) -> Pepper:
@@ -74,7 +73,7 @@ def parse_pepper(text: str) -> Pepper:
 
 
 def load_pepper(home: Path, *, make: bool) -> Pepper:
-    """Loads the pepper of a directory. If it is missing and `make` is true, creates it. Raises
+    """Loads the pepper from its file in `home`. `make`: whether a missing file is created. Raises
     StoreRefused."""
     path = home / PEPPER_FILE
     if make and not path.exists():
@@ -82,31 +81,32 @@ def load_pepper(home: Path, *, make: bool) -> Pepper:
     try:
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not a text"
         raise StoreRefused(
             f"the database has keys, and their pepper is missing: {path}: {reason}; copy it from the node "
-            "that made them, or set ANTIPHON_PEPPER"
+            "that created them, or set ANTIPHON_PEPPER"
         ) from None
     try:
         return parse_pepper(text)
     except StoreRefused:
         raise StoreRefused(
-            f"{path} holds no pepper: put the one of the database's keys there; where there are none yet, "
+            f"{path} contains no pepper: restore the pepper of the database's keys; if there are no keys "
+            "yet, "
             "remove the file"
         ) from None
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Writes a file that only its owner can read. The file is written completely or not at all. Raises
+    """Creates a file that only its owner can read. The file is written completely or not at all. Raises
     FileExistsError and OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(beside, path)
+        os.link(temporary, path)
     finally:
-        beside.unlink()
+        temporary.unlink()

@@ -1,8 +1,8 @@
 """Verifies tokens of an OpenID Connect issuer.
 
-A token is accepted when the issuer signed it for this server with one of its keys, it has not expired, and
-its user is in the store and not disabled. The store decides which projects the token may use. For projects
-with group rules, the members follow the groups of tokens.
+A token is accepted if the issuer signed it for this server with one of its keys, if it has not expired, and
+if its user is in the store and active. The store decides which projects the token can use. In projects with
+group rules, the memberships follow the groups in the tokens.
 """
 
 import hashlib
@@ -24,21 +24,21 @@ from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
 
 JSON_OBJECT = "eyJ"
-"""The beginning of every JWT."""
+"""Every JWT starts with this."""
 PARTS = 3
-MOST_PROVED = 4096
-"""Most tokens that are cached as valid. To check a signature takes 0.1 ms."""
-BAD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""Errors that a malformed token causes."""
+MAX_CACHED_TOKENS = 4096
+"""The most cached tokens. The verification of a signature takes 0.1 ms."""
+TOKEN_ERRORS = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+"""Errors for malformed tokens."""
 
 ISSUER = Actor(ActorKind.ADMIN, "single-sign-on", rights=EVERY_RIGHT)
-"""The actor in the audit for changes that follow from tokens."""
+"""The actor in the audit for changes by tokens."""
 
-LONGEST_ADDRESS = 320
-LONGEST_NAME = 200
-LAST = 253_402_300_800
+MAX_ADDRESS_LENGTH = 320
+MAX_NAME_LENGTH = 200
+MAX_EXPIRY = 253_402_300_800
 """Unix seconds of the year 10,000. A later expiry is invalid."""
-NAMED, SURROGATE = re.compile(NAME_PATTERN), re.compile("[\ud800-\udfff]")
+NAME, SURROGATE = re.compile(NAME_PATTERN), re.compile("[\ud800-\udfff]")
 RANKS = {ProjectRole.VIEWER: 0, ProjectRole.MEMBER: 1, ProjectRole.OWNER: 2}
 
 
@@ -53,71 +53,77 @@ class GroupRule:
 
 @dataclass(frozen=True, slots=True)
 class TokenIdentity:
-    """The user of a token."""
+    """The user of a token, and the token's times."""
 
     address: str
     """Email address, in lower case."""
     name: str
     roles: Mapping[str, ProjectRole]
-    """Roles from the user's groups, by project."""
+    """Roles by project, from the user's groups."""
     until: float
-    """Unix seconds at which the token ends."""
+    """The end of the token in Unix seconds."""
     issued: float = 0.0
-    """Unix seconds at which the token was issued; 0 if unknown."""
+    """The time of issue in Unix seconds; 0 if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimReader:
-    """Reads claims by the names that the operator configured."""
+    """Reads claims by their configured names."""
 
     user_claim: str
     groups_claim: str
     rules: tuple[GroupRule, ...] = ()
 
     @property
-    def ruled_projects(self) -> frozenset[str]:
-        """Projects whose members follow groups."""
+    def group_projects(self) -> frozenset[str]:
+        """The projects with group rules."""
         return frozenset(rule.project for rule in self.rules)
 
     def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
-        """Returns the user, or None where the claims name none or an unverified address."""
+        """Returns the user; None if the claims contain no user, no expiry or an unverified address."""
         address, until = read_claim(claims, self.user_claim), claims.get("exp")
-        if not isinstance(address, str) or len(address) > LONGEST_ADDRESS or not _is_name(address):
+        if not isinstance(address, str) or len(address) > MAX_ADDRESS_LENGTH or not _is_name(address):
             return None
         if claims.get("email_verified") in (False, "false"):
             return None
-        if not isinstance(until, int | float) or not 0 <= until < LAST:
+        if not isinstance(until, int | float) or not 0 <= until < MAX_EXPIRY:
             return None
         name, issued = claims.get("name"), claims.get("iat")
-        label = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
+        display_name = (
+            name[:MAX_NAME_LENGTH] if isinstance(name, str) and _is_name(name[:MAX_NAME_LENGTH]) else address
+        )
         groups = read_claim(claims, self.groups_claim)
         issued_at = float(issued) if isinstance(issued, int | float) else 0.0
         return TokenIdentity(
-            address.lower(), label[:LONGEST_NAME], self._assign_roles(groups), until + leeway, issued_at
+            address.lower(),
+            display_name[:MAX_NAME_LENGTH],
+            self._assign_roles(groups),
+            until + leeway,
+            issued_at,
         )
 
     def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
-        """The highest role of each project."""
-        groups_claimed = {groups} if isinstance(groups, str) else set(_list_texts(groups))
+        """Returns the highest role in each project."""
+        user_groups = {groups} if isinstance(groups, str) else set(_list_texts(groups))
         roles = sorted(
-            (rule for rule in self.rules if rule.group in groups_claimed), key=lambda rule: RANKS[rule.role]
+            (rule for rule in self.rules if rule.group in user_groups), key=lambda rule: RANKS[rule.role]
         )
         return {rule.project: rule.role for rule in roles}
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text is a valid name. JSON can contain half of a character, which no database stores."""
-    return NAMED.search(text) is not None and SURROGATE.search(text) is None
+    """Whether a text is a valid name. JSON can contain lone surrogates, which databases do not store."""
+    return NAME.search(text) is not None and SURROGATE.search(text) is None
 
 
 def read_claim(claims: Mapping[str, object], name: str) -> object:
-    """The value of a claim. If no claim has the name, dots in it lead into objects."""
+    """Returns the value of a claim. If there is no claim with the name, dots in it lead into objects."""
     if name in claims:
         return claims[name]
-    at: object = claims
+    value: object = claims
     for part in name.split("."):
-        at = at.get(part) if isinstance(at, Mapping) else None
-    return at
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _list_texts(groups: object) -> list[str]:
@@ -127,8 +133,8 @@ def _list_texts(groups: object) -> list[str]:
 
 
 def parse_group_rules(texts: Sequence[str]) -> tuple[GroupRule, ...]:
-    """Parses rules of the settings, each `GROUP=PROJECT:ROLE`."""
-    return tuple(_parse_group_rule(each) for each in texts)
+    """Parses the settings' rules, each `GROUP=PROJECT:ROLE`."""
+    return tuple(_parse_group_rule(text) for text in texts)
 
 
 def _parse_group_rule(text: str) -> GroupRule:
@@ -139,7 +145,7 @@ def _parse_group_rule(text: str) -> GroupRule:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequirements:
-    """What a token must contain to be accepted."""
+    """The requirements for a valid token."""
 
     issuer: str
     audience: str
@@ -148,52 +154,55 @@ class TokenRequirements:
     """Seconds."""
 
 
-class TokenProver:
-    """Checks tokens, and caches valid ones until they expire or the issuer's keys change."""
+class TokenVerificationCache:
+    """Verifies tokens, and caches valid ones until they expire or the issuer's keys change."""
 
     def __init__(
-        self, terms: TokenRequirements, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
+        self,
+        requirements: TokenRequirements,
+        keys: SigningKeys,
+        reader: ClaimReader,
+        clock: Callable[[], float],
     ) -> None:
-        """`wall`: Unix seconds."""
-        self._terms = terms
+        """`clock`: Unix seconds."""
+        self._requirements = requirements
         self._keys = keys
         self._reader = reader
-        self._wall = wall
-        self._proved: OrderedDict[bytes, TokenIdentity] = OrderedDict()
+        self._clock = clock
+        self._cache: OrderedDict[bytes, TokenIdentity] = OrderedDict()
         self._generation = keys.generation
 
     async def identify(self, token: str) -> TokenIdentity:
-        """Returns the user of a token. Raises AuthenticationFailed, and IssuerUnavailable without the
-        issuer's keys."""
+        """Returns the user of a token. Raises AuthenticationFailed, and IssuerUnavailable if the issuer's
+        keys are unknown."""
         digest = hashlib.sha256(token.encode()).digest()
         await self._keys.refresh()
         if self._generation != self._keys.generation:
-            self._proved.clear()
+            self._cache.clear()
             self._generation = self._keys.generation
-        proof = self._proved.get(digest)
-        if proof is None or proof.until <= self._wall():
-            proof = self._proved[digest] = await self._verify(token)
-            if len(self._proved) > MOST_PROVED:
-                self._proved.popitem(last=False)
-        return proof
+        identity = self._cache.get(digest)
+        if identity is None or identity.until <= self._clock():
+            identity = self._cache[digest] = await self._verify(token)
+            if len(self._cache) > MAX_CACHED_TOKENS:
+                self._cache.popitem(last=False)
+        return identity
 
     async def _verify(self, token: str) -> TokenIdentity:
-        """Verifies a token's signature and claims. Returns its identity. Raises AuthenticationFailed for a
-        bad token."""
-        terms = self._terms
+        """Verifies a token's signature and claims, and returns its user. Raises AuthenticationFailed."""
+        requirements = self._requirements
         try:
             key = await self._keys.find(jwt.get_unverified_header(token).get("kid"))
             claims = key and jwt.decode(
                 token,
                 key,
-                algorithms=list(terms.algorithms),
-                audience=terms.audience,
-                issuer=terms.issuer,
-                leeway=terms.leeway,
+                algorithms=list(requirements.algorithms),
+                audience=requirements.audience,
+                issuer=requirements.issuer,
+                leeway=requirements.leeway,
                 options={"require": ["exp", "iss", "aud"]},
             )
-            identity = self._reader.read_identity(claims, terms.leeway) if claims else None
-        except BAD:
+            identity = self._reader.read_identity(claims, requirements.leeway) if claims else None
+        except TOKEN_ERRORS:
             identity = None
         if identity is None:
             raise AuthenticationFailed(REFUSAL)
@@ -201,7 +210,7 @@ class TokenProver:
 
 
 class Accounts(Protocol):
-    """Changes of users and members, as `services.tenancy.TenancyService` makes them."""
+    """The methods of `services.tenancy.TenancyService` that single sign-on needs."""
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User: ...
     async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership: ...
@@ -209,33 +218,33 @@ class Accounts(Protocol):
 
 
 class SingleSignOn:
-    """`auth.base.TokenVerifier` of one issuer's tokens."""
+    """The `TokenVerifier` of one issuer's tokens."""
 
     def __init__(
         self,
-        proof: TokenProver,
-        ruled: frozenset[str],
+        tokens: TokenVerificationCache,
+        group_projects: frozenset[str],
         keyring: Keyring,
         accounts: Accounts,
         directory: Callable[[], Directory],
         add_users: bool = False,
     ) -> None:
-        """`ruled`: projects whose members the groups of tokens decide. `directory`: returns the current one.
-        `add_users`: whether users that the store does not have are added."""
-        self._proof = proof
-        self._ruled = ruled
+        """`group_projects`: projects whose members follow the groups in tokens. `directory` returns the
+        current directory. `add_users`: whether unknown users are added to the store."""
+        self._tokens = tokens
+        self._group_projects = group_projects
         self._keyring = keyring
         self._accounts = accounts
         self._directory = directory
         self._add_users = add_users
-        self._people = UserIndex.from_directory(directory())
-        self._latest: dict[str, float] = {}
-        """When the latest token of each user was issued. Groups of older tokens are ignored."""
+        self._index = UserIndex.from_directory(directory())
+        self._last_issued: dict[str, float] = {}
+        """The time of issue of each user's latest token. Groups of older tokens are ignored."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         if not token.startswith(JSON_OBJECT) or token.count(".") != PARTS - 1:
             return None
-        identity = await self._proof.identify(token)
+        identity = await self._tokens.identify(token)
         user = await self._find_user(identity)
         return self._keyring.build_user_actor(user.id, scope, int(identity.until))
 
@@ -252,15 +261,15 @@ class SingleSignOn:
             raise AuthenticationFailed(REFUSAL)
         try:
             return await self._accounts.add_user(ISSUER, identity.name, identity.address, "")
-        except Conflict:  # another request of the same user was faster
+        except Conflict:  # another request has just added the user
             return self._get_index().users[identity.address]
 
     async def _follow_groups(self, user: User, identity: TokenIdentity) -> None:
-        """Updates the user's memberships to the token's groups, in projects with group rules."""
-        if identity.issued < self._latest.get(user.id, 0.0):
+        """Updates the user's memberships by the token's groups, in projects with group rules."""
+        if identity.issued < self._last_issued.get(user.id, 0.0):
             return
-        self._latest[user.id] = identity.issued
-        for project in self._ruled:
+        self._last_issued[user.id] = identity.issued
+        for project in self._group_projects:
             claimed_role, current_role = (
                 identity.roles.get(project),
                 self._get_index().roles.get((project, user.id)),
@@ -276,11 +285,11 @@ class SingleSignOn:
                 record("group_without_project", project=project)
 
     def _get_index(self) -> "UserIndex":
-        """The index of the current directory."""
+        """Returns the index of the current directory."""
         directory = self._directory()
-        if self._people.directory is not directory:
-            self._people = UserIndex.from_directory(directory)
-        return self._people
+        if self._index.directory is not directory:
+            self._index = UserIndex.from_directory(directory)
+        return self._index
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,5 +307,5 @@ class UserIndex:
         return UserIndex(
             directory,
             {user.email: user for user in directory.users if user.email},
-            {(each.project, each.user): each.role for each in directory.memberships},
+            {(member.project, member.user): member.role for member in directory.memberships},
         )

@@ -11,8 +11,8 @@ from antiphon.auth.secrets import (
     PEPPER_FILE,
     Pepper,
     extract_prefix,
+    generate_key,
     load_pepper,
-    new_key,
     parse_pepper,
     write_secret,
 )
@@ -20,8 +20,8 @@ from antiphon.cli.admin_client import ADMIN_FILE
 from antiphon.cli.serve_options import find_home
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, KnowledgeUnavailable, StoreRefused
-from antiphon.settings.schema import Settings, with_keys
-from antiphon.store.base import ChangeAuthor, KeptKey, TenancyStore
+from antiphon.settings.schema import Settings, replace_keys
+from antiphon.store.base import ChangeAuthor, StoredKey, TenancyStore
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -59,7 +59,7 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
                 path.replace(path.with_name(f"{ADMIN_FILE}.ended"))
             make_admin(tenancy, pepper, path)
         pepper_text = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
-    return with_keys(settings, url, pepper_text, find_spool(settings.ledger.spool, home))
+    return replace_keys(settings, url, pepper_text, find_spool(settings.ledger.spool, home))
 
 
 def find_spool(configured: str | None, home: Path) -> str:
@@ -130,12 +130,12 @@ def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT
     """
     if path.exists():
         raise StoreRefused(f"{path} is there already, and holds no key of this database: move it away")
-    secret, now = new_key(), int(time.time())
+    secret, now = generate_key(), int(time.time())
     pending_file = path.with_name(f"{path.name}.new")
     pending_file.unlink(missing_ok=True)
     write_secret(pending_file, secret)
     key = Key(f"key_{extract_prefix(secret)[3:]}", KeyKind.ADMIN, extract_prefix(secret), now, by)
-    tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
+    tenancy.add_key(StoredKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
     _settle_pending_key(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
 

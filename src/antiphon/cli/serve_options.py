@@ -11,9 +11,9 @@ from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings, read_layers
 from antiphon.settings.models import ModelSettings, require_aliases
 from antiphon.settings.providers import is_pattern
-from antiphon.settings.schema import Settings, change_model, dump_model, with_assigned_models, with_models
-from antiphon.weights.adapters.registry import default_registry
-from antiphon.weights.gguf import without_part
+from antiphon.settings.schema import Settings, change_model, dump_model, replace_models, with_assigned_models
+from antiphon.weights.adapters.registry import get_default_registry
+from antiphon.weights.gguf import strip_part_number
 from antiphon.weights.hub.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
@@ -65,8 +65,8 @@ class ServeOptions:
             *self.list_sources(), models, adapters, [parse_alias(text) for text in self.list_aliases()]
         )
         if not settings.models and not settings.routed_models:
-            settings = with_models(settings, [build_model(DEMO_MODEL)])
-        settings = with_models(settings, map(_set_bundled_path, settings.models))
+            settings = replace_models(settings, [build_model(DEMO_MODEL)])
+        settings = replace_models(settings, map(_set_bundled_path, settings.models))
         served = [model.name for model in settings.models]
         served += [adapter.name for adapter in settings.adapters]
         served += [model.name for model in settings.routed_models]
@@ -74,7 +74,7 @@ class ServeOptions:
         allows_new_names = settings.lora.directories or settings.lora.repositories or patterns
         require_aliases(settings.aliases, served, is_fixed=not allows_new_names)
         return with_assigned_models(
-            with_models(settings, map(self._override_model, settings.models)), embedding=None
+            replace_models(settings, map(self._override_model, settings.models)), embedding=None
         )
 
     def list_adapters(self) -> list[str]:
@@ -120,7 +120,7 @@ class ServeOptions:
 
 def find_home(environ: Mapping[str, str], home: Path) -> Path:
     """Returns the directory for the server's own files: ANTIPHON_HOME, or the platform's data directory."""
-    return default_registry(environ, home).parent
+    return get_default_registry(environ, home).parent
 
 
 def _split_variable(name: str) -> list[str]:
@@ -148,7 +148,7 @@ def parse_model(text: str) -> dict[str, object]:
         return {**DEMO_MODEL, "name": name} if is_bundled(path) else {"name": name, "path": path}
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
-    return {"name": without_part(Path(text).name), "path": text}
+    return {"name": strip_part_number(Path(text).name), "path": text}
 
 
 def _is_path(name: str, text: str) -> bool:

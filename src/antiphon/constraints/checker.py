@@ -29,7 +29,7 @@ from antiphon.errors import (
     InvalidValue,
     RequestError,
 )
-from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_ended
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_killed
 from antiphon.telemetry.logs import record
 
 HEADER = 4
@@ -175,7 +175,7 @@ class Checker:
                 await self._end()
                 return _build_refusal(constraint)
             except (EOFError, OSError):
-                if not was_ended(await self._await_exit(process)):
+                if not was_killed(await self._await_exit(process)):
                     return _build_refusal(constraint)
             except BaseException:
                 await self._end()

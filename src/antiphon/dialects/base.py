@@ -1,8 +1,8 @@
 """The interface of dialects. A dialect converts between one product's wire format and domain values.
 
 A dialect declares endpoints. Each has a method, a path, a right, a body, answers and a handler. The HTTP
-layer serves the declared endpoints and knows no product. A dialect knows no engine and no HTTP framework, and
-does no I/O. A handler reaches the server only through `Services`.
+layer serves the declared endpoints and has no code for single products. A dialect does not depend on an
+engine or an HTTP framework, and does no I/O. A handler uses the server only through `Services`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from antiphon.errors import AntiphonError
 from antiphon.retrieval.knowledge import KnowledgeTables
 
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, which clients of server-sent events skip."""
+"""A comment. Clients of server-sent events ignore it."""
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -43,12 +43,12 @@ T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
-"""Headers that choose one of the projects of a key."""
+"""Headers that select one of the projects of a key."""
 
 USER_HEADERS = (b"x-user-id",)
-"""Headers that name the user whom a key acts for."""
+"""Headers that name the user for whom a key acts."""
 
-# --- what a handler takes and gives -------------------------------------------------------------------------
+# --- requests and answers -------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -66,14 +66,14 @@ class Request:
     """The caller's address, if it is known."""
     actor: Actor = LOCAL_ANONYMOUS
     path_params: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    """Values of the braces in the endpoint's path."""
+    """The values of the placeholders in the endpoint's path."""
     body: bytes = b""
     progress: RequestProgress = field(default_factory=RequestProgress)
     span: Span | None = None
-    """The request's step in a trace; None without tracing."""
+    """The request's span in a trace; None without tracing."""
 
     def query(self) -> list[tuple[str, str]]:
-        """The names and values of the query, in order. Empty values are included."""
+        """Returns the names and values of the query, in order. Empty values are included."""
         return parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
 
 
@@ -91,13 +91,13 @@ class StreamEncoder(Protocol):
     """Encodes one stream into the bytes of server-sent events."""
 
     def encode(self, event: Event) -> bytes:
-        """Returns the wire events for one event. The result is empty if the event shows nothing."""
+        """Returns the bytes for one event; empty if the event is not visible."""
 
     def end(self) -> bytes:
-        """Returns the end of a complete stream."""
+        """Returns the bytes that end a complete stream."""
 
-    def error(self, error: AntiphonError) -> bytes:
-        """Returns the end of a broken stream."""
+    def encode_error(self, error: AntiphonError) -> bytes:
+        """Returns the bytes that end a broken stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ class EventStream:
     headers: Callable[[], Headers]
     """Returns further headers when the answer begins."""
     keep_alive: bytes = KEEP_ALIVE
-    """What fills a silence."""
+    """The bytes to send during a silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """An answer of any length, sent part by part. If it fails midway, the connection breaks off."""
+    """An answer of any length, sent in parts. If it fails midway, the connection is closed."""
 
     parts: AsyncIterator[bytes]
     media_type: str
@@ -127,29 +127,29 @@ Handler = Callable[[Request, "Services"], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """The body that an endpoint takes."""
+    """The body of an endpoint's requests."""
 
     media_type: str = JSON
     """JSON or MULTIPART."""
     limit: int | None = None
-    """The largest size in bytes; None means the server's own limit."""
+    """The largest size in bytes; None means the server's limit."""
     shape: object = None
     """The wire type of the body, for the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """One operation of the API: its path, the right it needs, and its handler.
+    """One operation of the API: its path, the required right, and its handler.
 
-    The application, the authenticator, the OpenAPI document and the metrics' labels all read the endpoints.
+    The application, the authenticator, the OpenAPI document and the metrics' labels use the endpoints.
     """
 
     method: str
     path: str
-    """The whole path. `{name}` is one segment; `{name:path}` is several."""
+    """The whole path. `{name}` matches one segment; `{name:path}` matches several."""
     handler: Handler
     right: Right | None
-    """The right that the caller needs; None makes the endpoint public."""
+    """The right that the caller needs; None means that the endpoint is public."""
     aliases: tuple[str, ...] = ()
     """Other paths of the same endpoint."""
     body: RequestBody | None = None
@@ -163,10 +163,10 @@ class Endpoint:
     parameters: tuple[Mapping[str, Any], ...] = ()
     """Query parameters in OpenAPI's form."""
     ends_with_caller: bool = True
-    """Whether the server cancels the work if the caller leaves. False for changes that must be made
-    completely or not at all."""
+    """Whether the server cancels the work if the caller disconnects. False for changes that must be
+    complete."""
     is_suggested: bool = True
-    """Whether an error about a wrong path can suggest this one."""
+    """Whether an error about an unknown path can suggest this one."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -174,17 +174,17 @@ class Endpoint:
         return (self.path, *self.aliases)
 
 
-# --- what a request asks for --------------------------------------------------------------------------------
+# --- decoded requests -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The origin of a request as the caller states it, for the usage records."""
+    """The end user and tags that the caller sent, for the usage records."""
 
     end_user: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     fields: tuple[str, ...] = ()
-    """The fields that contained these values, as the caller named them."""
+    """The names of the fields that contained these values."""
 
 
 NO_ATTRIBUTION = Attribution()
@@ -192,7 +192,7 @@ NO_ATTRIBUTION = Attribution()
 
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
-    """A decoded body: the request, and the form of its answer."""
+    """A decoded body: the request, and options of its answer."""
 
     request: GenerationRequest
     stream: bool = False
@@ -201,8 +201,8 @@ class GenerationCall:
     ignored: tuple[str, ...] = ()
     """Fields that are accepted and have no effect. A response header names them."""
     relaxed: tuple[str, ...] = ()
-    """Schema keywords that the compiler of this server leaves out, with their places. A response header names
-    them, unless the engine got the schemas as the caller wrote them."""
+    """Schema keywords that this server's compiler does not enforce, with their paths. A response header names
+    them, unless the engine gets the original schemas."""
     attribution: Attribution = NO_ATTRIBUTION
 
 
@@ -226,12 +226,12 @@ class TokenizeCall:
     """None means the only model."""
     prompt: Prompt
     texts: bool = False
-    """Whether the caller also wants each token's text."""
+    """Whether the answer contains each token's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyCall:
-    """A request for the text that the chat template makes of a conversation."""
+    """A request for the rendered chat template of a conversation."""
 
     model: str | None
     """None means the only model."""
@@ -261,11 +261,11 @@ class LoadCall:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """A request for vectors of texts, and the form of the answer."""
+    """A request for vectors of texts, and options of the answer."""
 
     request: EmbeddingRequest
     packed: bool = False
-    """Whether vectors are written as bytes instead of numbers."""
+    """Whether vectors are encoded as bytes instead of numbers."""
     ignored: tuple[str, ...] = ()
     """Fields that are accepted and have no effect, as in `GenerationCall`."""
     attribution: Attribution = NO_ATTRIBUTION
@@ -273,7 +273,7 @@ class EmbeddingCall:
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
-    """A request to rank documents, and the form of the answer."""
+    """A request to rank documents, and options of the answer."""
 
     request: RerankRequest
     top_n: int | None = None
@@ -294,13 +294,13 @@ class ModelEntry:
     state: str
     """The state of its engine."""
     profile: Profile | None = None
-    """What the model can do; None while the engine is not available."""
+    """The profile of the model; None while the engine is unavailable."""
     parent: str | None = None
     """For an adapter: the name of its base model."""
     adapter: Adapter | None = None
     """For an adapter: its content."""
     alias: str | None = None
-    """The alias that the caller used, if any."""
+    """The alias that the caller used, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,21 +311,20 @@ class PromptTokens:
     context_length: int
     """The most tokens that a prompt and its answer can have together."""
     pieces: tuple[bytes, ...] | None = None
-    """The bytes or the name of each token; None if the caller did not want the tokens' texts."""
+    """The bytes or the name of each token; None if the caller did not request the texts."""
 
 
-# --- what the server does for handlers ----------------------------------------------------------------------
+# --- services for handlers -----------------------------------------------------------------------------
 
 
 class DeploymentService(Protocol):
     """Adapters that callers deploy by repository name."""
 
     async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
-        """Deploys an adapter of the hub or of the operator's directories, so that callers can use it as a
-        model."""
+        """Deploys an adapter of the hub or of the operator's directories as a model."""
 
     async def remove(self, name: str, actor: Actor) -> None:
-        """Removes an adapter's name. Running requests continue to their end."""
+        """Removes an adapter's name. Running requests finish."""
 
     def find(self, name: str, actor: Actor) -> DeployedAdapter:
         """Returns one adapter. Raises ModelNotFound."""
@@ -344,7 +343,7 @@ class TokenService(Protocol):
     """Access tokens of users, and projects, within the rights of the caller."""
 
     def list_projects(self, actor: Actor) -> Sequence[Project]:
-        """Lists the projects that the actor can see, archived ones too."""
+        """Lists the projects that the actor can see, including archived ones."""
 
     def list_tokens(self, actor: Actor) -> Sequence[Key]:
         """Lists the tokens of the actor's user that have not ended."""
@@ -352,14 +351,14 @@ class TokenService(Protocol):
     async def add_token(
         self, actor: Actor, name: str, project: str | None, expires: int | None
     ) -> tuple[Key, str]:
-        """Creates a token of the actor's user. Returns its key and the token itself. `expires`: Unix seconds.
+        """Creates a token of the actor's user. Returns its key and its secret. `expires`: Unix seconds.
         Raises a RequestError."""
 
     async def change_token(self, actor: Actor, token: str, change: Callable[[Key], Key]) -> Key:
-        """Changes a token. `token` is its id or the token itself. Raises NotFound."""
+        """Changes a token. `token`: its id or its secret. Raises NotFound."""
 
-    async def end_token(self, actor: Actor, token: str) -> None:
-        """Ends a token. `token` is its id or the token itself. Raises NotFound."""
+    async def revoke_token(self, actor: Actor, token: str) -> None:
+        """Revokes a token. `token`: its id or its secret. Raises NotFound."""
 
 
 class Services(Protocol):
@@ -379,7 +378,7 @@ class Services(Protocol):
 
     @property
     def knowledge(self) -> KnowledgeTables:
-        """The knowledge tables. Raises FeatureNotServed where the server keeps none."""
+        """The knowledge tables. Raises FeatureNotServed if the server has none."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
         """Returns a new id, the time and the model, for all parts of an answer."""
@@ -390,14 +389,14 @@ class Services(Protocol):
     def generate(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Returns a context of the events of one generation. Raises ModelNotFound or PermissionDenied at
-        once, and other errors while the events are read."""
+        """Returns a context of the events of one generation. Raises ModelNotFound or PermissionDenied
+        immediately, and other errors while the events are read."""
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts."""
 
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
-        """Returns how well documents match a query."""
+        """Returns the ranking of documents for a query."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Runs work that takes milliseconds in a thread, and returns its result."""
@@ -419,16 +418,16 @@ class Services(Protocol):
         """Returns the text of token ids."""
 
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
-        """Returns the text that the chat template makes of a conversation."""
+        """Returns the rendered chat template of a conversation."""
 
     async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
         """Returns the description of a model's tokenizer."""
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
-        """Loads an adapter from the server's disk, so that callers can use it as a model."""
+        """Loads an adapter from the server's disk as a model."""
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
-        """Removes an adapter's name. Running requests continue to their end."""
+        """Removes an adapter's name. Running requests finish."""
 
     def require_owner(self, request: Request) -> None:
         """Raises PermissionDenied unless the caller has a key or is on this machine."""
@@ -439,7 +438,7 @@ class Services(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A dialect's part of the OpenAPI document, besides its endpoints."""
+    """A dialect's part of the OpenAPI document, in addition to its endpoints."""
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
@@ -449,25 +448,25 @@ class Description:
 
 
 class CodecOptions:
-    """How a codec of generations decodes requests."""
+    """The options with which a codec decodes requests."""
 
     def __init__(self, report: bool, strict: bool = False) -> None:
-        """`report`: the answer names unknown fields, which are not refused. `strict`: a schema with a keyword
+        """`report`: unknown fields are named in the answer and not refused. `strict`: a schema with a keyword
         that is not enforced is refused."""
         self._report = report
         self._strict = strict
 
 
 class DialectDefaults:
-    """What most dialects do alike."""
+    """Methods that are the same in most dialects."""
 
     placeholder_project: str | None = None
 
-    def status(self, error: AntiphonError) -> int:
+    def get_status(self, error: AntiphonError) -> int:
         """Returns the error's own status."""
         return error.status
 
-    def error_headers(self, error: AntiphonError, now: float) -> Headers:
+    def build_error_headers(self, error: AntiphonError, now: float) -> Headers:
         """Returns no headers."""
         return ()
 
@@ -482,29 +481,28 @@ class Dialect(Protocol):
     @property
     def prefix(self) -> str:
         """The prefix of the dialect's paths, such as `/fireworks`. Errors below it have this dialect's form.
-        The server's own dialect has an empty prefix and answers everywhere else."""
+        The server's own dialect has an empty prefix and is used for all other paths."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All endpoints of the dialect."""
 
-    def status(self, error: AntiphonError) -> int:
-        """Returns the HTTP status of an error. It is the error's own status unless the product uses another
-        one."""
+    def get_status(self, error: AntiphonError) -> int:
+        """Returns the HTTP status of an error: the error's own, unless the product uses another one."""
 
     @property
     def placeholder_project(self) -> str | None:
-        """The project that the product's clients name where their user chose none. A caller who has no such
-        project acts in the key's own. None if clients name none."""
+        """The project that the product's clients send if their user has chosen none. A key without this
+        project then acts in its own project. None if the clients send none."""
 
-    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         """Returns the body of an error response. `request`: None if the request could not be read."""
 
-    def error_headers(self, error: AntiphonError, now: float) -> Headers:
+    def build_error_headers(self, error: AntiphonError, now: float) -> Headers:
         """Returns the product's own headers of an error response. `now`: Unix seconds."""
 
     def describe(self) -> Description:
         """Returns the schemas for the OpenAPI document, made from the wire types."""
 
-    def fields(self) -> frozenset[str]:
+    def list_fields(self) -> frozenset[str]:
         """Returns the names of all fields of the dialect's requests. Logs contain no other field names."""

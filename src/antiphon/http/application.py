@@ -182,7 +182,7 @@ class Application:
         if request.span is not None:
             request.span.fail(error.code)
         record_failure("stream_failed", error, request, self._app_state)
-        return stream.encoder.error(error)
+        return stream.encoder.encode_error(error)
 
     async def _refuse(
         self, error: AntiphonError, request: Request, raw_path: bytes, response: ResponseState, send: Send
@@ -194,11 +194,11 @@ class Application:
         """
         dialect = self._app_state.get_dialect(request.path)
         if request.span is not None:
-            add_refusal(request.span, error, dialect.status(error))
-        record_refusal(error, dialect.status(error), request, raw_path, self._app_state)
+            add_refusal(request.span, error, dialect.get_status(error))
+        record_refusal(error, dialect.get_status(error), request, raw_path, self._app_state)
         if not response.has_begun:
             headers = build_limit_headers(request.progress.limit_statuses)
-            headers += dialect.error_headers(error, self._app_state.clock.wall())
+            headers += dialect.build_error_headers(error, self._app_state.clock.wall())
             await send_error(send, dialect, error, request, headers)
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:

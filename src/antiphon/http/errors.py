@@ -92,7 +92,7 @@ async def send_error(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     """Sends a whole error response in the dialect's format."""
-    body, status = dialect.error(error, request), dialect.status(error)
+    body, status = dialect.encode_error(error, request), dialect.get_status(error)
     await send(build_json_start(status, len(body), build_error_headers(error, status) + headers))
     await send({"type": "http.response.body", "body": body})
 
@@ -156,7 +156,7 @@ def _list_known_fields(
     parameters = {
         str(parameter["name"]) for endpoint in admin_endpoints for parameter in list_parameters(endpoint)
     }
-    return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADER_PARAMETERS)
+    return (*(dialect.list_fields() for dialect in dialects), bodies | parameters | {"id"}, HEADER_PARAMETERS)
 
 
 def sanitize_path(path: bytes) -> str:

@@ -222,7 +222,9 @@ def _build_operation(
         status: _build_response(int(status), response, error, _list_headers(operation, asks_key))
         for status, response in operation["responses"].items()
     }
-    for status in sorted({dialect.status(error_kind) for error_kind in _list_failures(operation, asks_key)}):
+    for status in sorted(
+        {dialect.get_status(error_kind) for error_kind in _list_failures(operation, asks_key)}
+    ):
         response = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
         responses.setdefault(str(status), _build_response(status, response, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]

@@ -337,8 +337,8 @@ class Protocol(HttpToolsProtocol):
             return
         dialect = self._options.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
         body, status, request_id = (
-            dialect.error(error),
-            dialect.status(error),
+            dialect.encode_error(error),
+            dialect.get_status(error),
             f"req-{self._options.new_id()}",
         )
         record("refused", logging.INFO, request_id=request_id, status=status, code=error.code)

@@ -244,7 +244,7 @@ class SegmentReader:
         moved."""
         if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
             return False  # not written yet
-        rest = self._read_rest()
+        rest = self._read_pause()
         next_record = find_record(rest, 0)
         if next_record is None:
             cut_length = len(rest.rstrip(b"\0"))
@@ -253,12 +253,12 @@ class SegmentReader:
             return False
         # A reader can see a half-written record and a complete one after it. Read again: only then is the
         # damage certain.
-        if parse_record(self._read_rest(), 0) is None:
+        if parse_record(self._read_pause(), 0) is None:
             self._log_damage("a record is damaged", next_record)
             self._at += next_record
         return True
 
-    def _read_rest(self) -> bytes:
+    def _read_pause(self) -> bytes:
         """Returns all bytes after the position."""
         size = os.fstat(self._descriptor).st_size
         return os.pread(self._descriptor, max(0, size - self._at), self._at)

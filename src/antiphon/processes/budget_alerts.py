@@ -1,5 +1,5 @@
-"""Warns of budgets that are nearly used: once for each share and window, by a log event, a metric and the
-operator's webhook. The store decides which of several servers and processes warns."""
+"""Warns when a budget is nearly used: once for each share and window, by a log event, a metric and the
+operator's webhook. The store decides which server and process sends the warning."""
 
 import asyncio
 import json
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from antiphon.processes.webhook import WebhookSender
 
 MAX_WAITING = 1_000
-"""Warnings that wait for the store. Further ones are dropped."""
+"""The most warnings that wait for the store. Further warnings are dropped."""
 
 PAUSES_S: Sequence[float] = (0.5, 2.0, 10.0, 30.0)
-"""Seconds before a store that does not answer is asked again. The last one repeats."""
+"""Seconds before each further attempt if the store does not answer. The last one repeats."""
 
 AddTotals = Callable[[Totals], None]
-"""Adds to the metrics of this server."""
+"""Adds counts to the metrics of this server."""
 
 
 class BudgetAlerts:
-    """The warnings of one limiter. `run` must run beside it."""
+    """Sends the warnings of one limiter. `run` must run in a task."""
 
     def __init__(self, store: WarningStore, add_totals: AddTotals) -> None:
         self._store = store
@@ -44,25 +44,25 @@ class BudgetAlerts:
         self._waiting: asyncio.Queue[BudgetWarning] = asyncio.Queue(MAX_WAITING)
 
     def put(self, warning: BudgetWarning) -> None:
-        """Queues a warning, without waiting."""
+        """Queues a warning. Does not wait."""
         try:
             self._waiting.put_nowait(warning)
         except asyncio.QueueFull:
             record("budget_warning_dropped", logging.ERROR, limit=warning.limit.id, share=warning.share)
 
     def count(self, family: Family, labels: tuple[str, ...]) -> None:
-        """Counts one event of a family."""
+        """Counts one event of a metric family."""
         self._add_totals(Totals.from_series([(family, {labels: 1})]))
 
     async def run(self) -> None:
-        """Gives warnings until cancelled."""
+        """Sends warnings until cancelled."""
         while True:
             warning = await self._waiting.get()
             if await self._claim(warning):
-                self._give(warning)
+                self._send(warning)
 
     async def _claim(self, warning: BudgetWarning) -> bool:
-        """Whether this process is the first to warn. Waits while the store does not answer."""
+        """Whether this process sends the warning. Waits while the store does not answer."""
         tries = 0
         while True:
             try:
@@ -71,8 +71,8 @@ class BudgetAlerts:
                 await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
                 tries += 1
 
-    def _give(self, warning: BudgetWarning) -> None:
-        """Logs and counts a warning, and hands it to the webhook."""
+    def _send(self, warning: BudgetWarning) -> None:
+        """Logs and counts a warning, and queues it for the webhook."""
         limit = warning.limit
         record(
             "budget_warning",
@@ -94,19 +94,19 @@ class BudgetAlerts:
 
 
 def build_id(warning: BudgetWarning) -> str:
-    """Returns the id of a warning. It is the same for each try."""
+    """Returns the id of a warning. It is the same in each attempt."""
     return f"{warning.limit.id}.{warning.begin}.{warning.share}"
 
 
 def format_amount(measure: Measure, amount: int) -> str:
-    """Returns an amount as people write it: a cost in units of the currency."""
+    """Formats an amount for people: a cost in units of the currency, other amounts as they are."""
     return format_money(amount) if measure is Measure.COST else str(amount)
 
 
 def encode_warning(warning: BudgetWarning) -> bytes:
     """Encodes a warning for the webhook."""
     limit = warning.limit
-    used, amount = (format_amount(limit.measure, each) for each in (warning.used, limit.amount))
+    used, amount = format_amount(limit.measure, warning.used), format_amount(limit.measure, limit.amount)
     percent = f"{warning.share * 100:g} %"
     text = (
         f"The {limit.subject} {limit.target} has reached {percent} of its budget: {used} of {amount} "
@@ -138,8 +138,8 @@ def _format_time(seconds: int) -> str:
 async def open_budget_watch(
     settings: LimitsSettings, store: WarningStore, clock: Clock, add_totals: AddTotals
 ) -> AsyncIterator[BudgetWatch | None]:
-    """Yields the watch of a limiter, and gives its warnings until the block ends. Yields None if nobody is to
-    be warned. Raises SettingsError."""
+    """Yields the watch of a limiter, and sends its warnings until the block ends. Yields None if warnings are
+    off. Raises SettingsError."""
     if not settings.warn_at:
         yield None
         return
@@ -158,7 +158,7 @@ async def open_budget_watch(
 
 
 def _build_sender(settings: LimitsSettings, url: str, clock: Clock, alerts: BudgetAlerts) -> "WebhookSender":
-    """Builds the sender of the webhook. Servers without one import no HTTP client here. Raises
+    """Builds the sender of the webhook. Servers without a webhook do not import an HTTP client here. Raises
     SettingsError."""
     from antiphon.processes.webhook import WebhookSender
 

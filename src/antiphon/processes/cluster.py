@@ -1,7 +1,7 @@
-"""The node process of a Ray cluster, and what the drivers of its models are told.
+"""The node process of a Ray cluster, and the configuration of its models' drivers.
 
-The node comes first: it proves that the cluster can be used before the server opens its port. After that it
-is always started again, since the cluster can come back.
+The node starts first, so that the server opens its port only if the cluster is usable. Later the node is
+always restarted, because the cluster can come back.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ DRIVER = "antiphon.engines.host.ray"
 
 VARIABLES = INTERPRETER_VARIABLES | {"USER", "TZ", "XDG_CACHE_HOME", "PYTHONWARNINGS"}
 PREFIXES = ("LC_", "DYLD_", "OMP_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "RAY_", "VLLM_", "HF_HUB_")
-"""Prefixes of variables that Ray's processes get, and through them the replicas of a local cluster. None of
-them is a credential; the token goes through the pipe."""
+"""Prefixes of the variables that Ray's processes get, including the replicas of a local cluster. None of them
+is a credential; the token is sent through the pipe."""
 
 
 def find_cluster(settings: Settings) -> ClusterAddress | None:
-    """Returns the cluster of the settings; None if there is none. A local one gets a free port, and a token
-    if it has none. Raises SettingsError, before anything is started."""
+    """Returns the cluster of the settings; None if there is none. A local cluster gets a free port, and a
+    token if it has none. Raises SettingsError."""
     cluster = settings.cluster
     if cluster.address is None:
         return None
@@ -72,9 +72,9 @@ class ClusterNode:
     address: ClusterAddress
     runtime: Path
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the node is in the cluster, or has failed to come there."""
+    """Set when the node has joined the cluster, or has failed to join."""
     error: AntiphonError | None = None
-    """Why the node never came into the cluster."""
+    """Why the node never joined the cluster."""
     watch: ChildWatch = field(init=False)
     _was_ready: bool = False
 
@@ -82,7 +82,7 @@ class ClusterNode:
         self.watch = ChildWatch("the Ray node", self._start, self._update, paced=True)
 
     async def keep(self) -> None:
-        """Keeps the node running. If it never becomes ready, notes its reason."""
+        """Keeps the node running. If it never becomes ready, stores the reason in `error`."""
         try:
             await self.watch.keep_running()
         except AntiphonError as error:
@@ -91,7 +91,7 @@ class ClusterNode:
             self.settled.set()
 
     def _update(self, state: EngineState, _: EngineInfo | None) -> None:
-        """Notes that the node is in the cluster."""
+        """Notes when the node has joined the cluster."""
         if state is EngineState.READY:
             self._was_ready = True
             self.settled.set()
@@ -99,13 +99,13 @@ class ClusterNode:
     async def _start(self) -> Child:
         directory = str(self.runtime / "ray")
 
-        def configuration(status_fd: int) -> bytes:
+        def build_configuration(status_fd: int) -> bytes:
             return to_line(
                 build_node_config(self.settings, self.address, status_fd, directory, self._was_ready)
             )
 
         command = [sys.executable, "-P", "-m", NODE]
-        return await start_child(command, configuration, filter_ray_environment(os.environ))
+        return await start_child(command, build_configuration, filter_ray_environment(os.environ))
 
 
 def build_node_config(
@@ -133,25 +133,27 @@ def build_node_config(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEngine:
-    """What each replica of a model runs."""
+    """The engine that each replica of a model runs."""
 
     factory: str
-    """`module:attribute` of a callable that makes the token engine."""
+    """`module:attribute` of a callable that creates the token engine."""
     load: LoadSpec
 
 
 def build_placement(model: ModelSettings) -> Placement:
-    """Returns the resources that each replica of a model takes."""
-    others = dict(each.split("=", 1) for each in model.replica_resources)
+    """Returns the resources of each replica of a model."""
+    other_resources = dict(resource.split("=", 1) for resource in model.replica_resources)
     cpus = model.replica_cpus if model.replica_cpus is not None else float(model.threads or 1)
-    return Placement(cpus, model.replica_gpus, {name: float(amount) for name, amount in others.items()})
+    return Placement(
+        cpus, model.replica_gpus, {name: float(amount) for name, amount in other_resources.items()}
+    )
 
 
 def build_driver_config(
     model: ModelSettings, settings: Settings, address: ClusterAddress, engine: ReplicaEngine, waits: bool
 ) -> DriverConfig:
-    """Returns the configuration of a model's driver. `waits`: whether it waits for a cluster that is not
-    there."""
+    """Returns the configuration of a model's driver. `waits`: whether the driver waits for a cluster that is
+    unavailable."""
     placement, cluster = build_placement(model), settings.cluster
     threads = model.threads or max(1, int(placement.cpus))
     spec = DeploymentSpec(

@@ -1,6 +1,7 @@
-"""The engine hosts of one server, one or several for each local model: starts, watches and ends them.
+"""Starts, watches and ends the engine hosts of one server: one or several for each local model.
 
-A host that is added while the server runs serves nothing until it is ready and `adopt` makes it the model's.
+A host that is added while the server runs serves nothing until it is ready and `adopt` assigns it to its
+model.
 """
 
 import asyncio
@@ -26,8 +27,9 @@ from antiphon.settings.schema import Settings, choose_interpreter
 
 MALLOC = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Makes glibc ask Linux for large pages, where the system leaves this to programs. Each token reads all
-weights, and address lookups in 4 KB pages take 5 % of a step. glibc reads it at a process's start."""
+"""Makes glibc request large pages from Linux, if the system leaves this to programs. Each token reads all
+weights, and address lookups in 4 KB pages take 5 % of a step. glibc reads the variable at the start of a
+process."""
 
 HOST_VARIABLES = INTERPRETER_VARIABLES | {
     "USER",
@@ -38,10 +40,10 @@ HOST_VARIABLES = INTERPRETER_VARIABLES | {
     MALLOC,
 }
 DEVICE_PREFIXES = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "HSA_", "VK_", "MESA_", "MTL_")
-"""Prefixes of variables by which drivers of devices are chosen and set up."""
+"""Prefixes of variables that select and configure the drivers of devices."""
 HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", *DEVICE_PREFIXES)
-"""Prefixes of variables that an engine host gets. It gets what an interpreter, a library and its threads
-need, and no credential."""
+"""Prefixes of variables for an engine host. It gets the variables of an interpreter, its libraries and their
+threads, and no credential."""
 
 VLLM_PREFIXES = ("VLLM_", "NCCL_", "TORCH")
 """Further prefixes for hosts of vLLM."""
@@ -50,18 +52,19 @@ VLLM_ENGINE = "antiphon.engines.vllm.engine:create_engine"
 """The token engine of models whose engine is vLLM."""
 
 UNLOAD_REPLY_S = 10.0
-"""Seconds in which a host unloads or refuses to. A host that was just loaded waits for its first call."""
+"""Seconds in which a host unloads or refuses to. A host that has just loaded its model first waits for a
+call."""
 
 BUSY_PAUSE_S = 1.0
-"""Seconds after which a host in use is ordered again to unload."""
+"""Seconds after which a host in use gets the order to unload again."""
 
 
 @dataclass(slots=True, eq=False)
 class EngineHost:
-    """One engine host, which is started again when it dies."""
+    """One engine host. It is restarted when it dies."""
 
     name: str
-    """The model's name, or one of several that its hosts have."""
+    """The model's name, or one of the names of its hosts."""
     model: ModelSettings
     socket: str
     watch: ChildWatch
@@ -69,21 +72,21 @@ class EngineHost:
     info: EngineInfo | None = None
     """The facts of the loaded engine; None until it is ready for the first time."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the host is ready, or has failed to become ready."""
+    """Set when the host is ready or has failed to become ready."""
     error: AntiphonError | None = None
-    """The reason why the host never became ready."""
+    """Why the host never became ready."""
     is_queued: bool = False
-    """Whether a model that is loaded on request waits for memory."""
+    """For a model loaded on request: whether it waits for memory."""
     is_running: bool = False
-    """Whether the host of such a model was started and has not ended."""
+    """For a model loaded on request: whether its host was started and has not ended."""
     is_ready: bool = False
-    """Whether the host of such a model has loaded it."""
+    """For a model loaded on request: whether its host has loaded it."""
     memory: int = 0
-    """The bytes of such a model."""
+    """For a model loaded on request: its size in memory in bytes."""
     problem: str = ""
-    """The reason why the host of such a model was given up."""
+    """For a model loaded on request: why its host was given up."""
     end: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the host of such a model has ended."""
+    """For a model loaded on request: set when its host has ended."""
     reply: "asyncio.Future[Status] | None" = None
     """Gets the report of such a host to an order."""
 
@@ -92,8 +95,9 @@ class EngineHost:
         """Whether the model is loaded on request."""
         return self.model.load == "request"
 
-    async def order(self, unload: bool, within: float) -> Status | None:
-        """Sends an order to the host and returns its report; None if there is none within so many seconds."""
+    async def send_order(self, unload: bool, within: float) -> Status | None:
+        """Sends an order to the host and returns its report; None if there is none within `within`
+        seconds."""
         reply: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
         self.reply = reply
         self.watch.send(to_line(HostOrder(unload)))
@@ -103,9 +107,9 @@ class EngineHost:
         return None
 
     async def unload_when_idle(self) -> None:
-        """Has the host unload its model as soon as no call needs it, and waits for that."""
+        """Makes the host unload its model when no call needs it, and waits until it is unloaded."""
         while self.watch.is_running:
-            report = await self.order(True, UNLOAD_REPLY_S)
+            report = await self.send_order(True, UNLOAD_REPLY_S)
             if report is not None and report.state is ChildState.UNLOADED:
                 return
             await asyncio.sleep(BUSY_PAUSE_S)
@@ -123,9 +127,9 @@ class EngineHosts:
         on_change: Callable[[], None],
         cluster: ClusterAddress | None = None,
     ) -> None:
-        """`factory`: `module:attribute` of the token engine. `tell`: sends a line to all HTTP processes.
-        `on_change`: called when a host becomes ready or stops being ready. `cluster`: where the models of the
-        cluster run."""
+        """`factory`: `module:attribute` of the token engine. `tell` sends a line to all HTTP processes.
+        `on_change` is called when a host becomes ready or stops being ready. `cluster`: the cluster in which
+        models run, if there is one."""
         self._settings = settings
         self._runtime = runtime
         self._factory = factory
@@ -137,33 +141,33 @@ class EngineHosts:
             name: self.make(model, name) for model in settings.models for name in list_host_names(model)
         }
         self._others: set[EngineHost] = set()
-        """Hosts that are not a model's yet, or not any more."""
+        """Hosts that are not yet, or no longer, assigned to a model."""
 
     @property
     def sockets(self) -> dict[str, str]:
-        """The path of each host's socket."""
+        """The path of each host's socket, by the host's name."""
         return {name: host.socket for name, host in self._serving.items()}
 
     @property
     def infos(self) -> Mapping[str, EngineInfo]:
-        """The facts of each engine that was ready once."""
+        """The facts of each engine that was ready at least once."""
         return {name: host.info for name, host in self._serving.items() if host.info is not None}
 
     @property
     def are_loaded(self) -> bool:
-        """Whether every engine was ready once, except those that are loaded on request."""
+        """Whether every engine was ready at least once, except models loaded on request."""
         return all(host.info is not None or host.is_on_request for host in self._serving.values())
 
     def list_serving(self) -> tuple[EngineHost, ...]:
-        """Returns the hosts of all models."""
+        """Returns the hosts that are assigned to models."""
         return tuple(self._serving.values())
 
     def find(self, name: str) -> EngineHost | None:
-        """Returns the host of a name; None if there is no such host."""
+        """Returns the host with this name; None if there is none."""
         return self._serving.get(name)
 
     def list_running(self) -> list[EngineHost]:
-        """Returns the hosts of models that were loaded on request."""
+        """Returns the running hosts of models loaded on request."""
         return [host for host in (*self._serving.values(), *self._others) if host.is_running]
 
     def list_watches(self) -> list[ChildWatch]:
@@ -171,8 +175,8 @@ class EngineHosts:
         return [host.watch for host in (*self._serving.values(), *self._others)]
 
     def list_news(self) -> Iterable[bytes]:
-        """Yields the latest news of each host, for a new HTTP process. Why a model could not be loaded is not
-        news any more."""
+        """Yields the latest news of each host, for a new HTTP process. The reason of a failed load is left
+        out."""
         known = (host.news for host in self._serving.values() if host.news is not None)
         return (
             to_line(News(engine=replace(news, detail="") if news.state is EngineState.PARKED else news))
@@ -180,24 +184,24 @@ class EngineHosts:
         )
 
     def make(self, model: ModelSettings, name: str) -> EngineHost:
-        """Makes a host of a model, without starting it."""
-        watch = self._make_watch(model, name, lambda: host)
+        """Creates a host of a model. Does not start it."""
+        watch = self._create_watch(model, name, lambda: host)
         host = EngineHost(name, model, build_socket_path(self._runtime, next(self._numbers)), watch)
         return host
 
-    def renew(self, host: EngineHost) -> None:
-        """Makes the host of a parked model ready for its next start."""
-        host.watch = self._make_watch(host.model, host.name, lambda: host)
+    def prepare_restart(self, host: EngineHost) -> None:
+        """Prepares the host of a parked model for its next start."""
+        host.watch = self._create_watch(host.model, host.name, lambda: host)
         host.error, host.problem, host.is_ready, host.is_running = None, "", False, True
         host.end.clear()
 
-    def _make_watch(self, model: ModelSettings, name: str, find: Callable[[], EngineHost]) -> ChildWatch:
-        """Makes the watch of one host, which `find` returns."""
+    def _create_watch(self, model: ModelSettings, name: str, find: Callable[[], EngineHost]) -> ChildWatch:
+        """Creates the watch of one host. `find` returns the host."""
         return ChildWatch(
             f"the engine of {name}",
             lambda: self._start(find()),
             lambda state, info: self._update(find(), state, info),
-            paced=self._is_driver(model),  # the cluster can always come back
+            paced=self._is_driver(model),  # a lost cluster can always come back
             on_report=lambda status: self._receive(find(), status),
         )
 
@@ -206,15 +210,14 @@ class EngineHosts:
         return self._cluster is not None and model.cluster
 
     def _receive(self, host: EngineHost, status: Status) -> None:
-        """Passes on the report of a host about the use of its model. A host that unloads is not started
-        again."""
+        """Passes a host's report to `send_order`. A host that has unloaded is not restarted."""
         if status.state is ChildState.UNLOADED:
             host.watch.forbid_restart()
         if host.reply is not None and not host.reply.done():
             host.reply.set_result(status)
 
     async def keep(self, host: EngineHost) -> None:
-        """Keeps a host running. If it never becomes ready, notes its reason."""
+        """Keeps a host running. If it never becomes ready, stores the reason in `error`."""
         try:
             await host.watch.keep_running()
         except AntiphonError as error:
@@ -225,23 +228,23 @@ class EngineHosts:
     # --- reload ---------------------------------------------------------------------------------------------
 
     def add(self, models: Iterable[ModelSettings]) -> list[EngineHost]:
-        """Makes hosts that belong to no model yet. The caller runs `keep` of each."""
+        """Creates hosts without assigning them to their models. The caller runs `keep` for each."""
         hosts = [self.make(model, name) for model in models for name in list_host_names(model)]
         self._others.update(hosts)
         return hosts
 
     def adopt(self, added: Iterable[EngineHost], names: Iterable[str]) -> list[EngineHost]:
-        """Makes added hosts the hosts of their models. Returns the hosts that no model has any more. `names`:
-        the hosts of all local models, in order."""
+        """Assigns added hosts to their models. Returns the hosts that no model uses any more. `names`: the
+        hosts of all local models, in order."""
         before, new = self._serving, {host.name: host for host in added}
         self._serving = {name: new.get(name) or before[name] for name in names}
-        gone = [host for name, host in before.items() if self._serving.get(name) is not host]
+        unused = [host for name, host in before.items() if self._serving.get(name) is not host]
         self._others.difference_update(new.values())
-        self._others.update(gone)
-        return gone
+        self._others.update(unused)
+        return unused
 
     async def stop(self, hosts: Iterable[EngineHost], deadline: float) -> None:
-        """Ends hosts that belong to no model. They are killed after `deadline` seconds."""
+        """Ends hosts that are not assigned to a model. Kills them after `deadline` seconds."""
         for host in hosts:
             await host.watch.stop(deadline)
             self._others.discard(host)
@@ -254,8 +257,8 @@ class EngineHosts:
         load = build_load_spec(model, settings, host.name)
         factory = VLLM_ENGINE if model.engine == "vllm" else self._factory
 
-        def configuration(status_fd: int) -> bytes:
-            own = to_line(
+        def build_configuration(status_fd: int) -> bytes:
+            host_line = to_line(
                 HostConfig(
                     name=host.name,
                     factory=factory,
@@ -269,43 +272,43 @@ class EngineHosts:
                 )
             )
             if cluster is None:
-                return own
+                return host_line
             engine = ReplicaEngine(factory, load)
-            return own + to_line(
+            return host_line + to_line(
                 build_driver_config(model, settings, cluster, engine, waits=host.info is not None)
             )
 
         if cluster is not None:
             environment = filter_ray_environment(os.environ)
-            return await start_child([sys.executable, "-P", "-m", DRIVER], configuration, environment)
+            return await start_child([sys.executable, "-P", "-m", DRIVER], build_configuration, environment)
 
         command = [model.interpreter or choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
         prefixes = VLLM_PREFIXES if model.engine == "vllm" else ()
         environment = filter_host_environment(os.environ, settings.engine.wait_policy, prefixes)
-        return await start_child(command, configuration, environment)
+        return await start_child(command, build_configuration, environment)
 
     def _update(self, host: EngineHost, state: EngineState, info: EngineInfo | None) -> None:
-        """Keeps the state of a host. If the host serves a model, tells all HTTP processes."""
+        """Stores the state of a host. If the host is assigned to a model, tells all HTTP processes."""
         name = host.name
         host.is_ready = state is EngineState.READY
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         if state is EngineState.FAILED and host.is_on_request:
-            host.problem = failed  # a later request may try again
+            host.problem = failed  # a later request tries again
             return
         if info is not None:
             host.info = info
             host.settled.set()
-        self.tell_state(host, state, failed if state is EngineState.FAILED else "")
+        self.report_state(host, state, failed if state is EngineState.FAILED else "")
 
-    def tell_state(
+    def report_state(
         self, host: EngineHost, state: EngineState, detail: str = "", retry_after: float = 0.0
     ) -> None:
-        """Keeps the news of a host. If the host serves a model, tells all HTTP processes."""
+        """Stores the news of a host. If the host is assigned to a model, tells all HTTP processes."""
         host.news = EngineNews(host.name, state, detail, retry_after)
-        self.tell_again(host)
+        self.repeat_news(host)
 
-    def tell_again(self, host: EngineHost) -> None:
-        """Tells all HTTP processes the latest news of a host that serves a model."""
+    def repeat_news(self, host: EngineHost) -> None:
+        """Sends the latest news of a host to all HTTP processes, if it is assigned to a model."""
         if host.news is not None and self._serving.get(host.name) is host:
             self._tell(to_line(News(engine=host.news)))
             self._on_change()
@@ -315,8 +318,7 @@ def filter_host_environment(
     environ: Mapping[str, str], wait_policy: str, prefixes: tuple[str, ...] = ()
 ) -> dict[str, str]:
     """Returns the environment of an engine host: the allowed variables of `environ`, and defaults for OpenMP
-    and glibc unless the user has set them. All other variables are dropped. `prefixes`: those of further
-    variables."""
+    and glibc. `prefixes`: further allowed prefixes."""
     passed_on = {
         name: value
         for name, value in environ.items()
@@ -326,7 +328,8 @@ def filter_host_environment(
 
 
 def build_load_spec(model: ModelSettings, settings: Settings, host: str | None = None) -> LoadSpec:
-    """Builds the description of what an engine host of a model loads. `host`: its name; None is the first."""
+    """Builds the description of the model that an engine host loads. `host`: its name; None means the first
+    host."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,
@@ -355,7 +358,7 @@ def build_load_spec(model: ModelSettings, settings: Settings, host: str | None =
 
 
 def takes_adapters(model: ModelSettings, settings: Settings) -> bool:
-    """Whether the settings have adapters of the model, or callers can load some."""
+    """Whether the model has adapters, or callers can load some."""
     lora = settings.lora
     return bool(lora.directories or lora.repositories) or any(
         adapter.model == model.name for adapter in settings.adapters

@@ -2,8 +2,8 @@
 
 A frame is a 4-byte big-endian length and a msgpack array `[sequence, [message, ...]]`. The sequence counts
 the frames of one direction from 0, so a lost or repeated frame is detected. The first message of each
-direction is `Hello`. Both ends must have the same protocol and release, since dataclasses are encoded as they
-are. All messages of one turn of the event loop are in one frame.
+direction is `Hello`. Both ends must have the same protocol and release, because dataclasses are encoded
+without a schema. All messages of one turn of the event loop are in one frame.
 
 `FrameWriter` and `FrameReader` encode and decode without I/O. `Channel` is one connection.
 """
@@ -24,29 +24,29 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 PROTOCOL = 2
-"""Raised whenever the meaning of a frame changes."""
+"""Incremented when the meaning of a frame changes."""
 
 MAX_MESSAGE = 16 * 1024 * 1024
-"""Most bytes of one message: several times the largest vocabulary (5 MB for 256,000 ids), twice the default
-request body."""
+"""The most bytes of one message: several times the largest vocabulary (5 MB for 256,000 ids), and twice the
+default request body."""
 
 MAX_FRAME = MAX_MESSAGE + 2 * 1024 * 1024
-"""Most bytes of one frame: one message of any size, or many small ones."""
+"""The most bytes of one frame: one message of any size, or many small ones."""
 
 HEADER = 4
 """Bytes of the length at the start of each frame."""
 
 
 class FrameError(Exception):
-    """The peer broke the protocol; the connection cannot be used any more."""
+    """The peer violated the protocol. The connection is unusable."""
 
 
 class Incompatible(FrameError):
-    """The peer has another release or protocol, so another attempt is useless."""
+    """The peer has another release or protocol. Another attempt would fail too."""
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):
-    """Base of all messages. Each class has its own number."""
+    """The base class of messages. Each class has its own tag."""
 
 
 class Hello(Frame, tag=0):
@@ -64,21 +64,21 @@ class FrameWriter:
         self._sequence = 0
 
     def encode_message(self, message: Frame) -> bytes:
-        """Encodes one message for a frame. Raises FrameError if it is too large for one."""
+        """Encodes one message. Raises FrameError if it is too large."""
         encoded = self._encoder.encode(message)
         if len(encoded) > MAX_MESSAGE:
             raise FrameError(f"a message of {len(encoded)} bytes is over the limit of {MAX_MESSAGE}")
         return encoded
 
     def encode_frame(self, encoded: Sequence[bytes]) -> bytes:
-        """Encodes the next frame. Its messages must fit MAX_FRAME together."""
+        """Encodes the next frame. Its messages together must fit MAX_FRAME."""
         body = self._encoder.encode((self._sequence, [msgspec.Raw(message) for message in encoded]))
         self._sequence += 1
         return len(body).to_bytes(HEADER, "big") + body
 
 
 class FrameReader(Generic[M]):
-    """Decodes the bytes of one direction as they arrive, and returns the messages of complete frames."""
+    """Decodes the received bytes of one direction, and returns the messages of complete frames."""
 
     def __init__(self, decoder: "msgspec.msgpack.Decoder[tuple[int, list[M]]]") -> None:
         self._decoder = decoder
@@ -86,8 +86,8 @@ class FrameReader(Generic[M]):
         self._sequence = 0
 
     def feed(self, data: bytes) -> Iterator[M]:
-        """Yields the messages of complete frames in order; the caller must read them to the end. Raises
-        FrameError at a fault, after the messages before the fault. The reader cannot be used after that."""
+        """Yields the messages of complete frames in order. The caller must exhaust the iterator. Raises
+        FrameError at an invalid frame, after the messages before it. Then the reader is unusable."""
         self._pending += data
         start = 0
         while (end := self._find_frame_end(start)) is not None:
@@ -96,7 +96,7 @@ class FrameReader(Generic[M]):
         del self._pending[:start]
 
     def _find_frame_end(self, start: int) -> int | None:
-        """Returns the end of the frame that begins at `start`; None while it is incomplete."""
+        """Returns the end of the frame that starts at `start`; None if the frame is incomplete."""
         if len(self._pending) < start + HEADER:
             return None
         length = int.from_bytes(self._pending[start : start + HEADER], "big")
@@ -113,7 +113,7 @@ class FrameReader(Generic[M]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise FrameError(f"a frame cannot be read: {problem}") from None
         if sequence != self._sequence:
-            raise FrameError(f"frame {sequence} came where frame {self._sequence} was due")
+            raise FrameError(f"received frame {sequence} instead of frame {self._sequence}")
         self._sequence += 1
         return messages
 
@@ -127,7 +127,7 @@ def to_line(value: object) -> bytes:
 
 
 def from_line(line: bytes, cls: type[T]) -> T:
-    """Decodes the dataclass that `to_line` encoded. Raises FrameError."""
+    """Decodes a line of `to_line`. Raises FrameError."""
     try:
         return msgspec.json.decode(line, type=cls)
     except msgspec.DecodeError as problem:
@@ -137,12 +137,12 @@ def from_line(line: bytes, cls: type[T]) -> T:
 Sent = TypeVar("Sent", bound=Frame)
 
 FULL_FRAME = 1024 * 1024
-"""Bytes after which a frame is closed and the next one begun."""
+"""Bytes after which a frame is complete and the next one starts."""
 
 
 @runtime_checkable
 class FrameTransport(Protocol):
-    """The part of a transport that is used. Each event loop has its own classes."""
+    """The used methods of a transport. Each event loop has its own classes."""
 
     def write(self, data: bytes) -> None: ...
     def is_closing(self) -> bool: ...
@@ -151,8 +151,8 @@ class FrameTransport(Protocol):
 
 
 class Channel(asyncio.Protocol, Generic[Sent]):
-    """Sends and receives frames over one transport. `received` gets each message after the greeting. `lost`
-    is called once, at the end, with the reason."""
+    """Sends and receives frames over one transport. `received` is called with each message after the
+    greeting. `lost` is called once, at the end, with the reason."""
 
     def __init__(
         self, reader: FrameReader[Sent], received: Callable[[Sent], None], lost: Callable[[str], None]
@@ -164,48 +164,49 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         self._lost = lost
         self._transport: FrameTransport | None = None
         self._waiting: deque[tuple[bytes, str]] = deque()
-        """Waiting messages, each with the owner to whom its bytes are counted."""
-        self._flushing = False
-        self._paused = False
+        """Waiting messages, each with the owner whose unsent bytes include it."""
+        self._is_flushing = False
+        self._is_paused = False
         self._reason = "the connection ended"
         self.unsent = 0
-        """Bytes of messages that the peer has not read yet. Each side of the connection sets its own
+        """Bytes of messages that the peer has not read yet. Each side of the connection has its own
         limit."""
-        self._unsent_of: Counter[str] = Counter()
+        self._unsent_by_owner: Counter[str] = Counter()
         self.greeted: asyncio.Future[None] = self._loop.create_future()
-        """Done when the peer has sent Hello. Fails with Incompatible or ConnectionError if it never will."""
+        """Done when the peer has sent Hello. Fails with Incompatible, or with ConnectionError if the
+        connection ends first."""
 
     def put(self, message: Frame) -> None:
-        """Sends the message at the end of this turn of the event loop; drops it when the connection is gone.
+        """Sends the message at the end of this turn of the event loop. Drops it if the connection has ended.
 
-        Raises FrameError for a message that no frame can hold; the connection is unharmed.
+        Raises FrameError if the message is too large; the connection stays usable.
         """
         if self._transport is not None and not self._transport.is_closing():
             self.put_encoded(self.encode(message))
 
     def encode(self, message: Frame) -> bytes:
-        """Encodes a message. Raises FrameError for one that no frame can hold."""
+        """Encodes a message. Raises FrameError if it is too large."""
         return self._writer.encode_message(message)
 
     def count_unsent(self, owner: str) -> int:
-        """Returns the bytes of `unsent` that are counted to an owner."""
-        return self._unsent_of[owner]
+        """Returns the unsent bytes of an owner."""
+        return self._unsent_by_owner[owner]
 
     def put_encoded(self, encoded: bytes, owner: str = "") -> None:
-        """Sends an encoded message as `put` does. `owner`: to whom the unsent bytes are counted; empty counts
-        them to nobody."""
+        """Sends an encoded message as `put` does. `owner`: whose unsent bytes include the message; empty
+        means nobody's."""
         if self._transport is None or self._transport.is_closing():
             return
         self._waiting.append((encoded, owner))
         self.unsent += len(encoded)
         if owner:
-            self._unsent_of[owner] += len(encoded)
-        if not self._flushing and not self._paused:
-            self._flushing = True
+            self._unsent_by_owner[owner] += len(encoded)
+        if not self._is_flushing and not self._is_paused:
+            self._is_flushing = True
             self._loop.call_soon(self._flush)
 
     def cut(self, reason: str) -> None:
-        """Ends the connection at once and drops unsent messages."""
+        """Ends the connection immediately and drops unsent messages."""
         if self._transport is not None and not self._transport.is_closing():
             self._reason = reason
             self._transport.abort()
@@ -219,10 +220,10 @@ class Channel(asyncio.Protocol, Generic[Sent]):
 
     def _flush(self) -> None:
         """Writes the waiting messages until the transport pauses."""
-        self._flushing = False
+        self._is_flushing = False
         while (
             self._waiting
-            and not self._paused
+            and not self._is_paused
             and self._transport is not None
             and not self._transport.is_closing()
         ):
@@ -230,22 +231,22 @@ class Channel(asyncio.Protocol, Generic[Sent]):
 
     def _take_frame(self) -> list[bytes]:
         """Returns the waiting messages of the next frame, at least one."""
-        taken: list[bytes] = []
+        messages: list[bytes] = []
         size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0][0]) <= FULL_FRAME):
+        while self._waiting and (not messages or size + len(self._waiting[0][0]) <= FULL_FRAME):
             encoded, owner = self._waiting.popleft()
-            taken.append(encoded)
+            messages.append(encoded)
             size += len(encoded)
             if owner:
-                self._note_sent(owner, len(encoded))
+                self._subtract_sent(owner, len(encoded))
         self.unsent -= size
-        return taken
+        return messages
 
-    def _note_sent(self, owner: str, size: int) -> None:
+    def _subtract_sent(self, owner: str, size: int) -> None:
         """Subtracts sent bytes from the owner's unsent bytes."""
-        self._unsent_of[owner] -= size
-        if not self._unsent_of[owner]:
-            del self._unsent_of[owner]
+        self._unsent_by_owner[owner] -= size
+        if not self._unsent_by_owner[owner]:
+            del self._unsent_by_owner[owner]
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------
 
@@ -258,17 +259,17 @@ class Channel(asyncio.Protocol, Generic[Sent]):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._reader.feed(data):
-                self._take(message)
+                self._handle(message)
         except FrameError as problem:
             if isinstance(problem, Incompatible):
                 self.greeted.set_exception(problem)
             self.cut(str(problem))
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self._is_paused = False
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -277,19 +278,18 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(self._reason))
         if not self.greeted.cancelled():
-            self.greeted.exception()  # `lost` reports it too, so nobody needs to read it
+            self.greeted.exception()  # marks the error as seen: `lost` reports it too
         self._lost(self._reason)
 
-    def _take(self, message: Sent) -> None:
-        """Handles one message. The first one must be a matching Hello; raises FrameError or Incompatible
-        otherwise."""
+    def _handle(self, message: Sent) -> None:
+        """Handles one message. Raises FrameError or Incompatible if the first one is not a matching Hello."""
         if self.greeted.done():
             self._received(message)
         elif not isinstance(message, Hello):
             raise FrameError("the peer did not begin with Hello")
         elif (message.protocol, message.release) != (PROTOCOL, antiphon.__version__):
             raise Incompatible(
-                f"the peer speaks protocol {message.protocol} of release {message.release}, "
+                f"the peer uses protocol {message.protocol} of release {message.release}, "
                 f"this process {PROTOCOL} of {antiphon.__version__}; install the same release for both"
             )
         else:
@@ -297,8 +297,7 @@ class Channel(asyncio.Protocol, Generic[Sent]):
 
 
 def bind_private(path: str) -> socket.socket:
-    """Binds a socket at a path, and replaces an existing socket there. The mode is 0600 before anybody can
-    connect."""
+    """Binds a socket at a path, and replaces an existing socket. Only this user can connect."""
     remove_socket(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -311,7 +310,7 @@ def bind_private(path: str) -> socket.socket:
 
 
 def remove_socket(path: str) -> None:
-    """Removes a socket's path, if it exists. Does nothing if this process lacks the right; the supervisor
-    then removes it."""
+    """Removes a socket's path, if it exists. Does nothing without the permission; the supervisor then removes
+    it."""
     with suppress(PermissionError):
         Path(path).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Reloads the settings of a running server: checks the file, loads new models, and has all HTTP processes
-change over.
+"""Reloads the settings of a running server: checks the file, loads new models, and switches all HTTP
+processes to the new settings.
 
-A reload is whole. What is wrong in the file, in a model, or in one HTTP process refuses all of it, and
-everything is as before. Reloads happen one after the other.
+A reload is atomic. An error in the file, in a model, or in one HTTP process refuses all of it, and nothing
+changes. Reloads run one after the other.
 """
 
 import asyncio
@@ -24,22 +24,23 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.logs import record
 
 HOST_DEADLINE = 5.0
-"""Seconds that an engine host gets to end by itself."""
+"""Seconds in which an engine host must end by itself."""
 
 PREPARE_S = 30.0
-"""Seconds in which an HTTP process prepares. It proves the templates of new local models meanwhile."""
+"""Seconds in which an HTTP process must prepare. It proves the templates of new local models in this time."""
 
 APPLY_S = 5.0
-"""Seconds in which an HTTP process applies what it has prepared. It takes milliseconds."""
+"""Seconds in which an HTTP process must apply the prepared change. It takes milliseconds."""
 
 LoadSettings = Callable[[Settings], tuple[Settings, tuple[str, ...]]]
-"""Loads and checks the settings again, by the same sources as at the start. Takes the settings that act.
-Returns the new ones, and the names of those that only a restart applies. Raises a StartupError."""
+"""Loads and checks the settings again, from the same sources as at the start. The parameter is the current
+settings. Returns the new ones, and the names of settings that only a restart applies. Raises a
+StartupError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadHooks:
-    """What the command line supplies."""
+    """The functions that the command line supplies."""
 
     load: LoadSettings
     on_end: Callable[[ReloadReport | None, str | None], None] = lambda *_: None
@@ -58,47 +59,47 @@ class Reloadable:
 
 @dataclass(slots=True)
 class Reloads:
-    """All reloads of one server. `keep` runs as long as the server does."""
+    """The reloads of one server. `keep` must run in a task."""
 
     parts: Reloadable
     hooks: ReloadHooks | None
     tasks: asyncio.TaskGroup
-    """Keeps new engine hosts running, until the server has ended them."""
+    """Runs new engine hosts until the server ends."""
     _waiting: asyncio.Queue[Callable[[ReloadReply], None]] = field(default_factory=asyncio.Queue)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def request(self) -> None:
-        """Requests a reload."""
+        """Requests a reload. Does not wait."""
         self._waiting.put_nowait(lambda _: None)
 
     def request_for(self, number: int, send: Callable[[bytes], None]) -> None:
-        """Requests a reload for an HTTP process, which gets the reply to its question by `send`."""
+        """Requests a reload for an HTTP process. `send` sends the reply to its question with this number."""
         self._waiting.put_nowait(lambda reply: send(to_line(News(reply=replace(reply, number=number)))))
 
     async def keep(self) -> None:
-        """Does one reload after the other."""
+        """Runs the requested reloads, one after the other."""
         async with asyncio.TaskGroup() as group:
             while True:
                 answer = await self._waiting.get()
                 answer(await self._reload(group))
 
     async def _reload(self, group: asyncio.TaskGroup) -> ReloadReply:
-        """Does one reload, and returns its report or its refusal."""
+        """Runs one reload, and returns its report or its refusal."""
         report = problem = None
         try:
             report = await self._change(group)
             record("reloaded", changes=report.describe())
-        except AntiphonError as refused:
-            problem = ErrorReport.from_error(refused)
-            record("reload_refused", logging.ERROR, error=refused.message)
+        except AntiphonError as error:
+            problem = ErrorReport.from_error(error)
+            record("reload_refused", logging.ERROR, error=error.message)
         if self.hooks is not None:
             self.hooks.on_end(report, None if problem is None else problem.message)
         return ReloadReply(0, report, problem)
 
     async def _change(self, group: asyncio.TaskGroup) -> ReloadReport:
-        """Loads the settings, and makes the server serve by them. Raises the refusal."""
+        """Loads the settings, and switches the server to them. Raises the error that refuses the reload."""
         if self.hooks is None:
-            raise SettingsError("this server was started without a way to load its settings again")
+            raise SettingsError("this server was started without a function that loads its settings again")
         before = self.parts.get_settings()
         after, restart = await asyncio.to_thread(self.hooks.load, before)
         added = self.parts.hosts.add([model for model in after.models if model not in before.models])
@@ -112,8 +113,8 @@ class Reloads:
         return replace(compare_settings(before, after, restart), late=late)
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
-        """Starts the hosts of new models and waits until all are loaded. Raises the reason of one that is
-        not. Models that are loaded on request are not loaded now."""
+        """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot
+        be loaded. Does not load models with load = "request"."""
         added = [host for host in added if not host.is_on_request]
         for host in added:
             self.tasks.create_task(self.parts.hosts.keep(host))
@@ -124,41 +125,42 @@ class Reloads:
                 raise SettingsError(f"the model {host.name} cannot be loaded: {reason}")
 
     async def _prepare(self, after: Settings, added: Sequence[EngineHost]) -> None:
-        """Has all HTTP processes build what the settings name. Raises the refusal of one of them."""
-        order = self._make_order(ReloadStep.PREPARE, after, added)
+        """Makes all HTTP processes build the objects of the new settings. Raises the error of one that
+        refuses."""
+        order = self._build_order(ReloadStep.PREPARE, after, added)
         refusals, _ = await self.parts.workers.ask(to_line(News(order=order)), order.number, PREPARE_S)
         if refusals:
-            dropped = self._make_order(ReloadStep.DROP, after, added)
-            await self.parts.workers.ask(to_line(News(order=dropped)), dropped.number, APPLY_S)
+            drop_order = self._build_order(ReloadStep.DROP, after, added)
+            await self.parts.workers.ask(to_line(News(order=drop_order)), drop_order.number, APPLY_S)
             raise refusals[0].to_exception()
 
     async def _apply(
         self, after: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
     ) -> tuple[str, ...]:
-        """Has all HTTP processes serve by the settings. Returns the names of those that do not confirm it in
-        time. Hosts of removed models end after their last requests."""
-        order = self._make_order(ReloadStep.APPLY, after, added)
+        """Makes all HTTP processes use the new settings. Returns the names of those that do not confirm this
+        in time. Hosts of removed models end after their last requests."""
+        order = self._build_order(ReloadStep.APPLY, after, added)
         names = [name for model in after.models for name in list_host_names(model)]
-        gone = self.parts.hosts.adopt(added, names)
-        self.parts.set_settings(after)  # from here on, new HTTP processes start with these
-        for host in gone:
+        unused = self.parts.hosts.adopt(added, names)
+        self.parts.set_settings(after)  # new HTTP processes now start with these
+        for host in unused:
             group.create_task(self._end_host(host, after.server))
         _, late = await self.parts.workers.ask(to_line(News(order=order)), order.number, APPLY_S)
         return late
 
-    async def _end_host(self, host: EngineHost, times: ServerSettings) -> None:
-        """Ends a host when no call needs it, or after the retire timeout. Requests that have not reached it
-        yet have the drain timeout."""
+    async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
+        """Ends a host when no call needs it, or after the retire timeout. First waits for the drain timeout,
+        for requests that have not reached the host yet."""
         host.watch.forbid_restart()
-        await asyncio.sleep(times.drain_timeout)
+        await asyncio.sleep(server.drain_timeout)
         with suppress(TimeoutError):
-            async with asyncio.timeout(times.retire_timeout):
+            async with asyncio.timeout(server.retire_timeout):
                 await host.unload_when_idle()
         await self.parts.hosts.stop([host], HOST_DEADLINE)
 
-    def _make_order(self, step: ReloadStep, after: Settings, added: Sequence[EngineHost]) -> ReloadOrder:
-        """Makes the order of a step, with the sockets as they are after the reload."""
-        new = {host.name: host.socket for host in added}
-        sockets = self.parts.hosts.sockets | new
-        served = {name: sockets[name] for model in after.models for name in list_host_names(model)}
-        return ReloadOrder(next(self._numbers), step, encode_settings(after).decode(), served)
+    def _build_order(self, step: ReloadStep, after: Settings, added: Sequence[EngineHost]) -> ReloadOrder:
+        """Builds the order of a step, with the sockets after the reload."""
+        new_sockets = {host.name: host.socket for host in added}
+        sockets = self.parts.hosts.sockets | new_sockets
+        served_sockets = {name: sockets[name] for model in after.models for name in list_host_names(model)}
+        return ReloadOrder(next(self._numbers), step, encode_settings(after).decode(), served_sockets)

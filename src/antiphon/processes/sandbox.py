@@ -1,9 +1,9 @@
-"""Runs one of our own functions on foreign data, in a process that has hard limits and can be killed.
+"""Runs a function of this package on untrusted data, in a process that has hard limits and can be killed.
 
-A template, regular expression or schema may run for ever or use all memory, and native code cannot be
+A template, regular expression or schema can run forever or use all memory, and native code cannot be
 interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper:
-it takes one job as JSON on standard input and answers with JSON on standard output. Only functions of this
-package can be jobs. This protects against hostile data, not against hostile native code.
+it reads one job as JSON from standard input and writes its answer as JSON to standard output. Only functions
+of this package can be jobs. This protects against hostile data, not against hostile native code.
 """
 
 import json
@@ -23,32 +23,33 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 PACKAGE = "antiphon."
-"""The package that a job's function must be in."""
+"""The package of job functions."""
 
 INTERPRETER_VARIABLES = frozenset(
     "PATH HOME LANG LC_ALL LC_CTYPE TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV "
     "PYTHONPATH PYTHONHOME PYTHONUTF8 PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX".split()
 )
-"""Variables that Python needs to start. None is a credential."""
+"""The variables that Python needs to start. None is a credential."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""A helper may start no threads; numpy would on import."""
+"""A helper cannot start threads; numpy would start some on import."""
 
 START_DEADLINE = 20.0
-"""Seconds for the interpreter to start. It runs our own code, so only a busy machine makes it slow."""
+"""Seconds for the start of the interpreter. It runs only our own code, so it is slow only on a busy
+machine."""
 
 START_CPU = 2
-"""Seconds of CPU that the start may take on top of the job's."""
+"""CPU seconds for the start, in addition to the job's."""
 
 OPEN_FILES = 64
-"""Enough to import the job's modules."""
+"""The most open files: enough to import the job's modules."""
 
 CHUNK = 65536
 
 RETRY_AFTER = 5.0
-"""Seconds that callers are told to wait when the machine is too busy."""
+"""The retry delay for callers in seconds, if the machine is too busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +57,46 @@ class Limits:
     """Limits of one job."""
 
     seconds: float = 2.0
-    """CPU seconds after the function is called. On a busy machine an honest job needs more time, but no more
+    """CPU seconds after the start of the function. A busy machine needs more time for a job, but no more
     CPU."""
     patience: float = 20.0
-    """Seconds of wall clock after the function is called. They end a job that waits instead of computing."""
+    """Seconds of wall clock after the start of the function. They end a job that waits instead of
+    computing."""
     memory: int = 256 * 1024 * 1024
-    """Bytes of address space, the interpreter's own included."""
+    """Bytes of address space, including the interpreter's."""
     answer: int = 4 * 1024 * 1024
-    """Bytes of the result's JSON."""
+    """The most bytes of the result's JSON."""
     writes: int = 0
-    """Bytes of one file that the job may write."""
+    """The most bytes of one file that the job writes."""
 
 
 class Stop(StrEnum):
     """Why a job was stopped."""
 
     TIME = "time"
-    """It computed for longer than its limit."""
+    """It exceeded its CPU seconds."""
     WAIT = "wait"
-    """It waited too long for the machine or for another resource, or another process ended it."""
+    """It waited too long, for example for the machine, or another process ended it."""
     MEMORY = "memory"
     ANSWER = "answer"
     """Its answer was larger than its limit."""
     CRASH = "crash"
-    """The process died, perhaps because the function raised an exception."""
+    """The process died, for example because the function raised an exception."""
 
 
 class JobStopped(Exception):
-    """The job passed a limit or broke. The caller knows whose data it was, and converts this to an error for
-    them."""
+    """The job exceeded a limit or failed. The caller knows the origin of the data, and converts this to a
+    suitable error."""
 
     def __init__(self, stop: Stop, message: str) -> None:
         super().__init__(message)
         self.stop = stop
 
     def raise_if_waited(self) -> None:
-        """Raises ServerBusy if the job was delayed by a busy machine. Only for jobs that wait for nothing
-        else; their data is then not the reason."""
+        """Raises ServerBusy if a busy machine delayed the job. Only for jobs that wait for nothing else, so
+        that their data are not the reason."""
         if self.stop is Stop.WAIT:
-            problem = "the machine is too busy for this request's part in a helper; try again"
+            problem = "the machine is too busy for the helper process of this request; try again"
             raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
 
 
@@ -109,11 +111,10 @@ async def run_job(
     variables: Mapping[str, str] = NOTHING,
 ) -> object:
     """Runs the function `module:name` with the payload and returns its result, both of JSON's types.
+    `variables`: further environment variables for the job.
 
-    `variables`: the job's environment besides what an interpreter needs.
-
-    Raises the AntiphonError that the function raised, or JobStopped. The process ends with this call,
-    also when it is cancelled.
+    Raises the AntiphonError that the function raised, or JobStopped. The process ends before this call
+    returns, also if the call is cancelled.
     """
     try:
         process = await _start(limits, variables)
@@ -126,17 +127,17 @@ async def run_job(
     return _parse_answer(answer, code)
 
 
-def was_ended(code: int | None) -> bool:
-    """Whether something outside ended the process: an operator's signal, or the kernel when memory is short.
-    No data can cause this."""
+def was_killed(code: int | None) -> bool:
+    """Whether another process or the kernel ended the process: by an operator's signal, or when memory is
+    short. The data cannot cause this."""
     import signal
 
     return code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 def kill(process: "Process", number: int = 9) -> None:
-    """Sends a signal to a process that may have ended already. It replaces `Process.kill`, which may collect
-    the exit status before asyncio does."""
+    """Sends a signal to a process that can have ended. It replaces `Process.kill`, which can read the exit
+    status before asyncio does."""
     import os
 
     if process.returncode is None:
@@ -160,22 +161,22 @@ async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
 
 
 async def _finish(process: "Process") -> int:
-    """Ends the helper, if it still runs, and its pipes; returns its exit status."""
+    """Ends the helper, if it still runs, and returns its exit status."""
     kill(process)
     if process.stdout is not None:
-        while await process.stdout.read(CHUNK):  # output from before its death would keep the pipe open
+        while await process.stdout.read(CHUNK):  # unread output would keep the pipe open
             pass
     return await process.wait()
 
 
 async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
-    """Sends the job and returns the answer; an empty one if the helper died first. Raises JobStopped if the
-    helper takes too long."""
+    """Sends the job and returns the answer; empty if the helper died first. Raises JobStopped if the helper
+    takes too long."""
     import asyncio
 
     if process.stdin is None or process.stdout is None:
         raise JobStopped(Stop.CRASH, "the helper has no pipes")
-    if not process.stdin.is_closing():  # otherwise the helper is dead, and its exit status tells why
+    if not process.stdin.is_closing():  # otherwise the helper is dead, and its exit status has the reason
         process.stdin.write(job)
         process.stdin.close()
     seconds = START_DEADLINE
@@ -186,7 +187,7 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
         async with asyncio.timeout(seconds):
             return await _read_bounded(process.stdout, limits.answer)
     except TimeoutError:
-        raise JobStopped(Stop.WAIT, f"it was not done after {seconds:g} s") from None
+        raise JobStopped(Stop.WAIT, f"it did not end within {seconds:g} s") from None
 
 
 async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
@@ -195,7 +196,7 @@ async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
     while chunk := await stream.read(CHUNK):
         answer += chunk
         if len(answer) > most:
-            raise JobStopped(Stop.ANSWER, f"it had more to say than {most} bytes")
+            raise JobStopped(Stop.ANSWER, f"its answer has more than {most} bytes")
     return bytes(answer)
 
 
@@ -207,7 +208,7 @@ def _parse_answer(answer: bytes, code: int) -> object:
         raise JobStopped(Stop.TIME, "it took too much time")
     try:
         parsed = json.loads(answer)
-    except ValueError:  # there is no number, or only a part of one
+    except ValueError:
         raise _to_job_stopped(code) from None
     if "result" in parsed:
         return parsed["result"]
@@ -217,10 +218,10 @@ def _parse_answer(answer: bytes, code: int) -> object:
 
 
 def _to_job_stopped(code: int) -> JobStopped:
-    """Makes the error for a helper that ended without a full answer. `code`: its exit status."""
+    """Returns the error for a helper that ended without a complete answer. `code`: its exit status."""
     import signal
 
-    if code == -signal.SIGALRM or was_ended(code):
+    if code == -signal.SIGALRM or was_killed(code):
         return JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-code).name}")
     return JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
 
@@ -229,7 +230,7 @@ def _to_job_stopped(code: int) -> JobStopped:
 
 
 def main() -> None:
-    """Runs one job. The first byte of the answer marks the start of the job."""
+    """Runs one job. The first byte of the output marks the start of the function."""
     import os
 
     limits = Limits(**json.loads(sys.argv[1]))
@@ -262,7 +263,7 @@ def _confine(limits: Limits) -> None:
 
 
 def _set_timers(limits: Limits) -> None:
-    """Sets timers that end this process in time, even without its parent."""
+    """Sets timers that end this process at its limits, even without its parent."""
     import signal
 
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)
@@ -285,7 +286,7 @@ def _run_function(function: Callable[[Mapping[str, object]], object], payload: M
     except AntiphonError as error:
         return json.dumps({"error": asdict(ErrorReport.from_error(error))}).encode()
     except MemoryError:
-        return json.dumps({"stop": Stop.MEMORY, "message": "it took more memory than it may"}).encode()
+        return json.dumps({"stop": Stop.MEMORY, "message": "it exceeded its memory limit"}).encode()
 
 
 if __name__ == "__main__":

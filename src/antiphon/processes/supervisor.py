@@ -4,13 +4,13 @@
                 ├─ engine host of each model     (python -m antiphon.engines.host)
                 ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
                 ├─ coordinator, of several       (python -m antiphon.processes.coordinator)
-                └─ knowledge, from its first use (python -m antiphon.processes.knowledge; `knowledge_host`)
+                └─ knowledge, from its first use (python -m antiphon.processes.knowledge; `knowledge.host`)
 
-Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
-its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
-and the HTTP processes are told so. A host that cannot load at the first start ends the server with its
+Each child has one end of a pipe, and only this process has the other end. So the children end when the
+supervisor is killed. An engine host that dies is restarted immediately. After three deaths in a minute it is
+given up, and the HTTP processes are told. A host that cannot load at the first start ends the server with its
 reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. SIGUSR1 loads the
-settings again (`reload`). No framework is imported here, and nothing of what the children do.
+settings again (`reload`). This module imports no framework and no code that only the children run.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.cluster import ClusterNode, find_cluster
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
-from antiphon.processes.knowledge_host import KnowledgeHost
+from antiphon.processes.knowledge.host import KnowledgeHost
 from antiphon.processes.model_loads import ModelLoads
 from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
 from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
@@ -42,43 +42,43 @@ from antiphon.settings.schema import Settings, encode_settings
 from antiphon.telemetry.logs import record
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted, also while an HTTP process restarts."""
+"""The most connections that wait to be accepted, also while an HTTP process restarts."""
 
 RELOAD_SIGNAL = signal.SIGUSR1
-"""Loads the settings again. SIGHUP ends the server, since terminals use it to end a program. SIGUSR1 exists
-on every platform, unlike real-time signals."""
+"""Loads the settings again. SIGHUP ends the server, because terminals send it to end a program. SIGUSR1
+exists on every platform, unlike real-time signals."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 NODE_DEADLINE = 15.0
-"""Seconds that the node of a cluster gets to end Ray's processes."""
+"""Seconds in which the node of a cluster must end Ray's processes."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
-"""Prefix of the variables that HTTP processes and the coordinator do not get. They receive the settings
-through a pipe, since settings contain keys, passwords and the pepper. Models are fetched before they
-start."""
+"""The prefix of variables that HTTP processes and the coordinator do not get. They receive the settings
+through a pipe, because settings contain keys, passwords and the pepper. Models are downloaded before these
+processes start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What the children run. Tests and extensions replace the defaults."""
+    """The programs of the children. Tests and extensions replace the defaults."""
 
     engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
     """`module:attribute` of the token engine."""
     http: str = "antiphon.assembly"
-    """Module of an HTTP process."""
+    """The module of an HTTP process."""
     coordinator: str = "antiphon.processes.coordinator"
-    """Module of the coordinator."""
+    """The module of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingInfo:
-    """Where a running server is reached, and its engines."""
+    """The address and the engines of a running server."""
 
     url: str
     engines: Mapping[str, EngineInfo]
-    """The engines by their hosts' names."""
+    """The engines, by the names of their hosts."""
 
 
 def supervise(
@@ -89,14 +89,14 @@ def supervise(
     reload: ReloadHooks | None = None,
 ) -> int:
     """Serves until SIGTERM, SIGINT or SIGHUP. `on_serving` is called once, when every process is ready.
-    `on_replaced` is called at the end of each rolling restart, with the reason if the restart failed.
-    Without `reload` the settings cannot be loaded again.
+    `on_replaced` is called at the end of each rolling restart, with the reason if it failed. Without `reload`
+    the settings cannot be loaded again.
 
-    Returns the exit status. Raises a StartupError when the server cannot start or cannot continue.
+    Returns the exit status. Raises a StartupError if the server cannot start or cannot continue.
     """
     _disable_core_dumps()
     for number in (RETIRE_SIGNAL, RELOAD_SIGNAL):
-        signal.signal(number, signal.SIG_IGN)  # replaced once there are HTTP processes
+        signal.signal(number, signal.SIG_IGN)  # until there are HTTP processes
     if settings.engine.user is not None:
         find_other_user(settings.engine.user)  # raises an error before any process is started
     cluster = find_cluster(settings)  # raises an error before any process is started
@@ -109,7 +109,7 @@ def supervise(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds a TCP socket and returns it. `open_port` has it listen. Raises AddressUnavailable with the
+    """Binds a TCP socket and returns it. `open_port` makes it listen. Raises AddressUnavailable with the
     remedy."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -130,7 +130,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def open_port(listener: socket.socket) -> None:
-    """Has a bound socket listen. Raises AddressUnavailable with the remedy."""
+    """Makes a bound socket listen. Raises AddressUnavailable with the remedy."""
     try:
         listener.listen(BACKLOG)
     except OSError as problem:
@@ -139,7 +139,7 @@ def open_port(listener: socket.socket) -> None:
 
 
 def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
-    """Returns the reason and the remedy for an address that cannot be bound."""
+    """Returns the message for an address that cannot be bound, with the remedy."""
     match problem.errno:
         case errno.EADDRINUSE:
             return (
@@ -154,13 +154,13 @@ def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
 
 
 def format_url(listener: socket.socket) -> str:
-    """Returns the URL of a socket, with the port that was bound."""
+    """Returns the URL of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of an HTTP process and of the coordinator."""
+    """Returns the environment of HTTP processes and of the coordinator."""
     return {
         name: value
         for name, value in environ.items()
@@ -169,7 +169,7 @@ def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _disable_core_dumps() -> None:
-    """Disables core dumps for all children, so that no key or prompt is written to a file in a crash."""
+    """Disables core dumps of all children, so that a crash writes no key or prompt to a file."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
@@ -183,7 +183,7 @@ class _Supervisor:
         listener: socket.socket,
         runtime: Path,
         programs: Programs,
-        replaced: Callable[[str | None], None],
+        on_replaced: Callable[[str | None], None],
         node: ClusterNode | None,
     ) -> None:
         self._settings = settings
@@ -196,7 +196,7 @@ class _Supervisor:
             self._start_http,
             self._note_progress,
             self._fail,
-            replaced,
+            on_replaced,
         )
         self._node = node
         self._hosts = EngineHosts(
@@ -212,13 +212,13 @@ class _Supervisor:
         )
         self._has_coordinator = settings.server.workers > 1
         self._knowledge: KnowledgeHost | None = None
-        self._up = asyncio.Event()
+        self._is_ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._failure: AntiphonError | None = None
 
-    async def run(self, serving: Callable[[ServingInfo], None], reload: ReloadHooks | None) -> int:
-        """Runs the server from its start to its end, and returns the exit status. Raises the error that ended
-        the server."""
+    async def run(self, on_serving: Callable[[ServingInfo], None], reload: ReloadHooks | None) -> int:
+        """Runs the server until it ends, and returns the exit status. Raises the error that ended the
+        server."""
         self._watch_signals()
         async with asyncio.TaskGroup() as group:
             await self._join_cluster(group)
@@ -228,15 +228,15 @@ class _Supervisor:
             self._workers.on_load = loads.request
             self._knowledge = KnowledgeHost(self._settings, self._runtime, group)
             self._workers.on_knowledge = self._knowledge.request
-            for_now = [
-                group.create_task(self._announce(serving, reloads)),
+            service_tasks = [
+                group.create_task(self._announce_ready(on_serving, reloads)),
                 group.create_task(reloads.keep()),
                 group.create_task(loads.keep()),
             ]
             if not self._stop.is_set():
                 self._start_children(group)
             await self._stop.wait()
-            for task in for_now:
+            for task in service_tasks:
                 task.cancel()
             await self._end_all()
         if self._failure is not None:
@@ -253,8 +253,8 @@ class _Supervisor:
         group.create_task(self._workers.keep())
 
     async def _join_cluster(self, group: asyncio.TaskGroup) -> None:
-        """Starts or joins the cluster, if there is one, and opens the port after that. Ends the server if the
-        cluster cannot be used."""
+        """Starts or joins the cluster, if there is one, and then opens the port. Ends the server if the
+        cluster is unusable."""
         node = self._node
         if node is None:
             return
@@ -274,16 +274,16 @@ class _Supervisor:
         """Handles the signals that end the server or replace its HTTP processes."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has SIGHUP ignored; that stays
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, which stays so
                 loop.add_signal_handler(number, self._request_stop)
         loop.add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
 
-    async def _announce(self, serving: Callable[[ServingInfo], None], reloads: Reloads) -> None:
-        """Waits until every process is ready, then reports the server's address and engines. From then on the
-        settings can be loaded again."""
-        await self._up.wait()
-        with suppress(OSError):  # the panel may have no reader
-            serving(ServingInfo(format_url(self._listener), self._hosts.infos))
+    async def _announce_ready(self, on_serving: Callable[[ServingInfo], None], reloads: Reloads) -> None:
+        """Waits until every process is ready, then reports the server's address and engines. From then on,
+        SIGUSR1 reloads the settings."""
+        await self._is_ready.wait()
+        with suppress(OSError):  # standard output can be closed
+            on_serving(ServingInfo(format_url(self._listener), self._hosts.infos))
         asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, reloads.request)
 
     def _list_watches(self) -> list[ChildWatch]:
@@ -292,7 +292,7 @@ class _Supervisor:
         return [*watches, self._coordinator] if self._has_coordinator else watches
 
     def _list_reloadable(self) -> Reloadable:
-        """Returns what a reload changes."""
+        """Returns the parts that a reload changes."""
 
         def set_settings(settings: Settings) -> None:
             self._settings = settings
@@ -300,18 +300,19 @@ class _Supervisor:
         return Reloadable(self._hosts, self._workers, lambda: self._settings, set_settings)
 
     async def _keep_host(self, host: EngineHost) -> None:
-        """Keeps a host of the start running. If it never becomes ready, ends the server with its reason."""
+        """Keeps a host running from the start. If it never becomes ready, ends the server with its error."""
         await self._hosts.keep(host)
         if host.error is not None:
             self._fail(host.error)
 
     def _fail(self, error: AntiphonError) -> None:
-        """Ends the server. The first error becomes the server's error."""
+        """Ends the server with this error, unless another error was first."""
         self._failure = self._failure or error
         self._stop.set()
 
     def _request_stop(self) -> None:
-        """Ends the server. The first signal lets requests finish; the second ends everything at once."""
+        """Ends the server. At the first signal, running requests can finish; the second signal kills all
+        processes."""
         record("asked_to_stop")
         if self._stop.is_set():
             self._workers.kill()
@@ -324,8 +325,8 @@ class _Supervisor:
         self._stop.set()
 
     async def _end_all(self) -> None:
-        """Ends new connections first; then the HTTP processes, which finish their requests; then the engine
-        hosts; and last the coordinator, which receives the usage."""
+        """Closes the port. Ends the HTTP processes, which finish their requests; then the engine hosts; and
+        last the coordinator, which receives the usage."""
         self._listener.close()
         await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
@@ -333,7 +334,7 @@ class _Supervisor:
                 group.create_task(watch.stop(HOST_DEADLINE))
             if self._knowledge is not None:
                 group.create_task(self._knowledge.stop(HOST_DEADLINE))
-        if self._node is not None:  # after the drivers, which Ray would end
+        if self._node is not None:  # after the drivers, because Ray would end them
             await self._node.watch.stop(NODE_DEADLINE)
 
     # --- the HTTP processes and the coordinator ------------------------------------------------------------
@@ -341,23 +342,25 @@ class _Supervisor:
     async def _start_http(self) -> Child:
         listen_fd = self._listener.fileno()
 
-        def configuration(status_fd: int) -> bytes:
-            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._hosts.sockets)
+        def build_configuration(status_fd: int) -> bytes:
+            config = HttpConfig(listen_fd, status_fd, str(self._runtime), self._hosts.sockets)
             news = b"".join(self._hosts.list_news())
-            return encode_settings(self._settings) + b"\n" + to_line(wiring) + news
+            return encode_settings(self._settings) + b"\n" + to_line(config) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
-        return await start_child(command, configuration, filter_http_environment(os.environ), [listen_fd])
+        return await start_child(
+            command, build_configuration, filter_http_environment(os.environ), [listen_fd]
+        )
 
     async def _start_coordinator(self) -> Child:
-        def configuration(status_fd: int) -> bytes:
-            wiring = CoordinatorConfig(build_coordinator_path(self._runtime), status_fd)
-            return encode_settings(self._settings) + b"\n" + to_line(wiring)
+        def build_configuration(status_fd: int) -> bytes:
+            config = CoordinatorConfig(build_coordinator_path(self._runtime), status_fd)
+            return encode_settings(self._settings) + b"\n" + to_line(config)
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]
-        return await start_child(command, configuration, filter_http_environment(os.environ))
+        return await start_child(command, build_configuration, filter_http_environment(os.environ))
 
     def _note_progress(self) -> None:
-        """Notes that the server is ready once all HTTP processes and engines are."""
+        """Notes when all HTTP processes and engines are ready."""
         if self._workers.are_ready and self._hosts.are_loaded:
-            self._up.set()
+            self._is_ready.set()

@@ -1,5 +1,5 @@
-"""Posts signed messages to the operator's webhook, as Standard Webhooks describes it: the signature is over
-the id, the time and the body. It follows no redirect, and connects to no private address unless the operator
+"""Posts signed messages to the operator's webhook, as Standard Webhooks specifies: the signature covers the
+id, the time and the body. It follows no redirect, and connects to a private address only if the operator
 allows it."""
 
 import asyncio
@@ -27,31 +27,31 @@ from antiphon.errors import SettingsError
 from antiphon.telemetry.logs import record
 
 PAUSES_S: Sequence[float] = (1.0, 5.0, 30.0, 120.0, 600.0)
-"""Seconds before each further try."""
+"""Seconds before each further attempt."""
 
 TIMEOUT_S = 10.0
-"""Seconds of one try."""
+"""The time limit of one attempt in seconds."""
 
 MAX_WAITING = 1_000
-"""Messages that wait for the webhook. Further ones are dropped."""
+"""The most messages that wait for the webhook. Further messages are dropped."""
 
-WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
-"""Client errors that another try can mend. Others would be the same again."""
+TEMPORARY_ERRORS = frozenset({408, 409, 425, 429})
+"""Client errors that can be temporary. After other client errors there is no further attempt."""
 
-ENCODED = "whsec_"
+BASE64_PREFIX = "whsec_"
 """The prefix of a secret in base64."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookMessage:
-    """A message, with the id by which the receiver knows a repetition."""
+    """A message. The receiver recognises a repetition by the id."""
 
     id: str
     body: bytes
 
 
 class WebhookSender:
-    """Delivers messages one after the other. `run` must run beside it."""
+    """Delivers messages one after the other. `run` must run in a task."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class WebhookSender:
         look_up: LookUp | None = None,
     ) -> None:
         """`count` is called with the outcome of each message. `look_up` resolves names instead of the system.
-        Raises SettingsError for an address or a secret that cannot be used."""
+        Raises SettingsError for an unusable address or secret."""
         self._url = _parse_address(url)
         self._secret = _decode_secret(secret)
         self._clock = clock
@@ -75,7 +75,7 @@ class WebhookSender:
         _require_public(self._url.host or "", allows_private)
 
     def put(self, message: WebhookMessage) -> None:
-        """Queues a message, without waiting."""
+        """Queues a message. Does not wait."""
         try:
             self._waiting.put_nowait(message)
         except asyncio.QueueFull:
@@ -100,7 +100,8 @@ class WebhookSender:
             threads.shutdown(wait=False)
 
     async def _deliver(self, session: aiohttp.ClientSession, message: WebhookMessage) -> None:
-        """Tries until the receiver takes the message, or refuses it for good, or all tries are used."""
+        """Posts a message until the receiver accepts it, refuses it permanently, or all attempts have
+        failed."""
         problem: str | None = None
         for number, pause in enumerate((0.0, *self.pauses)):
             await asyncio.sleep(pause)
@@ -115,7 +116,7 @@ class WebhookSender:
         self._count("failed")
 
     async def _post(self, session: aiohttp.ClientSession, message: WebhookMessage) -> tuple[str | None, bool]:
-        """Posts a message. Returns the problem, or None, and whether another try would meet it again."""
+        """Posts a message. Returns the problem, or None, and whether the problem is permanent."""
         headers = sign_message(message, self._secret, int(self._clock.wall()))
         with suppress(TimeoutError):
             try:
@@ -129,14 +130,14 @@ class WebhookSender:
                 return type(failure).__name__, False  # its text can contain the address
             if 200 <= status < 300:
                 return None, False
-            return f"status {status}", status < 500 and status not in WORTH_ANOTHER_TRY
+            return f"status {status}", status < 500 and status not in TEMPORARY_ERRORS
         return "no answer in time", False
 
 
 def sign_message(message: WebhookMessage, secret: bytes, now: int) -> dict[str, str]:
-    """Returns the headers of a message that is sent now (Unix seconds)."""
-    signed = b"%b.%d.%b" % (message.id.encode(), now, message.body)
-    signature = base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
+    """Returns the headers of a message that is sent at `now` (Unix seconds)."""
+    content = b"%b.%d.%b" % (message.id.encode(), now, message.body)
+    signature = base64.b64encode(hmac.digest(secret, content, "sha256")).decode()
     return {
         "content-type": "application/json",
         "user-agent": "antiphon",
@@ -147,27 +148,30 @@ def sign_message(message: WebhookMessage, secret: bytes, now: int) -> dict[str, 
 
 
 def _parse_address(url: str) -> URL:
-    """Returns the address. Raises SettingsError, without the address, whose path can be a secret."""
+    """Parses the address. Raises SettingsError without the address, because its path can be a secret."""
     try:
         return URL(url)
     except ValueError:
         raise SettingsError(
-            "limits.webhook is no address: write https://, a host, a port up to 65535 if needed, and a path"
+            "limits.webhook is not an address: write https://, a host, a port up to 65535 if needed, and a "
+            "path"
         ) from None
 
 
 def _decode_secret(secret: str) -> bytes:
     """Returns the bytes of a secret. Raises SettingsError."""
-    if not secret.startswith(ENCODED):
+    if not secret.startswith(BASE64_PREFIX):
         return secret.encode()
     try:
-        return base64.b64decode(secret.removeprefix(ENCODED), validate=True)
+        return base64.b64decode(secret.removeprefix(BASE64_PREFIX), validate=True)
     except binascii.Error:
-        raise SettingsError(f"limits.webhook_secret begins with {ENCODED}, but no base64 follows") from None
+        raise SettingsError(
+            f"limits.webhook_secret begins with {BASE64_PREFIX}, but no base64 follows"
+        ) from None
 
 
 def _require_public(host: str, allows_private: bool) -> None:
-    """Raises SettingsError for the address of a private machine."""
+    """Raises SettingsError for a private address that is not allowed."""
     if is_unusual_number(host):
         raise SettingsError(
             "the host of limits.webhook is a number in an unusual form; write it as 127.0.0.1"

@@ -1,6 +1,6 @@
-"""The HTTP processes of one server on one socket: starts, watches and replaces them, one after the other.
+"""Starts, watches and replaces the HTTP processes of one server. They share one socket.
 
-The supervisor passes in a function that starts a process.
+The supervisor supplies a function that starts a process.
 """
 
 import asyncio
@@ -17,33 +17,33 @@ from antiphon.errors import AntiphonError, ErrorReport, StartupError
 from antiphon.telemetry.logs import record
 
 RETIRE_SIGNAL = signal.SIGUSR2
-"""Tells an HTTP process to take no new connections and to end after its running requests."""
+"""Tells an HTTP process to accept no new connections and to end after its running requests."""
 
 READY_DEADLINE = 60.0
-"""Seconds in which a process that replaces another must be ready."""
+"""Seconds in which a replacement process must be ready."""
 
 MARGIN = 5.0
-"""Seconds beyond its drain time that an HTTP process gets."""
+"""Seconds that an HTTP process gets in addition to its drain time."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One HTTP process, which is started again when it dies."""
+    """One HTTP process. It is restarted when it dies."""
 
     watch: ChildWatch
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the process is ready, or once it is certain that it never will be."""
+    """Set when the process is ready, or cannot become ready."""
     question: int = -1
     """The number of the latest question."""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the process has answered the question, or cannot answer it any more."""
+    """Set when the process has answered the question, or cannot answer it any more."""
     refusal: ErrorReport | None = None
     """The error with which the process answered."""
 
 
 class Workers:
-    """All HTTP processes. `keep` runs as long as the server does."""
+    """The HTTP processes. `keep` must run in a task."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Workers:
         on_failure: Callable[[AntiphonError], None],
         on_replaced: Callable[[str | None], None],
     ) -> None:
-        """`patience`: seconds that a replaced process gets for its requests. `on_change`: called when a
-        process becomes ready or stops being ready. `on_failure`: called with the error that ends the server.
-        `on_replaced`: called after a replacement of all processes, with the problem if the replacement
+        """`patience`: seconds that a replaced process gets for its requests. `on_change` is called when a
+        process becomes ready or stops being ready. `on_failure` is called with the error that ends the
+        server. `on_replaced` is called after a replacement of all processes, with the problem if it
         failed."""
         self.on_question: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
-        """Called with the number of a process's question, and with a function that sends the process a
-        line."""
+        """Called when a process asks for a reload, with the number of its question and a function that sends
+        the process a line."""
         self.on_load: Callable[[str], None] = lambda _: None
         """Called with the name of a model that a request of a process needs."""
         self.on_knowledge: Callable[[], None] = lambda: None
@@ -87,20 +87,20 @@ class Workers:
             worker.watch.send(line)
 
     async def ask(self, line: bytes, number: int, within: float) -> tuple[list[ErrorReport], tuple[str, ...]]:
-        """Sends a line to every process, and waits for the answers of those that serve. Returns the refusals,
-        and the names of processes that have not answered within the seconds. Processes that start meanwhile
-        read the line before they serve."""
-        asked = [worker for worker in self._serving if worker.is_ready]
-        for worker in asked:
+        """Sends a line to every process, and waits for the answers of the ready ones. Returns the refusals,
+        and the names of the processes without an answer within `within` seconds. A process that starts
+        meanwhile reads the line before it serves."""
+        ready = [worker for worker in self._serving if worker.is_ready]
+        for worker in ready:
             worker.question, worker.refusal = number, None
             worker.answered.clear()
         self.tell(line)
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                for worker in asked:
+                for worker in ready:
                     await worker.answered.wait()
-        refusals = [worker.refusal for worker in asked if worker.refusal is not None]
-        return refusals, tuple(worker.watch.name for worker in asked if not worker.answered.is_set())
+        refusals = [worker.refusal for worker in ready if worker.refusal is not None]
+        return refusals, tuple(worker.watch.name for worker in ready if not worker.answered.is_set())
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -108,16 +108,16 @@ class Workers:
             worker.watch.kill()
 
     def replace(self) -> None:
-        """Requests the replacement of every process, one round at a time."""
+        """Requests the replacement of every process."""
         self._replacing.set()
 
     async def keep(self) -> None:
-        """Runs all processes until `stop`, and restarts those that die."""
+        """Runs all processes until `stop`. Restarts a process that dies."""
         if self._stopping.is_set():
             return
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
-                worker = self._make_worker(number)
+                worker = self._create_worker(number)
                 self._serving.append(worker)
                 group.create_task(self._guard(worker, self._on_failure))
             replacing = group.create_task(self._keep_replacing(group))
@@ -125,7 +125,7 @@ class Workers:
             replacing.cancel()
 
     async def stop(self, seconds: float) -> None:
-        """Ends all processes. Processes that still run after `seconds` are killed."""
+        """Ends all processes. Kills those that still run after `seconds`."""
         self._stopping.set()
         for worker in self._list_all():
             worker.watch.forbid_restart()
@@ -133,28 +133,28 @@ class Workers:
             for worker in self._list_all():
                 group.create_task(worker.watch.stop(seconds))
 
-    # --- one of them ----------------------------------------------------------------------------------------
+    # --- one process ----------------------------------------------------------------------------------------
 
     def _list_all(self) -> tuple[Worker, ...]:
         """Returns all workers, including those that are being replaced."""
         return (*self._serving, *self._leaving)
 
-    def _make_worker(self, number: int) -> Worker:
-        """Makes the worker with this number, without starting it."""
-        alone = self._count == 1
-        name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
+    def _create_worker(self, number: int) -> Worker:
+        """Creates the worker with this number. Does not start it."""
+        is_only = self._count == 1
+        name = "the HTTP process" if is_only else f"the HTTP process {number + 1}"
         watch = ChildWatch(
             name,
             self._start,
             lambda *state: self._update_state(worker, *state),
-            paced=not alone,
+            paced=not is_only,
             on_report=lambda status: self._receive(worker, status),
         )
         worker = Worker(watch)
         return worker
 
     def _update_state(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
-        """Notes the new state of a worker. Reports a failure if the worker was given up."""
+        """Stores the state of a worker. Reports a failure if the worker was given up."""
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             worker.settled.set()
@@ -169,7 +169,7 @@ class Workers:
         self._on_change()
 
     def _receive(self, worker: Worker, status: Status) -> None:
-        """Keeps the answer of a worker, or passes its question on."""
+        """Stores the answer of a worker, or passes its question on."""
         if status.state is ChildState.ASKS_RELOAD:
             self.on_question(status.number, worker.watch.send)
         elif status.state is ChildState.ASKS_LOAD:
@@ -181,7 +181,7 @@ class Workers:
             worker.answered.set()
 
     async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
-        """Keeps a worker running. If the worker was never ready, calls `on_failure` with the error."""
+        """Keeps a worker running. If it never becomes ready, calls `on_failure` with the error."""
         try:
             await worker.watch.keep_running()
         except AntiphonError as error:
@@ -194,7 +194,7 @@ class Workers:
     # --- replacement ----------------------------------------------------------------------------------------
 
     async def _keep_replacing(self, group: asyncio.TaskGroup) -> None:
-        """Replaces all processes one after the other, each time that this is requested."""
+        """Replaces all processes, one after the other, each time that this is requested."""
         while True:
             await self._replacing.wait()
             record("replacing_workers", workers=self._count)
@@ -209,8 +209,8 @@ class Workers:
 
     async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
         """Starts a new process, and retires the old one when the new one is ready. Returns the problem, or
-        None if there was none."""
-        new, old = self._make_worker(number), self._serving[number]
+        None."""
+        new, old = self._create_worker(number), self._serving[number]
         problems: list[str] = []
         self._leaving.add(new)  # until it replaces the old one
         group.create_task(self._guard(new, lambda error: problems.append(error.message)))
@@ -218,10 +218,10 @@ class Workers:
             async with asyncio.timeout(READY_DEADLINE):
                 await new.settled.wait()
         if not new.is_ready:
-            why = problems[0] if problems else f"not ready within {READY_DEADLINE:g} s"
-            record("replacing_failed", logging.ERROR, process=new.watch.name, error=why)
+            reason = problems[0] if problems else f"not ready within {READY_DEADLINE:g} s"
+            record("replacing_failed", logging.ERROR, process=new.watch.name, error=reason)
             await new.watch.stop(0)
-            return f"{new.watch.name}: {why}"
+            return f"{new.watch.name}: {reason}"
         self._leaving.discard(new)
         self._serving[number] = new
         self._leaving.add(old)

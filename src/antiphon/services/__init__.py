@@ -1,1 +1,2 @@
-"""What operators, owners and users change and see: projects, keys, limits, prices, usage, kept requests."""
+"""What callers manage by the API: projects, users, keys, limits, prices, usage, recorded requests and
+knowledge tables."""

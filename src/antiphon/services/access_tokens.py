@@ -1,7 +1,5 @@
-"""Access tokens and projects of the calling user, for dialects whose products have them.
-
-`services.tenancy` makes the changes and decides who may make them.
-"""
+"""Access tokens of the calling user, for dialects whose products have them. `services.tenancy` makes the
+changes and checks the permissions."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +13,8 @@ from antiphon.services.tenancy import TenancyService
 
 
 class AccessTokens:
-    """The tokens of callers. The operator sees those of all users, or of the user whom the request names."""
+    """Access tokens of callers. The operator sees the tokens of all users, or of the user that the request
+    names."""
 
     def __init__(self, tenants: TenancyService, changes: DirectoryChanges, pepper: Pepper) -> None:
         self._tenants = tenants
@@ -50,18 +49,18 @@ class AccessTokens:
         return issued.key, issued.secret
 
     async def change_token(self, actor: Actor, token: str, change: Callable[[Key], Key]) -> Key:
-        """Changes a token, which the caller names by its id or by itself. Raises NotFound."""
+        """Changes a token. `token`: its id or its secret. Raises NotFound."""
         return await self._tenants.change_key(actor, self._find_id(actor, token), change)
 
-    async def end_token(self, actor: Actor, token: str) -> None:
-        """Ends a token, which the caller names by its id or by itself. Raises NotFound."""
+    async def revoke_token(self, actor: Actor, token: str) -> None:
+        """Revokes a token. `token`: its id or its secret. Raises NotFound."""
         await self._tenants.revoke_key(actor, self._find_id(actor, token))
 
     def _find_id(self, actor: Actor, token: str) -> str:
-        """Returns the id of a token of the actor. Raises NotFound."""
+        """Returns the id of one of the actor's tokens. `token`: its id or its secret. Raises NotFound."""
         digest = self._pepper.digest(token)
-        kept = {stored.key.id for stored in self._changes.directory.keys if stored.digest == digest}
+        matching_ids = {stored.key.id for stored in self._changes.directory.keys if stored.digest == digest}
         for key in self.list_tokens(actor):
-            if key.id == token or key.id in kept:
+            if key.id == token or key.id in matching_ids:
                 return key.id
         raise NotFound("there is no such token, or it is not yours", param="query.pat_id")

@@ -7,7 +7,7 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
 MOST_LIMITS = 50
-"""The largest number of limits of one target. Every request checks each of them."""
+"""The most limits of one target. Every request checks each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,14 @@ def require_valid(request: LimitRequest, path: str = "") -> None:
     `limits[0].`."""
     window, models = f"{path}window", f"{path}models"
     if request.measure is Measure.CONCURRENT and request.window is not None:
-        raise InvalidValue(f"concurrent requests are counted at once: leave {window} out", param=window)
+        raise InvalidValue(
+            f"concurrent requests are not counted over a time: leave {window} out", param=window
+        )
     if request.measure is not Measure.CONCURRENT and request.window is None:
         raise MissingParameter(f"{window} is missing", param=window)
     require_countable(request.measure, request.amount, path)
     if request.subject is Subject.MODEL and request.models is not None:
-        raise InvalidValue(f"a limit of a model is of that one: leave {models} out", param=models)
+        raise InvalidValue(f"a limit of a model already names it: leave {models} out", param=models)
 
 
 def require_countable(measure: Measure, amount: int, path: str = "") -> None:
@@ -49,23 +51,23 @@ def require_countable(measure: Measure, amount: int, path: str = "") -> None:
 
 def require_all_valid(limits: Sequence[LimitRequest]) -> None:
     """Raises a RequestError if a limit of a new key is invalid, or if two of them limit the same quantity."""
-    places: dict[tuple[object, ...], str] = {}
+    paths: dict[tuple[object, ...], str] = {}
     for number, limit in enumerate(limits):
         path = f"limits[{number}]"
         require_valid(limit, f"{path}.")
-        if (same := places.setdefault(_limited_quantity(limit), path)) != path:
-            raise InvalidValue(f"{path} limits the same as {same}: say one amount", param=path)
+        if (same := paths.setdefault(_get_quantity(limit), path)) != path:
+            raise InvalidValue(f"{path} limits the same as {same}: give one amount", param=path)
 
 
 def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
     """Raises Conflict if the target already has a limit of the same quantity, or too many limits."""
-    for each in existing:
-        if _limited_quantity(each) == _limited_quantity(limit):
-            raise Conflict(f"there is such a limit already: change the amount of {each.id}")
+    for other in existing:
+        if _get_quantity(other) == _get_quantity(limit):
+            raise Conflict(f"there is such a limit already: change the amount of {other.id}")
     if len(existing) >= MOST_LIMITS:
         raise Conflict(f"the {limit.subject} has {MOST_LIMITS} limits, which is the most: remove one first")
 
 
-def _limited_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
-    """Returns all that determines what a limit counts, without its amount."""
+def _get_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
+    """Returns what a limit counts, without the amount."""
     return limit.measure, limit.window, limit.models

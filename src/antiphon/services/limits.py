@@ -1,8 +1,8 @@
-"""Limits and budgets: who sees them, who changes them, and their current status.
+"""Limits and budgets: what callers can see and change, and the current status.
 
 The operator sets any limit. An owner of a project limits keys that act only in that project: its service keys
-and the access tokens bound to it. Owners can create other keys. So only the operator's limits of the project
-or the user limit a project as a whole. Every caller sees the limits of their own key, user and project.
+and the access tokens bound to it. Owners can create other keys, so only a limit of the operator limits a
+project as a whole. Every caller sees the limits of their own key, user and project.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ class LimitService:
 
     async def get_status(self, actor: Actor, id_: str) -> LimitStatus:
         """Returns the current status of a limit. Raises NotFound and LimitsUnavailable."""
-        (standing,) = await self._limiter.read_status([self.get_limit(actor, id_)])
-        return standing
+        (status,) = await self._limiter.read_status([self.get_limit(actor, id_)])
+        return status
 
     async def add(self, actor: Actor, request: LimitRequest) -> Limit:
         """Adds a limit. The limit applies to requests that start later."""
@@ -63,7 +63,7 @@ class LimitService:
         return await self._changes.apply(add)
 
     async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
-        """Changes the amount and the note. The limit keeps what it has counted."""
+        """Changes the amount and the note. The counted usage stays."""
 
         def update() -> Limit:
             limit = self._get_changeable(actor, id_)
@@ -85,7 +85,7 @@ class LimitService:
         def remove() -> None:
             limit = self._get_changeable(actor, id_)
             revision = self._rules.remove_limit(limit.id, self._changes.attribute_to(actor))
-            remaining = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
+            remaining = tuple(other for other in self._changes.directory.limits if other.id != limit.id)
             self._changes.learn(revision, limits=remaining)
 
         await self._changes.apply(remove)
@@ -114,8 +114,10 @@ class LimitService:
         policy = self._changes.policy
         for stored_key in self._changes.directory.keys:
             if stored_key.key.id == id_:
-                owned = stored_key.key.project is not None and policy.is_owner(actor, stored_key.key.project)
-                return stored_key.key if owned or policy.can_see(actor, stored_key.key) else None
+                is_owner = stored_key.key.project is not None and policy.is_owner(
+                    actor, stored_key.key.project
+                )
+                return stored_key.key if is_owner or policy.can_see(actor, stored_key.key) else None
         return None
 
     def _require_target(self, actor: Actor, request: LimitRequest | Limit) -> None:
@@ -153,9 +155,9 @@ class LimitService:
         directory = self._changes.directory
         families = directory.families()
         return [
-            each
-            for each in directory.limits
-            if each.subject is limit.subject and _has_target(families, each, limit.target)
+            sibling
+            for sibling in directory.limits
+            if sibling.subject is limit.subject and _has_target(families, sibling, limit.target)
         ]
 
     def _add_limit(self, actor: Actor, limit: Limit) -> Limit:

@@ -1,5 +1,4 @@
-"""Decides what an actor can see and change of projects, users and keys. This module changes nothing
-itself."""
+"""Decides which projects, users and keys an actor can see and change. It changes nothing itself."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
 
 MOST_KEYS = 1_000
-"""The largest number of valid access tokens of a user, and of service keys of a project. The operator can
+"""The most valid access tokens of a user, and the most valid service keys of a project. The operator can
 create more."""
 ONLY_OWNERS_LIMIT = "only an owner of a project may limit keys, those that are for it"
 LAST = 2**62
@@ -22,7 +21,7 @@ LAST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest:
-    """What a caller asks for in a new key."""
+    """A requested key."""
 
     kind: KeyKind
     project: str | None = None
@@ -31,27 +30,32 @@ class KeyRequest:
     expires: int | None = None
     note: str = ""
     limits: tuple[LimitRequest, ...] = ()
-    """Limits of the new key, which has no id yet."""
+    """Limits of the new key. Their target is empty, because the key has no id yet."""
 
 
 class AccessPolicy:
-    """The rules over one directory. Its methods raise NotFound for everything that the actor cannot see."""
+    """The access rules for one directory. For everything that the actor cannot see, methods raise
+    NotFound."""
 
     def __init__(self, directory: Directory, now: int, index: DirectoryIndex | None = None) -> None:
-        """`index` is the index of the directory, if the caller already has one."""
+        """`index`: the index of the directory, if it exists already."""
         self._directory = directory
-        self._known = index or DirectoryIndex.from_directory(directory)
+        self._index = index or DirectoryIndex.from_directory(directory)
         self._now = now
 
     def list_projects(self, actor: Actor) -> list[Project]:
         """Lists the projects that the actor can see: all for the operator, one for a key bound to a project,
         the user's projects for others."""
-        mine = [] if actor.bound else self._known.list_projects(actor.user or "")
-        return [each for each in self._directory.projects if actor.admin or each.id in (*mine, actor.project)]
+        own_projects = [] if actor.bound else self._index.list_projects(actor.user or "")
+        return [
+            project
+            for project in self._directory.projects
+            if actor.admin or project.id in (*own_projects, actor.project)
+        ]
 
     def list_users(self, actor: Actor) -> list[User]:
         """Lists all users for the operator, and only the actor's own user for others."""
-        return [each for each in self._directory.users if actor.admin or each.id == actor.user]
+        return [user for user in self._directory.users if actor.admin or user.id == actor.user]
 
     def list_keys(self, actor: Actor) -> list[Key]:
         """Lists the keys that the actor can see."""
@@ -81,23 +85,24 @@ class AccessPolicy:
     def require_known_user(self, actor: Actor, user: str) -> None:
         """Raises NotFound if the user is a member of none of the actor's projects.
 
-        A user with a second project has to name a project in each request, so strangers must not add users.
+        A user with several projects has to name a project in each request, so strangers must not be able to
+        add users.
         """
-        near = {project.id for project in self.list_projects(actor)}
+        visible = {project.id for project in self.list_projects(actor)}
         if not actor.admin and not any(
-            member == user and project in near for project, member in self._known.roles
+            member == user and project in visible for project, member in self._index.roles
         ):
             raise NotFound(f"there is no user {user[:100]}")
 
     def is_owner(self, actor: Actor, project: str | None) -> bool:
-        """Whether the actor is a user who owns the project and acts in it."""
+        """Whether the actor is an owner of the project and acts in it."""
         if actor.kind is not ActorKind.USER or actor.project != project:
             return False
-        return self._known.roles.get((actor.project, actor.user or "")) is ProjectRole.OWNER
+        return self._index.roles.get((actor.project, actor.user or "")) is ProjectRole.OWNER
 
     def get_role(self, actor: Actor) -> ProjectRole | None:
-        """Returns the role of the actor's user in the project that the actor acts in."""
-        return self._known.roles.get((actor.project, actor.user or ""))
+        """Returns the role of the actor's user in the project of the request."""
+        return self._index.roles.get((actor.project, actor.user or ""))
 
     def can_see(self, actor: Actor, key: Key) -> bool:
         """Whether the actor can see the key. An actor can change every key that it can see."""
@@ -113,55 +118,61 @@ class AccessPolicy:
         """Returns a visible key that has not ended. Raises NotFound, or InvalidValue if the key has ended."""
         key = self.get_key(actor, id_)
         if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
-            raise InvalidValue("the key has ended: make a new one", param="id")
+            raise InvalidValue("the key has ended: create a new one", param="id")
         return key
 
-    def find_end(self, key: Key) -> int | None:
-        """Returns the time at which a key would end if it had not been rotated. The key's latest successor
-        keeps that time.
+    def find_original_expiry(self, key: Key) -> int | None:
+        """Returns the time at which a key would end if it had not been rotated. The latest successor has that
+        time.
 
-        Raises Conflict if a successor is valid, so a repeated rotation leaves no second, forgotten key.
-        Raises InvalidValue if that time has passed.
+        Raises Conflict if a successor is valid, because a repeated rotation would leave a second key that
+        nobody knows. Raises InvalidValue if the time has passed.
         """
-        later = _list_successors(self._directory, key)
-        living = [each for each in later if each.revoked is None and (each.expires or LAST) > self._now]
-        if living:
+        successors = _list_successors(self._directory, key)
+        valid = [
+            successor
+            for successor in successors
+            if successor.revoked is None and (successor.expires or LAST) > self._now
+        ]
+        if valid:
             raise Conflict(
-                f"{key.id} was rotated already, and its successor is {living[-1].id}: rotate that one, or "
+                f"{key.id} was rotated already, and its successor is {valid[-1].id}: rotate that one, or "
                 "revoke it first if nobody has it",
                 param="id",
             )
-        ends = later[-1].expires if later else key.expires
-        if ends is not None and ends <= self._now:
-            raise InvalidValue("the key has ended: make a new one", param="id")
-        return ends
+        expires = successors[-1].expires if successors else key.expires
+        if expires is not None and expires <= self._now:
+            raise InvalidValue("the key has ended: create a new one", param="id")
+        return expires
 
     def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
-        """Raises InvalidValue if no unrestricted key of the operator would remain after the key is changed to
-        `changed`, or removed if `changed` is None."""
+        """Raises InvalidValue if the operator would have no unrestricted, permanent key after the change.
+        `changed`: the key after the change; None if it is removed."""
         other_keys = [stored_key.key for stored_key in self._directory.keys if stored_key.key.id != key.id]
         other_keys += [] if changed is None else [changed]
-        standing = (
-            each.kind is KeyKind.ADMIN
-            and each.revoked is None
-            and each.expires is None
-            and each.grant == EVERYTHING
-            for each in other_keys
+        are_unrestricted = (
+            other.kind is KeyKind.ADMIN
+            and other.revoked is None
+            and other.expires is None
+            and other.grant == EVERYTHING
+            for other in other_keys
         )
-        if key.kind is KeyKind.ADMIN and not any(standing):
+        if key.kind is KeyKind.ADMIN and not any(are_unrestricted):
             raise InvalidValue(
-                "this is the last operator's key that is confined to nothing and does not end: make another "
+                "this is the operator's last key without restrictions and without an end: create another "
                 "first",
                 param="id",
             )
 
     def require_within_rights(self, actor: Actor, key: Key | KeyRequest) -> None:
-        """Raises PermissionDenied if the key has more models, paths, projects or time than the actor's own
-        key."""
+        """Raises PermissionDenied if the key would have more models, endpoints, projects or time than the
+        actor's key."""
         if not is_within(key.grant, actor.grant):
-            raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
+            raise PermissionDenied(
+                "a key cannot have more models or endpoints than the key that creates it: name fewer"
+            )
         if actor.bound and key.project != actor.project:
-            raise PermissionDenied(f"this key is for the project {actor.project} alone: name it in project")
+            raise PermissionDenied(f"this key is only for the project {actor.project}: name that project")
         if actor.until is not None and (key.expires is None or key.expires > actor.until):
             raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
 
@@ -176,8 +187,8 @@ class AccessPolicy:
             project = _require_value(request.project, "project")
             find_by_id(self.list_projects(actor), project, "project")
             if not (actor.admin or self.is_owner(actor, project)):
-                raise PermissionDenied("only an owner of the project may make keys for it")
-            if not self._known.is_open(project):
+                raise PermissionDenied("only an owner of the project may create keys for it")
+            if not self._index.is_open(project):
                 raise InvalidValue("the project is archived: no key of it is accepted", param="project")
         else:
             self._require_creatable_token(actor, request)
@@ -189,18 +200,18 @@ class AccessPolicy:
         require_all_valid(request.limits)
 
     def require_room(self, actor: Actor, request: KeyRequest | Key) -> None:
-        """Raises Conflict if there are too many keys of the same kind. Every process keeps all keys in
-        memory."""
+        """Raises Conflict if there are too many valid keys of the same kind, because every process keeps all
+        keys in memory. The operator's keys are exempt."""
         if actor.admin:
             return
-        alike = (
+        same_kind = (
             stored_key.key
             for stored_key in self._directory.keys
             if (stored_key.key.kind, stored_key.key.user) == (request.kind, request.user)
             and (request.kind is KeyKind.ACCESS_TOKEN or stored_key.key.project == request.project)
         )
-        living = (each for each in alike if each.revoked is None and (each.expires or LAST) > self._now)
-        if sum(1 for _ in living) >= MOST_KEYS:
+        valid = (key for key in same_kind if key.revoked is None and (key.expires or LAST) > self._now)
+        if sum(1 for _ in valid) >= MOST_KEYS:
             whose = request.user or request.project
             raise Conflict(f"{whose} has {MOST_KEYS} keys of this kind already: revoke some first")
 
@@ -209,11 +220,11 @@ class AccessPolicy:
         it."""
         user = _require_value(request.user, "user")
         if not actor.admin and user != actor.user:
-            raise PermissionDenied("access tokens are made by their own user, or by the operator")
-        if not self._known.is_active(find_by_id(self._directory.users, user, "user").id):
+            raise PermissionDenied("an access token can be created by its own user or by the operator")
+        if not self._index.is_active(find_by_id(self._directory.users, user, "user").id):
             raise InvalidValue("the user is disabled: no token of theirs is accepted", param="user")
-        if request.project is not None and request.project not in self._known.list_projects(user):
-            raise NotFound(f"{user} is no member of {request.project}", param="project")
+        if request.project is not None and request.project not in self._index.list_projects(user):
+            raise NotFound(f"{user} is not a member of {request.project}", param="project")
 
 
 class HasId(Protocol):
@@ -226,22 +237,20 @@ class HasId(Protocol):
 Named = TypeVar("Named", bound=HasId)
 
 
-def find_by_id(things: Iterable[Named], id_: str, noun: str) -> Named:
+def find_by_id(items: Iterable[Named], id_: str, noun: str) -> Named:
     """Returns the item with an id. Raises NotFound."""
-    for thing in things:
-        if thing.id == id_:
-            return thing
+    for item in items:
+        if item.id == id_:
+            return item
     raise NotFound(f"there is no {noun} {id_[:100]}")
 
 
 def _list_successors(directory: Directory, key: Key) -> list[Key]:
-    """Lists the keys of the same family that were created after the key, oldest first.
-
-    If there is one, the key was rotated, and the key's end is the end of the overlap.
-    """
+    """Lists the later keys of the same family, oldest first. If there is one, the key was rotated, and
+    `expires` is the end of the overlap."""
     family = sorted(
         (stored_key.key for stored_key in directory.keys if stored_key.key.first == key.first),
-        key=lambda each: (each.family is not None, each.created, each.id),
+        key=lambda member: (member.family is not None, member.created, member.id),
     )
     return family[family.index(key) + 1 :]
 

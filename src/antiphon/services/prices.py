@@ -1,7 +1,7 @@
 """The price list and its changes.
 
-A price in force is never rewritten: it ends, and another price is added. So the cost of each entry of the
-ledger can be computed again from the price that the entry names.
+A current price is never changed: it ends, and another price is added. So the cost of each entry of the ledger
+can be computed again from the price that the entry names.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from antiphon.services.policy import find_by_id, require_admin
 from antiphon.store.base import RuleStore
 
 SETTLE_S = 10
-"""Seconds after which all requests under an ended price are in the ledger."""
+"""Seconds after the end of a price until the ledger contains all its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PriceService:
         self._rules = rules
 
     def list_prices(self, actor: Actor) -> list[Price]:
-        """All prices, including ended ones."""
+        """Lists all prices, including ended ones."""
         require_admin(actor)
         return list(self._changes.directory.prices)
 
@@ -52,8 +52,8 @@ class PriceService:
         return find_by_id(self.list_prices(actor), id_, "price")
 
     def find_unpriced(self, models: Mapping[str, Iterable[str]]) -> list[str]:
-        """Lists the models without a current price. If a limit counts their cost, their requests are refused.
-        `models`: the names in the price list of each model's routes."""
+        """Lists the models without a current price. `models`: for each model, the names of its routes in the
+        price list."""
         return find_unpriced(self._changes.directory.prices, models, self._changes.now())
 
     def find_refused(self, models: Mapping[str, Iterable[str]]) -> list[str]:
@@ -75,8 +75,8 @@ class PriceService:
         def add() -> Price:
             now = self._changes.now()
             since = now if request.since is None else request.since
-            own = {"id": self._changes.make_id("price"), "since": since, "created": now}
-            price = Price(**{**asdict(request), **own})
+            fields = {"id": self._changes.make_id("price"), "since": since, "created": now}
+            price = Price(**{**asdict(request), **fields})
             self._require_currency(price.currency, now)
             _require_valid_times(price, now)
             revision = self._rules.add_price(price, self._changes.attribute_to(actor))
@@ -88,8 +88,7 @@ class PriceService:
     async def change(
         self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
     ) -> Price:
-        """Changes the note and the end. `until` is a function that receives the old end and returns the new
-        one.
+        """Changes the note and the end. `until` receives the old end and returns the new one.
 
         Raises InvalidValue if the price has ended, or if the new end is in the past.
         """
@@ -130,7 +129,7 @@ class PriceService:
         foreign_prices = [price for price in prices if price.currency != currency]
         if currency not in CURRENCY_CODES and len(foreign_prices) == len(prices):
             raise InvalidValue(
-                f"{currency} is no currency that one pays in: say a code of ISO 4217, as USD",
+                f"{currency} is not a currency: use a code of ISO 4217, such as USD",
                 param="currency",
             )
         if not foreign_prices:
@@ -139,28 +138,30 @@ class PriceService:
             if not price.is_over(now):
                 raise _make_currency_error(
                     f"this server's prices are in {price.currency}",
-                    "as long as nothing was priced, another can be taken when all of them have ended",
+                    "another can be chosen when all of them have ended, if nothing was priced yet",
                 )
         if (spent := self._rules.find_other_currency(currency)) is not None:
-            raise _make_currency_error(f"this server has costs in {spent}", "it stays so")
+            raise _make_currency_error(f"this server has costs in {spent}", "the currency cannot change")
         for price in foreign_prices:
             if not price.never_held and now < (settled := (price.until or now) + SETTLE_S):
                 raise _make_currency_error(
-                    f"a price in {price.currency} held until just now, and may have priced something",
+                    f"a price in {price.currency} ended just now, and can have priced a request",
                     f"try again in {settled - now} s",
                 )
 
 
-def _make_currency_error(why: str, then: str) -> InvalidValue:
+def _make_currency_error(reason: str, advice: str) -> InvalidValue:
     """Returns the error for a currency that cannot be accepted, with the reason and advice."""
-    return InvalidValue(f"{why}; costs are summed, so they have one currency: {then}", param="currency")
+    return InvalidValue(
+        f"{reason}; costs are summed, so all prices have one currency: {advice}", param="currency"
+    )
 
 
 def _require_valid_times(price: Price, now: int) -> None:
     """Raises InvalidValue if the price starts in the past, or ends before it starts."""
     if price.since < now:
         raise InvalidValue(
-            f"since lies before now ({now}): what began before has its price; leave it out for now",
+            f"since is in the past (now is {now}), and earlier requests keep their price; leave it out",
             param="since",
         )
     if price.until is not None and price.until <= price.since:
@@ -173,6 +174,6 @@ def _require_changeable_end(price: Price, until: int | None, now: int) -> None:
         raise InvalidValue("the price has ended: add another", param="until")
     if until is not None and until < max(now, price.since):
         raise InvalidValue(
-            f"until lies before now ({now}), or before the price begins: what began before has its price",
+            f"until is in the past (now is {now}) or before since: earlier requests keep their price",
             param="until",
         )

@@ -2,26 +2,26 @@
 
 A change is in the store and in the keyring before the request is answered. The operator's key can change
 everything. An owner of a project changes its members and its service keys. Every user creates and revokes
-their own access tokens. No caller can create a key with more permissions than their own. What an actor cannot
-see is reported as not found.
+their own access tokens. No caller can create a key with more permissions than their own. Everything that the
+actor cannot see is reported as not found.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from antiphon.auth.secrets import Pepper, extract_prefix, new_key
+from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, ProjectRole, User
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import KeyRequest, find_by_id, require_admin
-from antiphon.store.base import KeptKey, TenancyStore
+from antiphon.store.base import StoredKey, TenancyStore
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key with its secret, which is shown only once."""
+    """A new key with its secret. The secret is never shown again."""
 
     key: Key
     secret: str
@@ -63,7 +63,7 @@ class TenancyService:
         return find_by_id(self.list_users(actor), id_, "user")
 
     async def add_project(self, actor: Actor, name: str, note: str) -> Project:
-        """Adds a project. Only the operator can call it."""
+        """Adds a project. Only for the operator."""
         require_admin(actor)
         project = Project(self._changes.make_id("proj"), name, self._changes.now(), note=note)
 
@@ -77,8 +77,8 @@ class TenancyService:
     async def change_project(
         self, actor: Actor, id_: str, name: str | None, note: str | None, archived: bool | None
     ) -> Project:
-        """Changes the values that are not None. Only the operator can call it. Raises NotFound, and
-        InvalidValue for archiving the default project."""
+        """Changes the values that are not None. Only for the operator. Raises NotFound, and InvalidValue if
+        the default project would be archived."""
         require_admin(actor)
 
         def update() -> Project:
@@ -89,7 +89,7 @@ class TenancyService:
                 project,
                 name=project.name if name is None else name,
                 note=project.note if note is None else note,
-                archived=self._changes.resolve_since(project.archived, archived),
+                archived=self._changes.resolve_switch_time(project.archived, archived),
             )
             revision = self._tenancy.change_project(new, self._changes.attribute_to(actor))
             self._changes.learn(revision, projects=replace_by_id(self._changes.directory.projects, new))
@@ -98,7 +98,7 @@ class TenancyService:
         return await self._changes.apply(update)
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
-        """Adds a user. Only the operator can call it. The email address is stored in lower case."""
+        """Adds a user. Only for the operator. The email address is stored in lower case."""
         require_admin(actor)
         user = _normalize_email(
             User(self._changes.make_id("user"), name, self._changes.now(), email, note=note)
@@ -114,13 +114,13 @@ class TenancyService:
     async def change_user(
         self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
     ) -> User:
-        """Changes a user. `change` receives the current user and returns the changed one. `disabled` then
-        turns the user off or on; None leaves that as it is."""
+        """Changes a user. `change` receives the current user and returns the changed one. `disabled` turns
+        the user off or on; None leaves that as it is. Only for the operator."""
         require_admin(actor)
 
         def update() -> User:
             user = find_by_id(self._changes.directory.users, id_, "user")
-            since = self._changes.resolve_since(user.disabled, disabled)
+            since = self._changes.resolve_switch_time(user.disabled, disabled)
             new = _normalize_email(replace(change(user), disabled=since))
             revision = self._tenancy.change_user(new, self._changes.attribute_to(actor))
             self._changes.learn(revision, users=replace_by_id(self._changes.directory.users, new))
@@ -133,8 +133,8 @@ class TenancyService:
     def list_members(self, actor: Actor, project: str) -> list[Membership]:
         """Lists the members of a visible project, ordered by user id. Raises NotFound."""
         find_by_id(self.list_projects(actor), project, "project")
-        members = (each for each in self._changes.directory.memberships if each.project == project)
-        return sorted(members, key=lambda each: each.user)
+        members = (member for member in self._changes.directory.memberships if member.project == project)
+        return sorted(members, key=lambda member: member.user)
 
     async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership:
         """Gives a user a role in a project. Raises NotFound and PermissionDenied."""
@@ -152,8 +152,8 @@ class TenancyService:
         return await self._changes.apply(add)
 
     async def remove_member(self, actor: Actor, project: str, user: str) -> None:
-        """Removes a user from a project. Users can remove themselves; other users are removed by an owner or
-        the operator."""
+        """Removes a user from a project. Users can remove themselves; an owner or the operator can remove
+        others."""
 
         def remove() -> None:
             if user == actor.user:
@@ -228,19 +228,19 @@ class TenancyService:
         return await self._changes.apply(revoke)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> IssuedKey:
-        """Creates a key with the rights and the end of the old key. The old key then ends after at most
-        `overlap` seconds.
+        """Creates a successor with the rights and the end of a key. The old key ends after at most `overlap`
+        seconds.
 
-        The old key's limits move to the new key and count the usage of both keys. Raises Conflict if a
-        successor is valid.
+        The limits move to the new key and count the usage of both keys. Raises Conflict if a successor is
+        valid.
         """
 
         def rotate() -> IssuedKey:
-            expiry = self._changes.policy.find_end(self._changes.policy.get_key(actor, id_))
+            expiry = self._changes.policy.find_original_expiry(self._changes.policy.get_key(actor, id_))
             old = self._changes.policy.get_living_key(actor, id_)
             if overlap:
                 self._changes.policy.require_room(actor, old)
-            secret = new_key()
+            secret = generate_key()
             key = replace(
                 old,
                 id=self._changes.make_id("key"),
@@ -253,11 +253,11 @@ class TenancyService:
             self._changes.policy.require_within_rights(actor, key)
             last = self._changes.now() + overlap
             expiring_key = replace(old, expires=last if old.expires is None else min(last, old.expires))
-            stored_key, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
+            stored_key, limits = StoredKey(key, self._pepper.digest(secret)), self._move_limits(key)
             revision = self._tenancy.rotate_key(
                 expiring_key, stored_key, limits, self._changes.attribute_to(actor)
             )
-            self._learn_key(revision, expiring_key, made=(stored_key,), limits=limits)
+            self._learn_key(revision, expiring_key, new_keys=(stored_key,), limits=limits)
             return IssuedKey(key, secret, limits)
 
         return await self._changes.apply(rotate)
@@ -265,15 +265,15 @@ class TenancyService:
     async def list_audit(
         self, actor: Actor, limit: int, before: int | None, target: str | None
     ) -> Sequence[AuditEntry]:
-        """Lists who changed what. Only the operator can call it."""
+        """Lists audit entries, the latest first. Only for the operator."""
         require_admin(actor)
         return await self._changes.run_in_thread(lambda: self._tenancy.audit(limit, before, target))
 
     # --- internals ---
 
     def _create_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
-        """Creates the key and its limits in the store and in the directory, without any check."""
-        secret = new_key()
+        """Creates the key and its limits in the store and in the directory. Checks nothing."""
+        secret = generate_key()
         key = Key(
             id=self._changes.make_id("key"),
             kind=request.kind,
@@ -290,14 +290,14 @@ class TenancyService:
             limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
             for limit in request.limits
         )
-        stored_key = KeptKey(key, self._pepper.digest(secret))
+        stored_key = StoredKey(key, self._pepper.digest(secret))
         revision = self._tenancy.add_key(stored_key, self._changes.attribute_to(actor), limits)
-        self._learn_key(revision, made=(stored_key,), limits=limits)
+        self._learn_key(revision, new_keys=(stored_key,), limits=limits)
         return IssuedKey(key, secret, limits)
 
     def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
-        """Returns the limits of the key's family, moved to the key. Their ids stay, since counters use
-        them."""
+        """Returns the limits of the key's family, with the key as their target. Their ids stay, because the
+        counters use them."""
         directory = self._changes.directory
         families = directory.families()
         return tuple(
@@ -307,26 +307,25 @@ class TenancyService:
         )
 
     def _learn_key(
-        self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
+        self, revision: int, *keys: Key, new_keys: tuple[StoredKey, ...] = (), limits: tuple[Limit, ...] = ()
     ) -> None:
-        """Updates the directory with changed keys, with keys that are new (`made`), and with limits that are
-        changed or new."""
+        """Updates the directory with changed keys, new keys, and changed or new limits."""
         changed = {key.id: key for key in keys}
-        new_keys = (
-            replace(each, key=changed[each.key.id]) if each.key.id in changed else each
-            for each in self._changes.directory.keys
+        keys_after = (
+            replace(stored, key=changed[stored.key.id]) if stored.key.id in changed else stored
+            for stored in self._changes.directory.keys
         )
-        known = self._changes.directory.limits
+        limits_after = self._changes.directory.limits
         for limit in limits:
-            known = replace_by_id(known, limit)
-        self._changes.learn(revision, keys=(*new_keys, *made), limits=known)
+            limits_after = replace_by_id(limits_after, limit)
+        self._changes.learn(revision, keys=(*keys_after, *new_keys), limits=limits_after)
 
     def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
         """Returns all memberships except the one of this user in this project."""
         return tuple(
-            each
-            for each in self._changes.directory.memberships
-            if (each.project, each.user) != (project, user)
+            membership
+            for membership in self._changes.directory.memberships
+            if (membership.project, membership.user) != (project, user)
         )
 
 

@@ -1,8 +1,8 @@
-"""Reads of the ledger by callers, in threads beside the event loop.
+"""Reports over the ledger for callers. They run in threads.
 
-The operator sees the whole ledger, and an owner sees the whole project. A viewer sees the project's sums, but
-not per person. A member and a service key see only their own usage. A project that the actor cannot see
-raises NotFound.
+The operator sees the whole ledger, and an owner sees the whole project. A viewer sees the sums of the
+project, but not for each person. A member and a service key see only their own usage. A project that the
+actor cannot see raises NotFound.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from antiphon.services.policy import find_by_id
 from antiphon.store.base import UsageStore
 
 THREADS = 2
-"""The number of reads at a time. One long sum must not delay all others, and many reads must not use every
+"""The most reads at the same time. One long read must not delay all others, and many reads must not use every
 connection of the store."""
 
 PERSONAL = frozenset(
@@ -62,21 +62,21 @@ class UsageService:
         self, actor: Actor, selection: EntrySelection, dimensions: Sequence[Dimension], most: int
     ) -> LedgerReport:
         """Returns the sums over the visible entries of a selection. Raises NotFound and PermissionDenied."""
-        seen = self._restrict(actor, selection, dimensions)
-        return await self.run_in_thread(lambda: self._usage.report(seen, dimensions, most))
+        visible = self._restrict(actor, selection, dimensions)
+        return await self.run_in_thread(lambda: self._usage.report(visible, dimensions, most))
 
     def open_entries(
         self, actor: Actor, selection: EntrySelection
     ) -> Callable[[int, EntryPosition | None], Sequence[Entry]]:
-        """Returns a function that reads visible entries. It takes the position to start after and the largest
-        number of entries.
+        """Returns a function that reads visible entries. Its parameters are the most entries, and the
+        position to start after.
 
-        The returned function blocks, so call it in `run_in_thread`. Raises NotFound and PermissionDenied.
+        The function blocks, so call it in `run_in_thread`. Raises NotFound and PermissionDenied.
         """
         if self._get_role(actor) is ProjectRole.VIEWER:
-            raise PermissionDenied("a viewer sees the project's sums, and no single request")
-        seen = self._restrict(actor, selection)
-        return lambda most, after: self._usage.entries(seen, most, after)
+            raise PermissionDenied("a viewer sees the project's sums, but not single requests")
+        visible = self._restrict(actor, selection)
+        return lambda most, after: self._usage.entries(visible, most, after)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Runs a blocking read in a thread, and returns its result."""
@@ -89,7 +89,7 @@ class UsageService:
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
         if role is ProjectRole.VIEWER:
-            _require_impersonal((*dimensions, *(each.of for each in selection.conditions)))
+            _require_impersonal((*dimensions, *(condition.of for condition in selection.conditions)))
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
     def _get_role(self, actor: Actor) -> ProjectRole | None:
@@ -102,14 +102,14 @@ class UsageService:
 
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
         """Raises NotFound if a condition names a project that the actor cannot see."""
-        for each in conditions:
-            if each.of is not EntryField.PROJECT or (actor.admin and each.value is None):
-                continue  # only the operator finds entries without a project
-            if actor.admin or each.value != actor.project:
-                find_by_id(self._changes.policy.list_projects(actor), each.value or "", "project")
-            if not actor.admin and each.value != actor.project:
+        for condition in conditions:
+            if condition.of is not EntryField.PROJECT or (actor.admin and condition.value is None):
+                continue  # the operator can select entries without a project
+            if actor.admin or condition.value != actor.project:
+                find_by_id(self._changes.policy.list_projects(actor), condition.value or "", "project")
+            if not actor.admin and condition.value != actor.project:
                 raise PermissionDenied(
-                    f"this key speaks in {actor.project} here: choose another of its projects by the header "
+                    f"this key acts in {actor.project}: choose another of its projects with the header "
                     "X-PROJECT-ID",
                     param="project",
                 )
@@ -129,6 +129,6 @@ def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition
 
 def _require_impersonal(dimensions: Iterable[Dimension]) -> None:
     """Raises PermissionDenied if a dimension is a tag or identifies a person."""
-    for each in dimensions:
-        if isinstance(each, Tag) or each in PERSONAL:
-            raise PermissionDenied(f"a viewer sees the project's sums, but not by {each}", param="by")
+    for dimension in dimensions:
+        if isinstance(dimension, Tag) or dimension in PERSONAL:
+            raise PermissionDenied(f"a viewer sees the project's sums, but not by {dimension}", param="by")

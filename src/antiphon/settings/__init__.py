@@ -1,4 +1,4 @@
-"""Every setting, declared once: its type, default, environment variable and meaning.
+"""Every setting is declared once, with its type, default, environment variable and meaning.
 
-`schema` has the whole tree, `loading` reads it from flags, environment variables and `antiphon.toml`.
+`schema` has the whole tree. `loading` reads it from flags, environment variables and `antiphon.toml`.
 """

@@ -1,4 +1,5 @@
-"""What a reload of the settings changes, and which settings change only with a restart. Reads no file."""
+"""Compares settings for a reload: what the reload changes, and which settings change only at a restart. Reads
+no file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,34 +7,34 @@ from dataclasses import dataclass
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 MAX_LISTED = 10
-"""The most names of one kind in a sentence."""
+"""The most names in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameChanges:
-    """The names of one kind that a reload added, changed and removed."""
+    """The names of providers, models or aliases that a reload added, changed and removed."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     def describe(self, noun: str) -> list[str]:
-        """Returns a sentence for each kind of change."""
+        """Returns a text for each kind of change."""
         verbs = {"added": self.added, "changed": self.changed, "removed": self.removed}
         return [f"{verb} {noun} {list_names(names)}" for verb, names in verbs.items() if names]
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """What one reload did."""
+    """The result of a reload."""
 
     providers: NameChanges = NameChanges()
     models: NameChanges = NameChanges()
     aliases: NameChanges = NameChanges()
     restart: tuple[str, ...] = ()
-    """Settings that differ from those that act, and change only with a restart."""
+    """Settings with a new value that acts only after a restart."""
     late: tuple[str, ...] = ()
-    """Processes that have not confirmed the change yet. They apply it before anything else they do."""
+    """Processes that have not confirmed the change yet. They apply it before they handle other commands."""
 
     def describe(self) -> str:
         """Returns the report in one line."""
@@ -51,13 +52,13 @@ class ReloadReport:
 
 
 def list_names(names: tuple[str, ...]) -> str:
-    """Returns names for a sentence, at most MAX_LISTED of them."""
+    """Joins names with commas, at most MAX_LISTED of them."""
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more
 
 
 def compare_settings(before: Settings, after: Settings, restart: tuple[str, ...] = ()) -> ReloadReport:
-    """Compares everything that a reload applies."""
+    """Compares the providers, models and aliases."""
     return ReloadReport(
         providers=compare_tables(before.providers, after.providers),
         models=compare_tables(_index_models(before), _index_models(after)),
@@ -84,7 +85,7 @@ def _index_models(settings: Settings) -> dict[str, object]:
 
 
 def list_restart_settings(before: Settings, after: Settings) -> tuple[str, ...]:
-    """Returns the settings of all sections that differ. A reload applies none of them."""
+    """Returns the sections' settings that differ. A reload applies none of them."""
     return tuple(
         f"{section}.{name}"
         for section in SECTIONS

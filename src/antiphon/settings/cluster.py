@@ -1,4 +1,4 @@
-"""Settings of a Ray cluster, whose machines run the replicas of local models."""
+"""Settings of a Ray cluster. Its machines run the replicas of local models."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from antiphon.settings.models import ModelSettings
 from antiphon.settings.server import AT_LEAST_ZERO, describe
 
 LOCAL = "local"
-"""The address that starts a cluster on this machine."""
+"""The address that means a new cluster on this machine."""
 
 ADDRESS = re.compile(r"[^\s/:@\[\]]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
 MIN_TOKEN = 16
@@ -21,7 +21,7 @@ RAY_TOKEN, RAY_TOKEN_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 """Ray's own variables for its token. KubeRay sets the first one in its pods."""
 
 IN_CLUSTER = ("replicas", "max_replicas", "replica_cpus", "replica_gpus", "replica_resources")
-"""Settings of a model that only act in a cluster."""
+"""Settings of a model that have an effect only in a cluster."""
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,12 +107,12 @@ def is_in_cluster(model: ModelSettings, cluster: ClusterSettings) -> bool:
 
 
 def require_cluster(cluster: ClusterSettings, models: tuple[ModelSettings, ...]) -> None:
-    """Raises SettingsError for settings of the cluster that cannot act."""
+    """Raises SettingsError for settings of the cluster that would have no effect."""
     if cluster.address is None:
-        idle = [name for name, value in msgspec.structs.asdict(cluster).items() if value != DEFAULTS[name]]
-        if idle:
+        unused = [name for name, value in msgspec.structs.asdict(cluster).items() if value != DEFAULTS[name]]
+        if unused:
             raise SettingsError(
-                f"{idle[0]} of the cluster acts on nothing without a cluster: name one with --cluster "
+                f"{unused[0]} of the cluster has no effect without a cluster: name one with --cluster "
                 "(ANTIPHON_CLUSTER), or leave it out"
             )
     elif cluster.address != LOCAL and not ADDRESS.fullmatch(cluster.address):
@@ -121,14 +121,14 @@ def require_cluster(cluster: ClusterSettings, models: tuple[ModelSettings, ...])
         )
     if cluster.cpus is not None and cluster.address != LOCAL:
         raise SettingsError(
-            f"cluster.cpus acts only with --cluster {LOCAL}; other machines say their CPUs to `ray start`"
+            f"cluster.cpus acts only with --cluster {LOCAL}; for other machines, give the CPUs to `ray start`"
         )
     for model in models:
         _require_replicas(model, cluster)
 
 
 def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
-    """Raises SettingsError for settings of a model's replicas that cannot act."""
+    """Raises SettingsError for settings of a model's replicas that would have no effect."""
     if not is_in_cluster(model, cluster):
         changed = [name for name in IN_CLUSTER if getattr(model, name) != getattr(UNCHANGED, name)]
         if changed:
@@ -139,7 +139,7 @@ def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
         return
     if model.hosts > 1:
         raise SettingsError(
-            f"hosts of the model {model.name} acts on this machine alone, and the model runs in the cluster; "
+            f"hosts of the model {model.name} acts only on this machine, and the model runs in the cluster; "
             "set replicas instead, or keep it here with cluster = false"
         )
     if model.max_replicas is not None and model.max_replicas < model.replicas:
@@ -169,8 +169,8 @@ UNCHANGED = ModelSettings(name="-", path="-")
 
 
 def find_token(cluster: ClusterSettings, environ: Mapping[str, str]) -> str | None:
-    """Returns the token of the cluster. None if a local cluster needs a new one. Raises SettingsError if a
-    cluster cannot be joined for lack of a usable token."""
+    """Returns the token of the cluster; None if a local cluster needs a new one. Raises SettingsError if the
+    token is missing or unusable."""
     token = cluster.token or environ.get(RAY_TOKEN) or _read_token(environ.get(RAY_TOKEN_FILE))
     if token is None:
         if cluster.address == LOCAL:
@@ -188,7 +188,7 @@ def find_token(cluster: ClusterSettings, environ: Mapping[str, str]) -> str | No
 
 
 def _read_token(path: str | None) -> str | None:
-    """Reads the token of a file. Raises SettingsError."""
+    """Reads the token from a file. Raises SettingsError."""
     if not path:
         return None
     try:

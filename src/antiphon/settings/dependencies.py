@@ -1,4 +1,5 @@
-"""Settings that act only beside other settings. A setting that would do nothing is refused by name."""
+"""Settings that have an effect only together with other settings. A setting without an effect is refused by
+name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +10,13 @@ from antiphon.settings.schema import Settings, list_settings
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """Settings of a section that act only under a condition."""
+    """Settings of a section that have an effect only under a condition."""
 
     section: str
     names: tuple[str, ...]
     is_met: Callable[[Settings], bool]
     reason: str
-    """Why the settings do nothing otherwise, and what to do."""
+    """Why the settings have no effect otherwise, and what to do."""
 
 
 DEPENDENCIES = (
@@ -35,7 +36,7 @@ DEPENDENCIES = (
         "lora",
         ("project_adapters",),
         lambda settings: bool(settings.lora.repositories),
-        "projects load adapters from lora.repositories (ANTIPHON_LORA_REPOSITORIES) alone; name some",
+        "projects load adapters only from lora.repositories (ANTIPHON_LORA_REPOSITORIES); name some",
     ),
     Dependency(
         "lora",
@@ -78,13 +79,14 @@ DEPENDENCIES = (
 
 
 def require_dependencies(settings: Settings) -> None:
-    """Raises SettingsError for a setting that would do nothing, because another one is missing."""
-    for rule in DEPENDENCIES:
-        if rule.is_met(settings):
+    """Raises SettingsError for a setting without an effect."""
+    for dependency in DEPENDENCIES:
+        if dependency.is_met(settings):
             continue
-        section = getattr(settings, rule.section)
-        for name, variable, _, usual in list_settings(rule.section):
-            if name in rule.names and getattr(section, name) != usual:
+        section = getattr(settings, dependency.section)
+        for name, variable, _, default in list_settings(dependency.section):
+            if name in dependency.names and getattr(section, name) != default:
                 raise SettingsError(
-                    f"{rule.section}.{name} ({variable}) has no effect: {rule.reason}, or leave it out"
+                    f"{dependency.section}.{name} ({variable}) has no effect: {dependency.reason}, or leave "
+                    "it out"
                 )

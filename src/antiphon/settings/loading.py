@@ -1,7 +1,7 @@
 """Reads settings: a flag overrides an environment variable, which overrides `antiphon.toml`.
 
-An unknown key is an error that names the nearest known key. This module opens only the settings file at the
-given path.
+An unknown key is an error that names the most similar known key. This module opens only the settings file at
+the given path.
 """
 
 import difflib
@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
-"""The prefix of the test suite's variables, which are never settings."""
+"""The prefix of the test suite's variables. They are not settings."""
 
 
 class SourceKind(StrEnum):
-    """The sources of a value, weakest first."""
+    """The sources of a value. Later ones override earlier ones."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -50,37 +50,36 @@ class SourceKind(StrEnum):
 
 
 Layers = Sequence[tuple[SourceKind, Mapping[str, object]]]
-"""The values of each source by section and name. The weakest source is first."""
+"""The values of each source by section and name. Later sources override earlier ones."""
 
 
 def format_flag(section: str, name: str) -> str:
-    """Returns the flag of a setting, as the command line has it."""
+    """Returns the command line's flag of a setting."""
     if section == "cluster" and name == "address":
         return "--cluster"
     prefix = "log-" if section == "log" else ""
     return f"--{prefix}{name.replace('_', '-')}"
 
 
-def make_speller(
+def build_setting_namer(
     layers: Layers,
     tree: Mapping[str, object],
     file: Path | None,
     variables: Mapping[tuple[str, str], str],
 ) -> Callable[[str], str]:
-    """Returns a function that names the setting at a path, in the notation of the strongest source that sets
-    it.
+    """Returns a function that names the setting at a path, in the notation of the source from which it comes.
+    `tree`: the merged values."""
 
-    `tree` contains the values of all sources.
-    """
-
-    def spell(path: str) -> str:
-        """Names the setting at a path."""
-        listed, bracket, _ = path.partition("[")
-        if bracket and listed in TABLE_LISTS:
-            place, _, name = path.partition(".")
-            number = int(place.removeprefix(f"{listed}[").removesuffix("]")) + 1
+    def name_setting(path: str) -> str:
+        list_name, bracket, _ = path.partition("[")
+        if bracket and list_name in TABLE_LISTS:
+            item_path, _, name = path.partition(".")
+            number = int(item_path.removeprefix(f"{list_name}[").removesuffix("]")) + 1
             return name_item_setting(
-                TABLE_LISTS[listed], validation_messages.find_value(tree, place), name, f"number {number}"
+                TABLE_LISTS[list_name],
+                validation_messages.find_value(tree, item_path),
+                name,
+                f"number {number}",
             )
         section, _, name = path.partition("[")[0].partition(".")
         kind = next(kind for kind, layer in reversed(layers) if _has_setting(layer.get(section), name))
@@ -90,25 +89,24 @@ def make_speller(
             return variables[section, name]
         return f"{path} in {file}"
 
-    return spell
+    return name_setting
 
 
 def name_model_setting(values: object, name: str) -> str:
-    """Returns the name of a model's setting in a message. The result includes the model's name if the model
-    has one."""
+    """Returns the name of a model's setting for a message, with the model's name if it has one."""
     return name_item_setting("model", values, name, "without a name")
 
 
-def name_item_setting(noun: str, values: object, name: str, otherwise: str) -> str:
-    """Returns the name of a setting in a message, for a table in a list. The result includes the table's name
-    if the table has one, and `otherwise` if not."""
-    called = values.get("name") if isinstance(values, Mapping) else None
-    which = f"the {noun} {called if called and isinstance(called, str) else otherwise}"
-    return f"{name} of {which}" if name else which
+def name_item_setting(noun: str, values: object, name: str, fallback: str) -> str:
+    """Returns the name of a setting of a table in a list, for a message. It contains the table's name, or
+    `fallback` if the table has none."""
+    item_name = values.get("name") if isinstance(values, Mapping) else None
+    item = f"the {noun} {item_name if item_name and isinstance(item_name, str) else fallback}"
+    return f"{name} of {item}" if name else item
 
 
 def _has_setting(section: object, name: str) -> bool:
-    """Whether a layer's section has the setting. If the name is empty, whether the layer has the section."""
+    """Whether a source sets the setting of a section. An empty name means the section itself."""
     return section is not None and (not name or (isinstance(section, dict) and name in section))
 
 
@@ -120,22 +118,24 @@ def load_settings(
     adapters: list[dict[str, object]] | None = None,
     aliases: list[dict[str, object]] | None = None,
 ) -> Settings:
-    """Returns the effective settings. `flags` are the values of the command line, by section. `models`,
-    `adapters` and `aliases` replace the values of the file, unless they are empty.
+    """Returns the effective settings. `flags`: the values of the command line, by section. `models`,
+    `adapters` and `aliases` replace the values of the file unless they are empty.
 
-    Raises SettingsError with one sentence that names the key, its source, and the nearest known key.
+    Raises SettingsError with one sentence that names the key, its source, and the most similar known key.
     """
     tree: dict[str, Any] = {}
     layers = read_layers(flags, environ, file)
     for _, layer in layers:
         _merge(tree, layer)
-    providers, routed = _split_vendors(tree)
+    providers, routed_models = _split_vendors(tree)
     tree |= {name: many for name, many in zip(TABLE_LISTS, (models, adapters, aliases), strict=True) if many}
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:
-        speller = make_speller(layers, tree, file, {place: env for env, place in _list_variables().items()})
-        raise SettingsError(explain(str(problem), tree, Settings, speller)) from None
+        name_setting = build_setting_namer(
+            layers, tree, file, {place: env for env, place in _list_variables().items()}
+        )
+        raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
     _require_safe_listener(settings.server, settings.keys.enabled)
     require_dependencies(settings)
     require_complete_webhook(settings.limits, settings.keys.enabled)
@@ -143,32 +143,32 @@ def load_settings(
     require_cluster(settings.cluster, settings.models)
     _require_unique_names(settings.models)
     require_engine_settings(settings.models)
-    others = [*(model.name for model in routed), *(adapter.name for adapter in settings.adapters)]
-    require_hosts(settings.models, others)
-    require_routed_models(routed, providers, [model.name for model in settings.models])
-    return msgspec.structs.replace(settings, providers=providers, routed_models=routed)
+    other_names = [*(model.name for model in routed_models), *(adapter.name for adapter in settings.adapters)]
+    require_hosts(settings.models, other_names)
+    require_routed_models(routed_models, providers, [model.name for model in settings.models])
+    return msgspec.structs.replace(settings, providers=providers, routed_models=routed_models)
 
 
 def _split_vendors(
     tree: dict[str, Any],
 ) -> tuple[dict[str, ProviderSettings], tuple[RoutedModelSettings, ...]]:
-    """Takes the providers and the routed models out of the tree, and converts them. Raises SettingsError."""
+    """Removes the providers and the routed models from the tree and converts them. Raises SettingsError."""
     if "routed_models" in tree:
         raise SettingsError("there is no setting routed_models; give [[models]] a list of routes")
     providers, models = tree.pop("providers", {}), tree.get("models")
     if not isinstance(providers, dict):
         raise SettingsError("providers must be a table of tables: [providers.NAME]")
-    built = {name: build_provider(name, values) for name, values in providers.items()}
+    provider_settings = {name: build_provider(name, values) for name, values in providers.items()}
     if not isinstance(models, list):
-        return built, ()
+        return provider_settings, ()
     tree["models"] = [table for table in models if not is_routed(table)]
-    return built, tuple(build_routed_model(table) for table in models if is_routed(table))
+    return provider_settings, tuple(build_routed_model(table) for table in models if is_routed(table))
 
 
 def build_provider(name: str, values: object) -> ProviderSettings:
     """Converts one `[providers.NAME]` table. Raises SettingsError."""
     if not re.fullmatch(PROVIDER_NAME, name):
-        raise SettingsError(f"a provider is named by letters, digits and ._-, not {name!r}")
+        raise SettingsError(f"the name of a provider can contain letters, digits and ._-, not {name!r}")
     provider = _convert_table(values, ProviderSettings, f"providers.{name}")
     require_provider(name, provider)
     return provider
@@ -176,25 +176,25 @@ def build_provider(name: str, values: object) -> ProviderSettings:
 
 def build_routed_model(values: Mapping[str, object]) -> RoutedModelSettings:
     """Converts one `[[models]]` table with routes. Raises SettingsError."""
-    called = values.get("name")
-    return _convert_table(values, RoutedModelSettings, f"the model {called or 'without a name'}")
+    name = values.get("name")
+    return _convert_table(values, RoutedModelSettings, f"the model {name or 'without a name'}")
 
 
-def _convert_table(values: object, cls: type[T], where: str) -> T:
-    """Converts a table of the file. `where` names it in messages. Raises SettingsError."""
+def _convert_table(values: object, cls: type[T], table_name: str) -> T:
+    """Converts a table of the file. `table_name`: its name in messages. Raises SettingsError."""
     try:
         return msgspec.convert(values, cls)
     except msgspec.ValidationError as problem:
         tree = values if isinstance(values, Mapping) else {}
         raise SettingsError(
-            explain(str(problem), tree, cls, lambda path: f"{path} of {where}" if path else where)
+            explain(str(problem), tree, cls, lambda path: f"{path} of {table_name}" if path else table_name)
         ) from None
 
 
 def read_layers(
     flags: Mapping[str, Mapping[str, object]], environ: Mapping[str, str], file: Path | None
 ) -> list[tuple[SourceKind, dict[str, Any]]]:
-    """Reads the values of each source, weakest first. Raises SettingsError."""
+    """Reads the values of each source. Later sources override earlier ones. Raises SettingsError."""
     return [
         (SourceKind.FILE, _read_file(file) if file else {}),
         (SourceKind.VARIABLE, _read_environment(environ)),
@@ -226,36 +226,38 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Reads the settings of environment variables. Raises SettingsError for an unknown variable."""
-    places = _list_variables()
+    settings_by_variable = _list_variables()
     tree: dict[str, Any] = {}
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(FOREIGN_PREFIX):
             continue
-        if variable not in places:
-            raise SettingsError(f"unknown environment variable {variable}{suggest_nearest(variable, places)}")
-        section, name = places[variable]
+        if variable not in settings_by_variable:
+            raise SettingsError(
+                f"unknown environment variable {variable}{suggest_nearest(variable, settings_by_variable)}"
+            )
+        section, name = settings_by_variable[variable]
         if value:
             tree.setdefault(section, {})[name] = _parse_value(section, name, value)
     return tree
 
 
 def _list_variables() -> dict[str, tuple[str, str]]:
-    """Returns the section and the name of the setting of each environment variable."""
+    """Returns the section and name of each setting, by its environment variable."""
     return {env: (section, name) for section in SECTIONS for name, env, _, _ in list_settings(section)}
 
 
 def _parse_value(section: str, name: str, value: str) -> object:
-    """Splits the value of a list at its commas. Returns any other value unchanged, because the decoder
-    converts it by its type."""
+    """Splits the value of a list at its commas. Returns any other value unchanged; the decoder converts
+    it."""
     hint = get_type_hints(get_type_hints(Settings)[section])[name]
     if get_origin(hint) is tuple:
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 
-def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Merges `over` into the tree. A section that is not a table is kept, so that the decoder refuses it."""
-    for section, values in over.items():
+def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Merges `layer` into the tree. Keeps a section that is not a table, so that the decoder refuses it."""
+    for section, values in layer.items():
         merged = tree.setdefault(section, {})
         if isinstance(merged, dict) and isinstance(values, dict):
             merged.update(values)
@@ -278,39 +280,39 @@ def _require_safe_listener(server: ServerSettings, has_keys: bool) -> None:
 
 def _require_unique_names(models: tuple[ModelSettings, ...]) -> None:
     """Raises SettingsError if two models have the same name."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for model in models:
-        if model.name in seen:
+        if model.name in names:
             raise SettingsError(
                 f"two models are named {model.name!r}; give one another name with --model NAME=PATH"
             )
-        seen.add(model.name)
+        names.add(model.name)
 
 
 LONGEST_SHOWN = 60
-"""The most characters of a value that an error message repeats."""
+"""The most characters of a value in an error message."""
 
 
-def explain(problem: str, tree: Mapping[str, object], cls: type, speller: Callable[[str], str]) -> str:
+def explain(problem: str, tree: Mapping[str, object], cls: type, name_setting: Callable[[str], str]) -> str:
     """Turns msgspec's error about a tree of settings into a sentence.
 
-    `speller` returns the setting at a path in the notation of the user.
+    `name_setting` returns the name of the setting at a path, in the user's notation.
     """
     error = validation_messages.parse_message(problem)
     if name := error.unknown_field:
         nearest = suggest_nearest(name.rpartition(".")[2], _list_fields(_find_type(cls, error.path)))
-        return f"there is no setting {speller(name)}{nearest}"
+        return f"there is no setting {name_setting(name)}{nearest}"
     if name := error.missing_field:
-        return f"{speller(name)} is missing"
+        return f"{name_setting(name)} is missing"
     expected = _describe_expected(error, _find_type(cls, error.path))
-    return f"{speller(error.path)} must be {expected}, not {_describe_value(tree, error.path)}"
+    return f"{name_setting(error.path)} must be {expected}, not {_describe_value(tree, error.path)}"
 
 
 def suggest_nearest(word: str, names: Iterable[str]) -> str:
-    """Returns the end of a sentence about an unknown word. It suggests the nearest known word, and is empty
-    if none is near."""
-    close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    """Returns the end of a sentence about an unknown word: it suggests the most similar known word, or is
+    empty."""
+    matches = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _describe_expected(error: validation_messages.ValidationProblem, hint: object) -> str:
@@ -326,8 +328,8 @@ def _describe_expected(error: validation_messages.ValidationProblem, hint: objec
 
 
 def _describe_value(tree: Mapping[str, object], path: str) -> str:
-    """Returns a description of the value at a path for a message. Short numbers and words are shown as they
-    are. Of a key, a header or an address with a password only the type is shown."""
+    """Describes the value at a path for a message. Short numbers and words are quoted. For a key, a header or
+    an address with a password, only the type is given."""
     value = validation_messages.find_value(tree, path)
     if isinstance(value, dict):
         return "a table"
@@ -339,7 +341,7 @@ def _describe_value(tree: Mapping[str, object], path: str) -> str:
         or path.startswith("headers")
         or "@" in str(value)
     ):
-        return "a number" if isinstance(value, int | float) else "what it is"
+        return "a number" if isinstance(value, int | float) else "this value"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
@@ -347,25 +349,24 @@ def _describe_value(tree: Mapping[str, object], path: str) -> str:
 def _find_type(cls: object, path: str) -> object:
     """Returns the type of the setting at a path."""
     for name, _ in validation_messages.STEP.findall(path):
-        if name:  # an index needs no step: the item's type is among the parts
-            cls = _field_types(cls).get(name)
+        if name:  # an index is skipped, because `_iterate_types` finds the item's type
+            cls = _get_field_types(cls).get(name)
     return cls
 
 
 def _list_fields(hint: object) -> list[str]:
     """Returns the names of a structure's fields."""
-    return list(_field_types(hint))
+    return list(_get_field_types(hint))
 
 
-def _field_types(hint: object) -> dict[str, object]:
-    """Returns the types of a structure's fields by name. The result is empty for a type that is not a
-    structure."""
+def _get_field_types(hint: object) -> dict[str, object]:
+    """Returns the types of a structure's fields by name. Empty for a type that is not a structure."""
     struct = next((part for part in _iterate_types(hint) if hasattr(part, "__struct_fields__")), None)
     return get_type_hints(struct, include_extras=True) if struct else {}
 
 
 def _iterate_types(hint: object) -> Iterator[object]:
-    """Yields a type and all types that it is made of."""
+    """Yields a type and all types that it contains."""
     yield hint
     for part in get_args(hint):
         yield from _iterate_types(part)

@@ -1,4 +1,4 @@
-"""Settings of models: local models, the hub that they are fetched from, LoRA adapters and aliases."""
+"""Settings of models: local models, the hub from which they are downloaded, LoRA adapters and aliases."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
@@ -220,14 +220,14 @@ LLAMA_ONLY = frozenset(
     }
 )
 VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
-"""The settings of a model that act on one engine only."""
+"""Settings of a model that act only on one engine."""
 
 
 def require_engine_settings(models: Iterable[ModelSettings]) -> None:
     """Raises SettingsError for a setting that does not act on the model's engine."""
     for model in models:
-        idle = LLAMA_ONLY if model.engine == "vllm" else VLLM_ONLY
-        for name in sorted(idle):
+        ineffective = LLAMA_ONLY if model.engine == "vllm" else VLLM_ONLY
+        for name in sorted(ineffective):
             if getattr(model, name) != MODEL_DEFAULTS[name]:
                 raise SettingsError(
                     f"{name} has no effect on the model {model.name}, whose engine is {model.engine}; leave "
@@ -258,7 +258,8 @@ def list_host_names(model: ModelSettings) -> tuple[str, ...]:
 
 
 def group_hosts(models: Iterable[ModelSettings], hosts: Mapping[str, T]) -> dict[str, dict[str, T]]:
-    """Groups hosts by their models. `hosts`: by the host's name. A host of no model is a model's only one."""
+    """Groups engine hosts by their models. `hosts`: by the host's name. A name that belongs to no model of
+    the list is its own group."""
     owners = {name: model.name for model in models for name in list_host_names(model)}
     groups: dict[str, dict[str, T]] = {}
     for name, host in hosts.items():
@@ -267,16 +268,16 @@ def group_hosts(models: Iterable[ModelSettings], hosts: Mapping[str, T]) -> dict
 
 
 def choose_devices(model: ModelSettings, host: str | None) -> tuple[str, ...]:
-    """Returns the part of the model's devices that one of its hosts uses. None is the first host."""
-    each = len(model.devices) // model.hosts
-    start = 0 if host is None else list_host_names(model).index(host) * each
-    return model.devices[start : start + each]
+    """Returns the devices of one of a model's hosts. None means the first host."""
+    count = len(model.devices) // model.hosts
+    start = 0 if host is None else list_host_names(model).index(host) * count
+    return model.devices[start : start + count]
 
 
-def require_hosts(models: Sequence[ModelSettings], others: Collection[str]) -> None:
-    """Raises SettingsError for several hosts of a model that cannot be served. `others`: the names of all
-    models that have routes, and of adapters."""
-    taken = {*others, *(model.name for model in models)}
+def require_hosts(models: Sequence[ModelSettings], other_names: Collection[str]) -> None:
+    """Raises SettingsError for several hosts of a model that cannot be served. `other_names`: the names of
+    all routed models and adapters."""
+    names = {*other_names, *(model.name for model in models)}
     for model in models:
         if (
             model.engine == "vllm"
@@ -304,7 +305,7 @@ def require_hosts(models: Sequence[ModelSettings], others: Collection[str]) -> N
                 f"the {model.hosts} hosts of the model {model.name} share all devices, and memory_share = "
                 f"{model.memory_share:g} of each is more than there is; lower it, or give the hosts devices"
             )
-        if clash := next((name for name in list_host_names(model) if name in taken), None):
+        if clash := next((name for name in list_host_names(model) if name in names), None):
             raise SettingsError(
                 f"{clash!r} is the name of a host of the model {model.name}; give the other model or adapter "
                 "another name"
@@ -312,7 +313,7 @@ def require_hosts(models: Sequence[ModelSettings], others: Collection[str]) -> N
 
 
 def list_parked(models: Iterable[ModelSettings]) -> frozenset[str]:
-    """Returns the names of the models that are loaded on request."""
+    """Returns the names of the models with load = "request"."""
     return frozenset(model.name for model in models if model.load == "request")
 
 
@@ -352,7 +353,7 @@ REPOSITORY = r"^(\*|[A-Za-z0-9_.-]{1,96}/(\*|[A-Za-z0-9_.-]{1,96}))$"
 
 
 class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """LoRA adapters (adapters.md): where they come from and where they are kept."""
+    """LoRA adapters (adapters.md): their sources and their storage."""
 
     directories: Annotated[
         tuple[str, ...],
@@ -435,8 +436,8 @@ def assign_models(
 ) -> tuple[AdapterSettings, ...]:
     """Returns the adapters, each with the name of its model. Raises SettingsError.
 
-    `embedding` names the embedding models, which take no adapter. It is None if this is not known yet. Then
-    an adapter that names no model gets none if there are several models.
+    `embedding`: the names of the embedding models, which have no adapters. It is None if they are not known
+    yet. Then an adapter without a model's name stays without one if there are several models.
     """
     names = [model.name for model in models]
     used_names = set(names)
@@ -447,9 +448,9 @@ def assign_models(
                 "NAME=PATH"
             )
         used_names.add(adapter.name)
-    unsettled = embedding is None and len(names) > 1
+    is_unknown = embedding is None and len(names) > 1
     return tuple(
-        adapter if unsettled and adapter.model is None else _assign_model(adapter, names, embedding or ())
+        adapter if is_unknown and adapter.model is None else _assign_model(adapter, names, embedding or ())
         for adapter in adapters
     )
 
@@ -457,21 +458,21 @@ def assign_models(
 def _assign_model(
     adapter: AdapterSettings, models: Sequence[str], embedding: Collection[str]
 ) -> AdapterSettings:
-    """Returns the adapter with the name of its model. Raises SettingsError if no such model takes
-    adapters."""
+    """Returns the adapter with the name of its model. Raises SettingsError if there is no such model."""
     bases = [model for model in models if model not in embedding]
     base_names = ", ".join(bases)
     if not bases or adapter.model in embedding:
         base = adapter.model or models[0]
         raise SettingsError(
-            f"the adapter {adapter.name} cannot be served: {base} is an embedding model, which takes none; "
-            "leave it out, or serve the model that it was made for"
+            f"the adapter {adapter.name} cannot be served: {base} is an embedding model, and these have no "
+            "adapters; "
+            "leave it out, or serve the adapter's model"
         )
     if adapter.model is None and len(bases) == 1:
         return msgspec.structs.replace(adapter, model=bases[0])
     if adapter.model is None:
         raise SettingsError(
-            f"there are several models ({base_names}); say which of them the adapter {adapter.name} adapts: "
+            f"there are several models ({base_names}); name the model of the adapter {adapter.name}: "
             'model = "..." in its [[adapters]] table'
         )
     if adapter.model not in models:
@@ -510,24 +511,24 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def require_aliases(aliases: Sequence[AliasSettings], served: Collection[str], is_fixed: bool) -> None:
     """Raises SettingsError for an alias whose model does not exist, or that no caller can use.
 
-    `served` names the models and adapters. `is_fixed`: whether no adapter can be added while the server runs.
+    `served`: the names of models and adapters. `is_fixed`: whether no adapter can be added while the server
+    runs.
     """
     names = [alias.name for alias in aliases]
-    for at, alias in enumerate(aliases):
+    for index, alias in enumerate(aliases):
         name, model = alias.name, alias.model
-        if name in names[:at]:
+        if name in names[:index]:
             raise SettingsError(f"two aliases are named {name!r}; leave one out")
         if name.count(STAR) > 1 or model.count(STAR) > name.count(STAR):
             raise SettingsError(
-                f"the alias {name!r} of {model!r} must have at most one {STAR}, and its model only where the "
+                f"the alias {name!r} of {model!r} must have at most one {STAR}, and its model can have one "
+                "only if the "
                 "name has one"
             )
         if name in served:
             raise SettingsError(f"the alias {name!r} is the name of a model; give it another name")
         if model in names and model not in served:
-            raise SettingsError(
-                f"the alias {name!r} leads to the alias {model!r}; say the name of the model itself"
-            )
+            raise SettingsError(f"the alias {name!r} leads to the alias {model!r}; name the model itself")
         if is_fixed and STAR not in model and model not in served:
             served_names = ", ".join(served)
             raise SettingsError(

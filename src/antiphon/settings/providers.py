@@ -1,6 +1,7 @@
-"""Settings of vendors: the providers, and the models that are served by routes.
+"""Settings of vendors: the providers, and the models with routes.
 
-In the file a `[[models]]` table with `routes` or `provider` is a routed model; any other is a local one.
+In the file a `[[models]]` table with `routes` or `provider` is a routed model; any other table is a local
+model.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -200,7 +201,7 @@ def is_routed(table: object) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a model's name stands for many names."""
+    """Whether a model's name is a pattern of names."""
     return STAR in name
 
 
@@ -214,20 +215,20 @@ def require_routed_models(
     providers: Mapping[str, ProviderSettings],
     local: Collection[str],
 ) -> None:
-    """Raises SettingsError for a routed model whose names or routes contradict each other. `local`: the names
-    of local models."""
+    """Raises SettingsError for a routed model with contradicting names or routes. `local`: the names of local
+    models."""
     names = set(local)
     for model in models:
         if model.name in names:
             raise SettingsError(f"two models are named {model.name!r}; give one another name")
         names.add(model.name)
         if model.name.count(STAR) > 1 or (is_pattern(model.name) and not model.name.endswith(STAR)):
-            raise SettingsError(f"the model {model.name!r} must have one {STAR} at most, at its end")
+            raise SettingsError(f"the model {model.name!r} can have one {STAR}, at its end")
         if bool(model.routes) == (model.provider is not None):
             raise SettingsError(f"the model {model.name!r} must have either routes or a provider")
         if model.routes and model.model is not None:
             raise SettingsError(
-                f"the model {model.name!r} has routes, so its vendor's model is said in each route"
+                f"the model {model.name!r} has routes, so name the vendor's model in each route"
             )
         for route in model.list_routes():
             _require_route(route, model, providers, local)
@@ -239,7 +240,7 @@ def _require_route(
     providers: Mapping[str, ProviderSettings],
     local: Collection[str],
 ) -> None:
-    """Raises SettingsError for a route that leads nowhere."""
+    """Raises SettingsError for a route without a provider or local model."""
     if (route.provider is None) == (route.engine is None):
         raise SettingsError(f"each route of the model {model.name!r} must have either provider or engine")
     if route.provider is not None and route.provider not in providers:
@@ -249,10 +250,10 @@ def _require_route(
             f"[providers.{route.provider}]; there is: {provider_names}"
         )
     if route.engine is not None and route.engine not in local:
-        provider_names = ", ".join(local) or "none"
+        model_names = ", ".join(local) or "none"
         raise SettingsError(
             f"the model {model.name!r} leads to the local model {route.engine!r}, which is not served; there "
-            f"is: {provider_names}"
+            f"is: {model_names}"
         )
     if route.engine is not None and (route.model is not None or is_pattern(model.name)):
         raise SettingsError(
@@ -262,10 +263,10 @@ def _require_route(
 
 
 def require_provider(name: str, provider: ProviderSettings) -> None:
-    """Raises SettingsError for a provider whose address carries a credential, or with a reserved header."""
+    """Raises SettingsError for a provider with a reserved header or an unusable address."""
     for header, value in provider.headers.items():
-        usable = is_header_name(header) and value.isprintable()
-        if header.lower() in RESERVED_HEADERS or not usable:
+        is_usable = is_header_name(header) and value.isprintable()
+        if header.lower() in RESERVED_HEADERS or not is_usable:
             raise SettingsError(
                 f'providers.{name}.headers cannot set {header!r}; a key belongs into key = "env:NAME"'
             )
@@ -282,7 +283,7 @@ def require_provider(name: str, provider: ProviderSettings) -> None:
 
 
 def _is_address(url: str) -> bool:
-    """Whether the host and the port of an address can be used."""
+    """Whether the host and port of an address are usable."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0

@@ -1,4 +1,4 @@
-"""The whole tree of settings, and copies of it with other values. Reads no file."""
+"""The tree of all settings, and functions that copy it with other values. Reads no file."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -10,7 +10,6 @@ from msgspec import Meta
 from antiphon.errors import SettingsError
 from antiphon.settings.cluster import ClusterSettings
 from antiphon.settings.knowledge import KnowledgeSettings
-from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import (
     AdapterSettings,
     AliasSettings,
@@ -75,6 +74,25 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "project"
 
 
+class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Summaries that the memory strategy `summary` writes (memory.md)."""
+
+    summaries: Annotated[
+        int,
+        describe(
+            "ANTIPHON_MEMORY_SUMMARIES",
+            "Summaries that are kept for each project. 0 keeps none, and each request then "
+            "writes its own. Without keys, each HTTP process keeps them in memory.",
+        ),
+        Meta(ge=0, le=1_000_000),
+    ] = 1_000
+    summary_days: Annotated[
+        int,
+        describe("ANTIPHON_MEMORY_SUMMARY_DAYS", "Days for which a summary is kept."),
+        Meta(ge=1, le=3_650),
+    ] = 30
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a server."""
 
@@ -117,7 +135,7 @@ SECTIONS: tuple[str, ...] = (
 
 
 def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:
-    """Yields (name, environment variable, line of documentation, default) of each setting of a section."""
+    """Yields name, environment variable, documentation and default of each setting of a section."""
     cls = get_type_hints(Settings)[section]
     hints = get_type_hints(cls, include_extras=True)
     for field in msgspec.structs.fields(cls):
@@ -125,14 +143,14 @@ def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:
         yield field.name, (meta.extra or {})["env"], meta.description or "", field.default
 
 
-def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
-    """Returns the same settings with other models."""
+def replace_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
+    """Returns the settings with other models."""
     return msgspec.structs.replace(settings, models=tuple(models))
 
 
-def with_reloaded(settings: Settings, loaded: Settings) -> Settings:
-    """Returns the same settings with the providers, models and aliases of others. Adapters of models that are
-    gone are left out."""
+def replace_reloaded(settings: Settings, loaded: Settings) -> Settings:
+    """Returns the settings with the providers, models and aliases of `loaded`, and without the adapters of
+    models that it does not have."""
     served = {model.name for model in loaded.models}
     return msgspec.structs.replace(
         settings,
@@ -144,11 +162,11 @@ def with_reloaded(settings: Settings, loaded: Settings) -> Settings:
     )
 
 
-def with_lora(
+def replace_lora(
     settings: Settings, registry: str, directories: Iterable[str], paths: Mapping[str, str]
 ) -> Settings:
-    """Returns the same settings with other paths of adapters. `paths` maps each adapter's name to its
-    path."""
+    """Returns the settings with another registry and other directories and paths of adapters. `paths`: by the
+    adapter's name."""
     lora = msgspec.structs.replace(settings.lora, registry=registry, directories=tuple(directories))
     adapters = tuple(
         msgspec.structs.replace(adapter, path=paths[adapter.name]) for adapter in settings.adapters
@@ -156,22 +174,22 @@ def with_lora(
     return msgspec.structs.replace(settings, lora=lora, adapters=adapters)
 
 
-def with_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settings:
-    """Returns the same settings with another database, pepper and spool."""
+def replace_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settings:
+    """Returns the settings with another database, pepper and spool."""
     keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
     ledger = msgspec.structs.replace(settings.ledger, spool=spool)
     return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
 
 
-def with_knowledge(settings: Settings, directory: str) -> Settings:
-    """Returns the same settings with another directory of knowledge tables."""
+def replace_knowledge(settings: Settings, directory: str) -> Settings:
+    """Returns the settings with another directory of knowledge tables."""
     knowledge = msgspec.structs.replace(settings.knowledge, directory=directory)
     return msgspec.structs.replace(settings, knowledge=knowledge)
 
 
 def find_knowledge_database(settings: Settings) -> str | None:
-    """Returns the address of the database that keeps knowledge tables; None where files keep them. Raises
-    SettingsError where the settings want a database and there is none."""
+    """Returns the address of the database for knowledge tables; None if they are in files. Raises
+    SettingsError if `storage` is `database` and the store is not PostgreSQL."""
     storage, store = settings.knowledge.storage, settings.keys.store or ""
     is_postgresql = settings.keys.enabled and store.startswith("postgresql")
     if storage == "database" and not is_postgresql:
@@ -191,7 +209,7 @@ def with_assigned_models(settings: Settings, embedding: Collection[str] | None =
 
 
 def change_model(model: ModelSettings, **values: object) -> ModelSettings:
-    """Returns the same model with other values."""
+    """Returns the model with other values."""
     return msgspec.structs.replace(model, **values)
 
 
@@ -202,17 +220,17 @@ def dump_model(model: ModelSettings) -> dict[str, object]:
 
 def encode_settings(settings: Settings) -> bytes:
     """Encodes the settings as one line of JSON for a child process. The line contains secrets, so send it
-    through a pipe."""
+    only through a pipe."""
     return msgspec.json.encode(settings)
 
 
 def decode_settings(line: bytes) -> Settings:
-    """Decodes the line that `encode_settings` returned."""
+    """Decodes a line of `encode_settings`."""
     return msgspec.json.decode(line, type=Settings)
 
 
 def choose_interpreter(settings: Settings) -> str:
-    """Returns the path of the Python interpreter that runs engine hosts."""
+    """Returns the path of the Python interpreter for engine hosts."""
     return settings.engine.interpreter or sys.executable
 
 

@@ -1,4 +1,4 @@
-"""Settings of the HTTP side and of the log."""
+"""Settings of the HTTP side, the log and tracing."""
 
 import ipaddress
 from typing import Annotated, Any, Literal
@@ -11,14 +11,14 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 LONGEST = 31_536_000
-"""Seconds of a year. A longer time is a mistake, and a much longer one is too long for a timer."""
+"""Seconds of a year. Much longer times are too long for a timer."""
 
 POSITIVE = Meta(gt=0, le=LONGEST)
 AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
 
 
 def describe(env: str, doc: str, example: str = "") -> Meta:
-    """Declares a setting: its environment variable, its line of documentation and an example of a value."""
+    """Declares a setting: its environment variable, documentation and an example of a value."""
     return Meta(description=doc, extra={"env": env}, examples=[example] if example else None)
 
 
@@ -212,7 +212,7 @@ class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine. False for an unknown host name."""
+    """Whether an address is reachable only from this machine. False for an unknown host name."""
     if host == "localhost":
         return True
     try:

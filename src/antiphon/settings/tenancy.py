@@ -156,7 +156,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Algorithms with a public key. A server that can check a token cannot make one."""
+"""Algorithms with a public key: a server that checks tokens cannot sign them."""
 
 GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
 ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
@@ -226,11 +226,11 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
-    """Raises SettingsError for a webhook that could not be trusted, or that never would be called.
-    `has_keys`: whether keys are on."""
+    """Raises SettingsError for a webhook that would be insecure or would never be called. `has_keys`: whether
+    keys are on."""
     if limits.webhook is None:
         if limits.webhook_secret is not None or limits.webhook_private:
-            raise SettingsError("limits.webhook is missing: its other settings act on nothing without it")
+            raise SettingsError("limits.webhook is missing: its other settings have no effect without it")
         return
     if limits.webhook_secret is None:
         raise SettingsError(
@@ -238,7 +238,8 @@ def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
         )
     if not has_keys:
         raise SettingsError(
-            "limits.webhook would never be called, since budgets need keys: ANTIPHON_KEYS=true turns them on"
+            "limits.webhook would never be called, because budgets need keys: ANTIPHON_KEYS=true turns them "
+            "on"
         )
     if not limits.warn_at:
         raise SettingsError("limits.warn_at is empty, so limits.webhook would never be called")
@@ -250,24 +251,26 @@ def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
 
 
 def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
-    """Raises SettingsError if single sign-on cannot work, or if somebody on the network could forge its
+    """Raises SettingsError if single sign-on cannot work, or if an attacker on the network could forge
     tokens. `has_keys`: whether keys are on."""
     if oidc.issuer is None:
         if oidc != OidcSettings():
             raise SettingsError(
-                "oidc.issuer is missing: the other settings of oidc act on nothing without it"
+                "oidc.issuer is missing: the other settings of oidc have no effect without it"
             )
         return
     if not has_keys:
         raise SettingsError(
-            "oidc.issuer needs keys.enabled (ANTIPHON_KEYS=true): users are kept with the keys"
+            "oidc.issuer needs keys.enabled (ANTIPHON_KEYS=true): users are stored with the keys"
         )
     if not oidc.audience:
-        raise SettingsError("oidc.audience is missing: say for whom the issuer's tokens must be made")
+        raise SettingsError(
+            "oidc.audience is missing: name the audience of this server in the issuer's tokens"
+        )
     if not oidc.algorithms:
         raise SettingsError("oidc.algorithms is empty; leave it out for RS256 and ES256")
     for name, url in (("issuer", oidc.issuer), ("keys_url", oidc.keys_url)):
         if url and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             raise SettingsError(
-                f"oidc.{name} must be an https address: whoever is on the way could sign tokens"
+                f"oidc.{name} must be an https address: an attacker on the network could forge tokens"
             )

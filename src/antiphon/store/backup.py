@@ -1,12 +1,12 @@
-"""Backups of a server's own files: copied while the server runs, and put back where there is nothing yet.
+"""Backups of a server's own files. The server can run during a backup. A restore overwrites nothing.
 
-    <backup>/manifest.json       what it holds: format, version, revision of the database, digest of each file
-    <backup>/database.db         SQLite's database; PostgreSQL's is not in it
+    <backup>/manifest.json       format, version, revision of the database, digest of each file
+    <backup>/database.db         SQLite's database; a PostgreSQL database is not copied
     <backup>/<part>/...          the files of each part: home, spool, knowledge, adapters
 
-SQLite's own backup copies every database, so a copy is of one moment. The spool is copied before the
-database: an entry that moves meanwhile is in both, and the database takes it once. A backup that was cut
-short has no manifest.
+SQLite's backup function copies each database, so a copy is consistent. The spool is copied before the
+database. An entry that moves from one to the other during the backup is then in both, and the database adds
+it only once. The manifest is written last, so an interrupted backup has none.
 """
 
 import json
@@ -30,15 +30,16 @@ SPOOL = "spool"
 SQLITE_HEAD = b"SQLite format 3\0"
 LOCK = ".lock"
 OWN_MODE = 0o600
-"""The mode of a copy that is not whole. What is copied can be a secret."""
+"""The mode of an incomplete copy. Its content can be secret."""
 COMPANIONS = ("-wal", "-shm", "-journal")
 HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
-"""What a home has beside the other parts. Models can be fetched again; the rest is a running server's."""
+"""The files of the home that are copied. Models can be downloaded again; the other files belong to a
+running server."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupSources:
-    """Where the settings have a server's files."""
+    """The paths of a server's files, by its settings."""
 
     database: Path | None
     """SQLite's file; None for PostgreSQL."""
@@ -46,12 +47,12 @@ class BackupSources:
     """The revision of the database's schema."""
     home: Path
     parts: Mapping[str, Path]
-    """Directories by their names in the backup, beside the home."""
+    """The other directories, by their names in the backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds."""
+    """The content of a backup."""
 
     version: str
     has_database: bool
@@ -77,43 +78,43 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
         manifest = Manifest(antiphon.__version__, has_database, sources.revision, files)
         _write_manifest(folder, manifest)
     except FileExistsError:
-        raise StoreRefused(f"{folder} is there already: name a folder that is not") from None
+        raise StoreRefused(f"{folder} exists already: name a new folder") from None
     except (OSError, sqlite3.Error) as problem:
-        raise StoreRefused(f"{folder} is not whole, remove it: {problem}") from None
+        raise StoreRefused(f"{folder} is incomplete, remove it: {problem}") from None
     return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Reads a backup's manifest and compares every file with it. Raises StoreRefused."""
     try:
-        told = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if told["format"] != FORMAT:
-            raise StoreRefused(f"{folder} was made by a later version of Antiphon ({told['version']})")
-        manifest = Manifest(told["version"], told["has_database"], told["revision"], told["files"])
+        values = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if values["format"] != FORMAT:
+            raise StoreRefused(f"{folder} was made by a later version of Antiphon ({values['version']})")
+        manifest = Manifest(values["version"], values["has_database"], values["revision"], values["files"])
         damaged = [name for name, digest in manifest.files.items() if _digest(folder / name) != digest]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise StoreRefused(f"{folder} is no whole backup: {problem}") from None
+        raise StoreRefused(f"{folder} is not a complete backup: {problem}") from None
     if damaged:
         raise StoreRefused(f"{folder} is damaged: {', '.join(damaged)}")
     return manifest
 
 
 def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> None:
-    """Copies every file to its place. Raises StoreRefused where a place is taken, before anything is copied,
-    and where a file cannot be written."""
-    places = {name: _find_place(name, targets) for name in manifest.files}
-    if taken := sorted(str(place) for place in places.values() if place.exists()):
-        raise StoreRefused(f"nothing was restored, {taken[0]} is there already: move it away")
+    """Copies every file to its target. Raises StoreRefused if a target exists, before anything is copied, or
+    if a file cannot be written."""
+    targets_by_name = {name: _find_target(name, targets) for name in manifest.files}
+    if existing := sorted(str(target) for target in targets_by_name.values() if target.exists()):
+        raise StoreRefused(f"nothing was restored, {existing[0]} is there already: move it away")
     try:
-        for name, place in places.items():
-            copy_file(folder / name, place)
+        for name, target in targets_by_name.items():
+            copy_file(folder / name, target)
     except OSError as problem:
-        raise StoreRefused(f"the backup is not restored wholly: {problem}") from None
+        raise StoreRefused(f"the backup is only partly restored: {problem}") from None
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copies a SQLite file to a new one while others write to it. Only the owner can read the copy until it
-    is whole. Raises OSError and sqlite3.Error."""
+    """Copies a SQLite file to a new one; other processes can write during the copy. Until the copy is
+    complete, only the owner can read it. Raises OSError and sqlite3.Error."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     address = f"{source.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True)) as database:
@@ -125,18 +126,18 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _copy_part(source: Path, target: Path) -> None:
-    """Copies a directory's files. A file that ends meanwhile is left out."""
+    """Copies a directory's files. Skips a file that is removed in the meantime."""
     for path in _list_files(source):
-        place = target / path.relative_to(source)
+        copy = target / path.relative_to(source)
         with suppress(FileNotFoundError):
             if _is_database(path):
-                copy_database(path, place)
+                copy_database(path, copy)
             else:
-                copy_file(path, place)
+                copy_file(path, copy)
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copies a file to a new one. Only the owner can read the copy until it is whole."""
+    """Copies a file to a new one. Until the copy is complete, only the owner can read it."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with source.open("rb") as original:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWN_MODE)
@@ -146,7 +147,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
-    """Yields the regular files, without those that belong to a running process."""
+    """Yields the regular files, without the lock files and journals of running processes."""
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = (Path(top) / name for name in sorted(names) if not f".{name}".endswith(LOCK))
@@ -163,8 +164,9 @@ def _digest(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _find_place(name: str, targets: BackupSources) -> Path:
-    """Finds where a file of a backup belongs. Raises StoreRefused for a path that leaves its part."""
+def _find_target(name: str, targets: BackupSources) -> Path:
+    """Returns the path to which a file of a backup is restored. Raises StoreRefused if the path leaves its
+    part."""
     part, *rest = Path(name).parts
     if name == DATABASE and targets.database is not None:
         return targets.database
@@ -172,12 +174,12 @@ def _find_place(name: str, targets: BackupSources) -> Path:
         return targets.home / rest[0]
     if part in targets.parts and rest and ".." not in rest:
         return targets.parts[part].joinpath(*rest)
-    raise StoreRefused(f"the backup has a file without a place here: {name}")
+    raise StoreRefused(f"the backup has a file that belongs to no part of this server: {name}")
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest last, and waits until the disk has everything."""
-    told = {
+    """Writes the manifest after all other files are on the disk."""
+    values = {
         "format": FORMAT,
         "version": manifest.version,
         "made": int(time.time()),
@@ -186,9 +188,9 @@ def _write_manifest(folder: Path, manifest: Manifest) -> None:
         "files": dict(manifest.files),
     }
     for name in manifest.files:
-        with (folder / name).open("rb") as copied:
-            os.fsync(copied.fileno())
+        with (folder / name).open("rb") as copy:
+            os.fsync(copy.fileno())
     with (folder / MANIFEST).open("x", encoding="utf-8") as file:
-        json.dump(told, file, indent=1)
+        json.dump(values, file, indent=1)
         file.flush()
         os.fsync(file.fileno())

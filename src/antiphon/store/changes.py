@@ -1,9 +1,9 @@
-"""Changes of the directory: a transaction that increments the revision and writes the audit, and the feed
-that reports changes of any process or node.
+"""Changes of the directory. `change_directory` opens a transaction that increments the revision and writes an
+audit entry. `SqlFeed` reports changes by any process of any server.
 
-SQLite has a counter that moves with every change of the file. The feed reads it five times a second, and at
-once when a process of the same server reports a change. PostgreSQL notifies its listeners of a change; the
-feed also reads the revision every second, so a lost notice costs one second.
+SQLite has a counter that every change of the file increments. The feed reads it five times a second, and
+immediately when a process of the same server reports a change. PostgreSQL notifies its listeners of a change.
+The feed also reads the revision every second, because a notification can be lost.
 """
 
 import json
@@ -39,12 +39,11 @@ class Change:
     """The directory's revision after the commit."""
 
     def insert(self, table: sa.Table, values: Mapping[str, object]) -> None:
-        """Inserts a row."""
         self.connection.execute(table.insert(), dict(values))
 
     def put(self, table: sa.Table, values: Mapping[str, object], noun: str) -> dict[str, object]:
-        """Updates the row with that id. Returns the values that differ, with the earlier ones under
-        AUDIT_BEFORE. Raises NotFound."""
+        """Updates the row with that id. Returns the changed values, and the earlier ones under AUDIT_BEFORE.
+        Raises NotFound."""
         before = self.require(table, str(values["id"]), noun)
         self.connection.execute(table.update().where(table.c.id == values["id"]).values(**values))
         changes = {name: value for name, value in values.items() if before[name] != value}
@@ -58,8 +57,8 @@ class Change:
         return row
 
     def note(self, action: str, target: str, detail: Mapping[str, object]) -> None:
-        """Writes the audit entry of this change. `action`: `NOUN.VERB`. Readers of the audit use the noun and
-        the target's id to load what changed."""
+        """Writes the audit entry of this change. `action`: `NOUN.VERB`. `read_changes` uses the noun and the
+        target's id to load the changed object."""
         row = {"at": self.by.at, "actor": self.by.actor, "action": action, "target": target}
         entry = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
         self.insert(schema.audit, row | entry)
@@ -67,11 +66,11 @@ class Change:
 
 @contextmanager
 def change_directory(database: Database, author: ChangeAuthor, conflict_message: str) -> Iterator[Change]:
-    """Opens a change and commits it when the block ends. `conflict_message`: the error message for a
+    """Opens a change and commits it at the end of the block. `conflict_message`: the error message for a
     duplicate row or a missing reference. Raises StaleDirectory, Conflict and StoreUnavailable."""
     try:
         with database.writing() as connection:
-            change = Change(connection, author, _count_up(connection, author.known))
+            change = Change(connection, author, _increment_revision(connection, author.known))
             yield change
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(change.revision))))
@@ -80,17 +79,16 @@ def change_directory(database: Database, author: ChangeAuthor, conflict_message:
 
 
 def read_revision(connection: Connection) -> int:
-    """Reads the number of the last change."""
     return int(connection.execute(sa.select(schema.revision.c.number)).scalar_one())
 
 
-def _count_up(connection: Connection, last_revision: int | None) -> int:
-    """Increments the revision and returns the new one. The revision stays locked until this transaction ends.
-    Raises StaleDirectory if the revision before was not `last_revision`."""
-    counted = schema.revision.update().values(number=schema.revision.c.number + 1)
-    if last_revision is not None:
-        counted = counted.where(schema.revision.c.number == last_revision)
-    if not connection.execute(counted).rowcount:
+def _increment_revision(connection: Connection, expected: int | None) -> int:
+    """Increments the revision and returns it. The row stays locked until the transaction ends. Raises
+    StaleDirectory if the revision was not `expected`."""
+    update = schema.revision.update().values(number=schema.revision.c.number + 1)
+    if expected is not None:
+        update = update.where(schema.revision.c.number == expected)
+    if not connection.execute(update).rowcount:
         raise StaleDirectory
     return read_revision(connection)
 
@@ -101,23 +99,24 @@ def describe_row(values: Mapping[str, object]) -> dict[str, object]:
 
 
 LOOK_S = 0.2
-"""Seconds between two reads of SQLite's counter, and the longest wait for the end of a feed."""
+"""Seconds between two reads of SQLite's counter, and the longest delay before a closed feed ends."""
 READ_S = 1.0
-"""Seconds between two reads of PostgreSQL's revision without a notice."""
+"""Seconds between two reads of PostgreSQL's revision without a notification."""
 SHORTEST_S, LONGEST_S = 0.1, 2.0
-"""Seconds until a database that does not answer is asked again: the first time, and after many failures."""
+"""The shortest and the longest pause before the feed connects again to a database that failed, in seconds."""
 CLOSING_S = 2.0
-"""Seconds that `close` waits; a slower connection ends with the process."""
+"""Seconds that `close` waits for the thread. A thread that needs longer ends with the process."""
 
 
 class SqlFeed:
     """The `ChangeFeed` of a database: one thread with its own connection."""
 
     def __init__(self, database: Database, wait: Callable[[float], object] | None = None) -> None:
-        """`wait` blocks for so many seconds, or until another process reports a change; for SQLite."""
+        """`wait` blocks for a number of seconds, or until another process reports a change. Only the feed of
+        SQLite uses it."""
         self._database = database
-        self._over = threading.Event()
-        self._wait = wait or self._over.wait
+        self._is_closed = threading.Event()
+        self._wait = wait or self._is_closed.wait
         self._thread: threading.Thread | None = None
         self._pause = SHORTEST_S
 
@@ -128,19 +127,19 @@ class SqlFeed:
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._is_closed.set()
         if self._thread is not None:
             self._thread.join(CLOSING_S)
 
     def _run(self, on_change: Callable[[int], None]) -> None:
         """Reports revisions until the feed is closed, and connects again after a loss."""
-        while not self._over.is_set():
+        while not self._is_closed.is_set():
             try:
-                self._tell(on_change)
+                self._report_revisions(on_change)
             except StoreUnavailable as problem:
                 self._report_loss(problem)
 
-    def _tell(self, on_change: Callable[[int], None]) -> None:
+    def _report_revisions(self, on_change: Callable[[int], None]) -> None:
         """Calls `on_change` with each revision until the feed is closed. Raises StoreUnavailable."""
         with closing(self._revisions()) as revisions:
             for revision in revisions:
@@ -150,23 +149,23 @@ class SqlFeed:
                 self._pause = SHORTEST_S
 
     def _report_loss(self, problem: StoreUnavailable) -> None:
-        """Logs once that the database is lost, then waits. Each wait is longer than the one before."""
+        """Logs once that the database failed, then pauses. Each pause is longer than the one before."""
         if self._pause == SHORTEST_S:
             record("feed_lost", logging.WARNING, database=self._database.shown, problem=problem.message)
-        self._over.wait(self._pause)
+        self._is_closed.wait(self._pause)
         self._pause = min(2 * self._pause, LONGEST_S)
 
     def _revisions(self) -> Generator[int]:
         """Yields the current revision, then each new revision."""
         with self._database.autocommit() as connection:
             postgresql = connection.dialect.name == "postgresql"
-            moves = (
-                _wait_for_notices(connection, self._over)
+            signals = (
+                _wait_for_notices(connection, self._is_closed)
                 if postgresql
                 else self._wait_for_changes(connection)
             )
             last_revision = None
-            for _ in moves:
+            for _ in signals:
                 revision = read_revision(connection)
                 if revision != last_revision:
                     yield revision
@@ -174,28 +173,28 @@ class SqlFeed:
 
     def _wait_for_changes(self, connection: Connection) -> Iterator[None]:
         """Yields once at the start, and each time that SQLite's counter has changed. Raises StoreUnavailable
-        if the file is gone."""
-        seen = None
-        while not self._over.is_set():
+        if the file is missing."""
+        last_counter = None
+        while not self._is_closed.is_set():
             self._database.require_file()
             counter = connection.exec_driver_sql("PRAGMA data_version").scalar()
-            if counter != seen:
-                seen = counter
+            if counter != last_counter:
+                last_counter = counter
                 yield
             self._wait(LOOK_S)
 
 
-def _wait_for_notices(connection: Connection, over: threading.Event) -> Iterator[None]:
-    """Yields once at the start, at each notice from PostgreSQL, and every second."""
-    import psycopg  # late: SQLite's servers do not need it
+def _wait_for_notices(connection: Connection, closed: threading.Event) -> Iterator[None]:
+    """Yields once at the start, at each notification from PostgreSQL, and every second."""
+    import psycopg  # not at the top: servers with SQLite do not need it
 
     connection.exec_driver_sql(f"LISTEN {CHANNEL}")
     driver = connection.connection.dbapi_connection
     if not isinstance(driver, psycopg.Connection):
-        raise StoreUnavailable("PostgreSQL's driver gives no connection that listens")
-    due = 0.0
-    while not over.is_set():
-        notices = list(driver.notifies(timeout=LOOK_S, stop_after=1)) if time.monotonic() < due else []
-        if notices or time.monotonic() >= due:
+        raise StoreUnavailable("PostgreSQL's driver returned a connection that cannot listen")
+    next_read = 0.0
+    while not closed.is_set():
+        notices = list(driver.notifies(timeout=LOOK_S, stop_after=1)) if time.monotonic() < next_read else []
+        if notices or time.monotonic() >= next_read:
             yield
-            due = time.monotonic() + READ_S
+            next_read = time.monotonic() + READ_S

@@ -1,9 +1,9 @@
-"""A database: opened, migrated to this version's schema, or refused in one sentence.
+"""Opens a database and creates or migrates its schema.
 
-SQLite runs in WAL mode with full synchronisation, so that answered changes survive a power failure.
-PostgreSQL has a small pool. Statements can have a time limit, so no caller holds a connection and a thread
-for ever. Alembic, which migrates, is imported only where a schema is compared: it is a quarter of a second of
-computing, and the processes that serve do not need it.
+SQLite runs in WAL mode with full synchronisation, so an acknowledged change survives a power failure.
+PostgreSQL has a small connection pool. Statements can have a time limit, so that no caller occupies a
+connection and a thread forever. Alembic takes a quarter of a second to import, so it is imported only where
+the schema is compared. HTTP processes do not compare it.
 """
 
 import logging
@@ -33,23 +33,23 @@ UPGRADE = "antiphon store upgrade"
 """The command that migrates a database to this version's schema."""
 
 BUSY_MS = 10_000
-"""Milliseconds that SQLite waits for another process's write."""
+"""Milliseconds that SQLite waits for another process to finish writing."""
 
 POOL = 4
-"""Connections to PostgreSQL; requests are not answered from the database, so few are needed."""
+"""Connections to PostgreSQL. Few are needed, because requests are not answered from the database."""
 
 CONNECT_S = 10
 """Seconds for one attempt to connect to PostgreSQL."""
 
-PATIENCE: dict[str, str | int] = {
+CONNECTION_TIMEOUTS: dict[str, str | int] = {
     "connect_timeout": CONNECT_S,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""How long a silent PostgreSQL is waited for: a cut network is noticed within about ten seconds. The address
-may set other values."""
+"""Timeouts of PostgreSQL connections: a lost connection is detected within about ten seconds. The address can
+set other values."""
 
 WRITES = "antiphon_writes"
 """Execution option of connections that write."""
@@ -58,38 +58,41 @@ AUTOCOMMIT = "antiphon_alone"
 """Execution option of connections whose statements are transactions of their own."""
 
 LOCK = 0x616E7469
-"""Number of the lock for changing PostgreSQL's tables: two servers may start at once."""
+"""The advisory lock under which PostgreSQL's tables are changed, because two servers can start at the same
+time."""
 
 UNCHANGED = "nothing was changed"
 UNCERTAIN = "ask what holds before you repeat the change: it may have been made"
-"""Where the connection ends during a commit, only the database knows the result."""
+"""If the connection fails during a commit, it is unknown whether the change was made."""
 
 SECRET = re.compile(r"(?<=:)/*.*@")
-"""Name and password in an address, well-formed or not."""
+"""Matches the name and password in an address, also in a malformed one."""
 QUERY_SECRETS = ("password", "sslpassword", "passfile")
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """The database's schema compared with this version."""
+    """Compares the schema of the database with the schema of this version."""
 
     found: str | None
-    """Its revision; None for an empty database."""
+    """The database's revision; None for an empty database."""
     wanted: str
     pending: tuple[str, ...]
-    """Revisions that are not applied yet, the next first, each with its first line."""
+    """The migrations to apply, in order: number and title."""
     newer: bool
-    """Whether a later version of Antiphon made it."""
+    """Whether a later version of Antiphon created the schema."""
 
 
 class Database:
     """One database. Every method blocks."""
 
     def __init__(self, url: str, show_details: bool = True, connect_s: int | None = None) -> None:
-        """`url`: `sqlite:///PATH`, or `postgresql://...`. `show_details`: whether errors name the database
-        and its own message, for the operator; otherwise only the log does, since callers read errors.
-        `connect_s`: seconds for one attempt to connect, whatever the address says. Connects to nothing yet.
-        Raises StoreRefused."""
+        """Connects to nothing yet. Raises StoreRefused.
+
+        `url`: `sqlite:///PATH`, or `postgresql://...`. `show_details`: whether errors name the database and
+        quote its message, for the operator. Otherwise only the log has them, because callers see the errors.
+        `connect_s`: seconds for one attempt to connect; it overrides the address.
+        """
         self._show_details = show_details
         try:
             self._url = sa.make_url(url)
@@ -103,15 +106,15 @@ class Database:
         self._opened_file: tuple[int, int] | None = None
         """Device and inode of SQLite's file when it was first opened."""
         self._may_create = show_details
-        """Whether a missing file may be created: not by a process that only serves."""
+        """Whether a missing file is created. HTTP processes never create it."""
         self._is_missing = False
         """Whether the log already reports that the file is missing."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
-        # All reads of a transaction see one moment; SQLite's always do.
+        # All reads of a transaction see the same state; with SQLite they always do.
         sqlite = self._url.get_backend_name() == "sqlite"
-        moment = {} if sqlite else {"isolation_level": "REPEATABLE READ"}
-        self._engine = engine.execution_options(**moment)
+        isolation = {} if sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._engine = engine.execution_options(**isolation)
         self._autocommit = engine.execution_options(
             **({AUTOCOMMIT: True} if sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
@@ -122,7 +125,7 @@ class Database:
         return Path(str(self._url.database)) if self._url.get_backend_name() == "sqlite" else None
 
     def prepare(self) -> None:
-        """Creates the tables of an empty database. Raises StoreRefused if the database has another version's
+        """Creates the tables of an empty database. Raises StoreRefused if another version created the
         tables."""
         self._may_create = True
         state = self.schema_state()
@@ -140,8 +143,8 @@ class Database:
             )
 
     def schema_state(self) -> SchemaState:
-        """Compares the database's schema with this version. Raises StoreUnavailable if the database does not
-        answer, and StoreRefused if its tables are not Antiphon's."""
+        """Compares the schema of the database with this version. Raises StoreUnavailable if the database does
+        not answer, and StoreRefused if its tables are not Antiphon's."""
         from alembic.runtime.migration import MigrationContext
         from alembic.script import ScriptDirectory
 
@@ -151,20 +154,21 @@ class Database:
             current = MigrationContext.configure(connection).get_current_revision()
             if current is None and sa.inspect(connection).get_table_names():
                 raise StoreRefused(f"the database {self.shown} holds tables that are not Antiphon's")
-        revisions = [each.revision for each in script.walk_revisions()]
+        revisions = [migration.revision for migration in script.walk_revisions()]
         newer = current is not None and current not in revisions
         pending = () if newer else tuple(_list_pending(script, current))
         return SchemaState(current, newest, pending, newer)
 
     def upgrade(self, backup: Path | None = None) -> Path | None:
-        """Applies all pending migrations, or none. A SQLite file is first copied, to `backup` or to a file
-        beside it, and the copy's path is returned. Raises StoreRefused, also for a `backup` of PostgreSQL."""
+        """Applies all pending migrations, or none. First copies a SQLite file to `backup`, or to a file next
+        to it, and returns the path of the copy. Raises StoreRefused, also if there is a `backup` for
+        PostgreSQL."""
         state = self.schema_state()
         if state.newer:
             self.prepare()
         if backup and not self.file:
             raise StoreRefused(
-                f"{self.shown} is no file, so it cannot be copied: use pg_dump, without --backup"
+                f"{self.shown} is not a file and cannot be copied: leave --backup out and use pg_dump"
             )
         if not state.pending:
             return None
@@ -173,29 +177,30 @@ class Database:
         return copy
 
     def _upgrade(self) -> None:
-        """Applies all pending migrations in one transaction, while no other server changes the tables."""
+        """Applies all pending migrations in one transaction. No other server can change the tables
+        meanwhile."""
         from alembic import command
         from alembic.config import Config
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with self._altering() as connection:
-            if connection.dialect.name == "postgresql":  # SQLite's writers wait for each other anyway
+            if connection.dialect.name == "postgresql":  # in SQLite, writers always wait for each other
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
     def require_file(self) -> None:
-        """Creates a missing file, which only its owner can read. Raises StoreUnavailable if the open file was
-        removed or replaced, since later writes would be lost. Logs this once, and logs when the file is
-        back."""
+        """Creates a missing SQLite file that only its owner can read. Raises StoreUnavailable if the open
+        file was removed or replaced, because later writes would be lost. Logs this once, and once when the
+        file is back."""
         if self.file is None:
             return
-        identity = _file_identity(self.file)
+        identity = _get_file_identity(self.file)
         if identity is None and self._opened_file is None and self._may_create:
-            if self.file.parent.is_dir():  # otherwise SQLite names the fault
+            if self.file.parent.is_dir():  # otherwise SQLite reports the error
                 self.file.touch(mode=0o600)
-            identity = _file_identity(self.file)
+            identity = _get_file_identity(self.file)
         elif identity is None or self._opened_file not in (None, identity):
             if not self._is_missing:
                 record("store_moved", logging.ERROR, database=self.shown)
@@ -210,14 +215,14 @@ class Database:
         self._opened_file = identity
 
     def _copy_file(self, backup: Path | None, revision: str | None) -> Path:
-        """Copies SQLite's file to `backup` or beside itself, and returns the copy's path. Raises StoreRefused
-        if the copy exists or there is no file."""
+        """Copies SQLite's file to `backup` or next to itself, and returns the path of the copy. Raises
+        StoreRefused if the copy exists, or if the database is not a file."""
         source = self.file
         if source is None:
-            raise StoreRefused(f"the database {self.shown} is no file, so it cannot be copied")
+            raise StoreRefused(f"the database {self.shown} is not a file and cannot be copied")
         target = backup or source.with_name(f"{source.name}.{revision}.bak")
         if target.exists():
-            raise StoreRefused(f"{target} is there already; move it away, or say where the copy shall go")
+            raise StoreRefused(f"{target} exists already; move it away, or name another path for the copy")
         with self.reading() as connection, closing(create_copy(target)) as copy:
             raw = connection.connection.driver_connection
             if raw is None:
@@ -228,8 +233,8 @@ class Database:
 
     @contextmanager
     def reading(self, within: float | None = None) -> Iterator[Connection]:
-        """Opens a connection for one consistent read. `within`: the most seconds for each statement. Raises
-        StoreUnavailable, and DeadlineExceeded for a slower statement."""
+        """Opens a connection for one consistent read. `within`: the time limit of each statement in seconds.
+        Raises StoreUnavailable, and DeadlineExceeded for a slower statement."""
         with (
             self._translate_errors(),
             self._engine.connect() as connection,
@@ -239,7 +244,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Opens one transaction. It is committed when the block ends, and undone when the block raises an
+        """Opens one transaction. Commits it at the end of the block, or rolls it back if the block raises an
         error. Raises StoreUnavailable."""
         with (
             self._translate_errors(),
@@ -252,26 +257,26 @@ class Database:
 
     @contextmanager
     def autocommit(self) -> Iterator[Connection]:
-        """Opens a connection in which every statement is a transaction of its own. Raises
-        StoreUnavailable."""
+        """Opens a connection in autocommit mode: each statement is a transaction. Raises StoreUnavailable."""
         with self._translate_errors(), self._autocommit.connect() as connection:
             connection.detach()
             yield connection
 
     @contextmanager
     def _altering(self) -> Iterator[Connection]:
-        """Opens one transaction that may rebuild tables. Raises StoreUnavailable and StoreRefused."""
+        """Opens one transaction that can rebuild tables. Raises StoreUnavailable, and StoreRefused if a
+        foreign key is violated at the end."""
         with self._translate_errors(), self._writer.connect() as connection:
             sqlite = connection.dialect.name == "sqlite"
             with _without_foreign_keys(connection) if sqlite else nullcontext(), connection.begin():
                 yield connection
                 if sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
-                    raise StoreRefused(f"rows of {self.shown} name others that are not there")
+                    raise StoreRefused(f"rows of {self.shown} refer to other rows that are missing")
 
     @contextmanager
     def _translate_errors(self, consequence: str = UNCHANGED) -> Iterator[None]:
-        """Translates the driver's errors to one sentence without the values that were sent. Also checks that
-        SQLite's file is still there. `consequence`: what the error says about the change."""
+        """Translates the driver's errors to one sentence without the values that were sent. Also checks
+        SQLite's file. `consequence`: the part of the message about the change."""
         try:
             self.require_file()
             yield
@@ -279,7 +284,7 @@ class Database:
             raise
         except sa.exc.DataError:
             raise InvalidValue(
-                "the database cannot hold that text: it is too long, or has a NUL in it"
+                "the database cannot store that text: it is too long, or contains a NUL"
             ) from None
         except (sa.exc.SQLAlchemyError, self._driver_error) as problem:
             driver = problem if isinstance(problem, self._driver_error) else getattr(problem, "orig", None)
@@ -290,7 +295,6 @@ class Database:
             raise StoreUnavailable(f"the database does not answer; {consequence}") from None
 
     def close(self) -> None:
-        """Closes every connection."""
         self._engine.dispose()
 
 
@@ -299,7 +303,7 @@ def knows_revision(revision: str) -> bool:
     from alembic.script import ScriptDirectory
 
     script = ScriptDirectory(str(MIGRATIONS))
-    return revision in [each.revision for each in script.walk_revisions()]
+    return revision in [migration.revision for migration in script.walk_revisions()]
 
 
 def create_copy(target: Path) -> sqlite3.Connection:
@@ -307,11 +311,11 @@ def create_copy(target: Path) -> sqlite3.Connection:
     try:
         target.touch(mode=0o600, exist_ok=False)
     except OSError as problem:
-        raise StoreRefused(f"{target} cannot be made: {problem.strerror}") from None
+        raise StoreRefused(f"{target} cannot be created: {problem.strerror}") from None
     return sqlite3.connect(target)
 
 
-def _file_identity(path: Path) -> tuple[int, int] | None:
+def _get_file_identity(path: Path) -> tuple[int, int] | None:
     """Returns the device and inode of a file; None if the file is missing."""
     try:
         file_status = path.stat()
@@ -325,9 +329,9 @@ def _make_engine(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
     backend = url.get_backend_name()
     try:
         if backend == "sqlite":
-            return _sqlite(url, shown_url)
+            return _make_sqlite_engine(url, shown_url)
         if backend == "postgresql":
-            return _postgresql(url, shown_url, connect_s)
+            return _make_postgresql_engine(url, shown_url, connect_s)
     except ModuleNotFoundError:
         raise StoreRefused(f"{shown_url} needs PostgreSQL's driver: {explain_extra('postgresql')}") from None
     raise StoreRefused(
@@ -336,7 +340,8 @@ def _make_engine(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
 
 
 def _hide_secrets(url: sa.URL, text: str) -> str:
-    """Returns the address in `text` without its name and password. SQLite's addresses stay as they are."""
+    """Returns an address without its name and password. An address of SQLite has none. `text`: the address as
+    it was configured."""
     if url.get_backend_name() == "sqlite":
         return text
     plain = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
@@ -349,33 +354,34 @@ def _mask(address: str) -> str:
     return SECRET.sub("//***@", address)
 
 
-def _postgresql(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
+def _make_postgresql_engine(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
     """Makes the engine of a PostgreSQL database. Raises StoreRefused for an `@` that is not escaped."""
-    if "@" in (url.host or ""):  # the driver would print it, and it is part of a password
-        raise StoreRefused(f"an @ in a name or password is written %40: {shown_url.rpartition('@')[2]}")
-    connecting: dict[str, object] = {"client_encoding": "utf8"}  # texts, not bytes, from whatever database
-    connecting |= {name: value for name, value in PATIENCE.items() if name not in url.query}
-    connecting |= {} if connect_s is None else {"connect_timeout": connect_s}
+    if "@" in (url.host or ""):  # this "host" contains a part of the password, and the driver would print it
+        raise StoreRefused(f"write an @ in a name or password as %40: {shown_url.rpartition('@')[2]}")
+    arguments: dict[str, object] = {
+        "client_encoding": "utf8"
+    }  # so that every database returns text and not bytes
+    arguments |= {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in url.query}
+    arguments |= {} if connect_s is None else {"connect_timeout": connect_s}
     return sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=POOL,
         max_overflow=POOL,
         pool_pre_ping=True,
         hide_parameters=True,
-        connect_args=connecting,
+        connect_args=arguments,
     )
 
 
 def _require_file(url: sa.URL, shown_url: str) -> None:
-    """Raises StoreRefused if an address of SQLite does not name a plain file. Other processes would not find
-    the same database there."""
+    """Raises StoreRefused if an address of SQLite does not name a plain file, because other processes could
+    not open the same database."""
     base_url = shown_url.partition("?")[0]
     if url.host or url.username or url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreRefused(f"{_mask(base_url)} is no address of a SQLite file; say sqlite:///PATH")
     if url.database in (None, "", ":memory:"):
         raise StoreRefused(
-            f"{base_url} is a database in memory, which no other process sees and which ends with its own; "
-            "say sqlite:///PATH"
+            f"{base_url} is a database in memory, which other processes cannot open; say sqlite:///PATH"
         )
     if url.query:
         raise StoreRefused(
@@ -383,16 +389,16 @@ def _require_file(url: sa.URL, shown_url: str) -> None:
         )
 
 
-def _sqlite(url: sa.URL, shown_url: str) -> Engine:
+def _make_sqlite_engine(url: sa.URL, shown_url: str) -> Engine:
     """Makes the engine of a SQLite file, with its options and transactions set up. Raises StoreRefused if the
     address is no plain file."""
     _require_file(url, shown_url)
-    connecting = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
-    engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting)
+    arguments = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
+    engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-        # The driver begins no transactions by itself: `begin` below does.
+        # The driver must not begin transactions: `begin` below does this.
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
@@ -404,7 +410,8 @@ def _sqlite(url: sa.URL, shown_url: str) -> Engine:
         options = connection.get_execution_options()
         if options.get(AUTOCOMMIT, False):
             return
-        # At once for writing: a reader that becomes a writer cannot wait for another, and fails.
+        # A transaction that writes takes the write lock immediately: one that starts with a read fails if
+        # another process writes.
         writes = options.get(WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -413,38 +420,39 @@ def _sqlite(url: sa.URL, shown_url: str) -> Engine:
 
 @contextmanager
 def _without_foreign_keys(connection: Connection) -> Iterator[None]:
-    """Turns off SQLite's foreign keys while tables are rebuilt, since SQLite drops no table to which others
-    refer. Runs outside transactions: SQLite ignores the switch inside them."""
-    with closing(connection.connection.cursor()) as switch:
-        switch.execute("PRAGMA foreign_keys=OFF")
+    """Turns off SQLite's foreign keys while tables are rebuilt, because SQLite does not drop a table to which
+    another refers. Enter it outside a transaction: SQLite ignores the setting inside one."""
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.execute("PRAGMA foreign_keys=OFF")
         try:
             yield
         finally:
-            switch.execute("PRAGMA foreign_keys=ON")
+            cursor.execute("PRAGMA foreign_keys=ON")
 
 
 def _list_pending(script: "ScriptDirectory", current: str | None) -> Iterator[str]:
     """Yields the number and title of each migration after the revision `current`."""
-    steps = list(script.iterate_revisions("head", current or "base"))
-    for each in reversed(steps):
-        yield f"{each.revision} {(each.doc or '').splitlines()[0]}"
+    migrations = list(script.iterate_revisions("head", current or "base"))
+    for migration in reversed(migrations):
+        yield f"{migration.revision} {(migration.doc or '').splitlines()[0]}"
 
 
 STEPS = 50_000
-"""Instructions of SQLite's machine between two checks of the clock: some milliseconds."""
+"""The number of SQLite virtual machine instructions between two checks of the clock. They take some
+milliseconds."""
 
 CANCELLED = "57014"
-"""PostgreSQL's code for a statement that exceeded its time."""
+"""PostgreSQL's code for a cancelled statement, also at its time limit."""
 
 
 @contextmanager
 def limit_time(connection: Connection, within: float) -> Iterator[None]:
-    """Ends slow work after `within` seconds: on PostgreSQL each statement, on SQLite the whole block. Raises
-    DeadlineExceeded."""
+    """Limits the time of each statement on PostgreSQL, and of the whole block on SQLite, to `within` seconds.
+    Raises DeadlineExceeded."""
     try:
         if connection.dialect.name == "postgresql":
-            local = sa.text(f"SET LOCAL statement_timeout = {max(1, round(within * 1_000))}")
-            connection.execute(local)
+            statement = sa.text(f"SET LOCAL statement_timeout = {max(1, round(within * 1_000))}")
+            connection.execute(statement)
             yield
         else:
             with _interrupt_after(connection, time.monotonic() + within):
@@ -452,18 +460,18 @@ def limit_time(connection: Connection, within: float) -> Iterator[None]:
     except sa.exc.DBAPIError as problem:
         if _is_timeout(problem.orig):
             raise DeadlineExceeded(
-                f"this takes the database longer than {within:g} s: ask for a shorter time (since, until), "
-                "or for fewer dimensions"
+                f"the database needs longer than {within:g} s for this: choose a shorter time (since, until) "
+                "or fewer dimensions"
             ) from None
         raise
 
 
 @contextmanager
 def _interrupt_after(connection: Connection, end: float) -> Iterator[None]:
-    """Interrupts the statements of a SQLite connection once the monotonic time `end` has passed."""
+    """Interrupts the statements of a SQLite connection after the monotonic time `end`."""
     raw = connection.connection.driver_connection
     if not isinstance(raw, sqlite3.Connection):
-        raise TypeError(f"{type(raw)} is no connection to SQLite")
+        raise TypeError(f"{type(raw)} is not a connection to SQLite")
     raw.set_progress_handler(lambda: time.monotonic() > end, STEPS)
     try:
         yield
@@ -472,7 +480,7 @@ def _interrupt_after(connection: Connection, end: float) -> Iterator[None]:
 
 
 def _is_timeout(problem: BaseException | None) -> bool:
-    """Whether the database ended a statement because of its time limit."""
+    """Whether the database cancelled a statement at its time limit."""
     if isinstance(problem, sqlite3.Error):
         return problem.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
     return getattr(problem, "sqlstate", None) == CANCELLED

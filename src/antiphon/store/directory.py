@@ -1,11 +1,12 @@
-"""Reads the directory: either all of it, or only the changes since a known one. The audit lists these
-changes."""
+"""Reads the directory from the database: all of it, or only the changes since an earlier read. The audit
+lists the changes."""
 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -26,24 +27,24 @@ from antiphon.domain.tenancy import (
     User,
 )
 from antiphon.store import schema
-from antiphon.store.base import Directory, KeptKey
+from antiphon.store.base import Directory, StoredKey
 from antiphon.store.changes import read_revision
 
 PAGE = 500
-"""Rows of one fetch. The driver blocks other threads during a fetch."""
-MOST = 200
-"""The number of changes above which the whole directory is read. Scripts make so many changes, and a server
-that was away finds so many."""
+"""The number of rows per fetch. The driver blocks other threads during a fetch."""
+MAX_CHANGES = 200
+"""If there are more changes, the whole directory is read. Scripts can make many changes, and a server that
+was disconnected can miss many."""
 T = TypeVar("T")
 
 
 def read_directory(connection: Connection) -> Directory:
-    """Reads the whole directory. Raises ValueError for rows of a later version."""
+    """Reads the whole directory. Raises ValueError for rows that a later version wrote."""
     return Directory(
         _load_all(connection, schema.projects, _to_project),
         _load_all(connection, schema.users, _to_user),
         _load_all(connection, schema.memberships, _to_membership, "project"),
-        _load_all(connection, schema.keys, _to_kept_key),
+        _load_all(connection, schema.keys, _to_stored_key),
         _load_all(connection, schema.limits, _to_limit),
         _load_all(connection, schema.prices, _to_price),
         read_revision(connection),
@@ -51,39 +52,46 @@ def read_directory(connection: Connection) -> Directory:
 
 
 def read_changes(connection: Connection, directory: Directory) -> Directory:
-    """Reads only what changed since `directory`, and takes the rest from `directory`."""
-    now, entry = read_revision(connection), schema.audit.c
+    """Returns the current directory. Reads only the changes since `directory`, and copies the rest from
+    it."""
+    revision, entry = read_revision(connection), schema.audit.c
     later = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > directory.revision)
     changes = [
-        (str(each[0]), str(each[1]), str(each[2])) for each in connection.execute(later.limit(MOST + 1))
+        (str(action), str(target), str(detail))
+        for action, target, detail in connection.execute(later.limit(MAX_CHANGES + 1))
     ]
-    if len(changes) > MOST or len(changes) != now - directory.revision:
+    if len(changes) > MAX_CHANGES or len(changes) != revision - directory.revision:
         return read_directory(connection)
     ids = _collect_changed_ids(changes)
 
-    def put(
-        things: tuple[T, ...], table: sa.Table, noun: str, of: Callable[[Row], T], id_: Callable[[T], str]
+    def update(
+        objects: tuple[T, ...],
+        table: sa.Table,
+        noun: str,
+        convert: Callable[[Row], T],
+        get_id: Callable[[T], str],
     ) -> tuple[T, ...]:
-        return _merge(things, ids[noun], _load_all(connection, table, of, only=ids[noun]), id_)
+        return _merge(objects, ids[noun], _load_all(connection, table, convert, only=ids[noun]), get_id)
 
-    current = _load_all(connection, schema.memberships, _to_membership, "project", ids["membership"])
+    memberships = _load_all(connection, schema.memberships, _to_membership, "project", ids["membership"])
     return replace(
         directory,
-        projects=put(directory.projects, schema.projects, "project", _to_project, lambda each: each.id),
-        users=put(directory.users, schema.users, "user", _to_user, lambda each: each.id),
+        projects=update(directory.projects, schema.projects, "project", _to_project, attrgetter("id")),
+        users=update(directory.users, schema.users, "user", _to_user, attrgetter("id")),
         memberships=(
-            *(each for each in directory.memberships if each.project not in ids["membership"]),
-            *current,
+            *(old for old in directory.memberships if old.project not in ids["membership"]),
+            *memberships,
         ),
-        keys=put(directory.keys, schema.keys, "key", _to_kept_key, lambda each: each.key.id),
-        limits=put(directory.limits, schema.limits, "limit", _to_limit, lambda each: each.id),
-        prices=put(directory.prices, schema.prices, "price", _to_price, lambda each: each.id),
-        revision=now,
+        keys=update(directory.keys, schema.keys, "key", _to_stored_key, attrgetter("key.id")),
+        limits=update(directory.limits, schema.limits, "limit", _to_limit, attrgetter("id")),
+        prices=update(directory.prices, schema.prices, "price", _to_price, attrgetter("id")),
+        revision=revision,
     )
 
 
 def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
-    """Returns the ids of changed things by noun. For a membership it returns the project's id."""
+    """Returns the ids of the changed objects by their noun. For a membership, the id is the project's.
+    `changes`: action, target and detail of each audit entry."""
     ids: dict[str, set[str]] = defaultdict(set)
     for action, target, detail in changes:
         ids[action.partition(".")[0]].add(target)
@@ -97,32 +105,35 @@ def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, s
 
 
 def _merge(
-    before: Iterable[T], ids: Collection[str], changed: Iterable[T], id_: Callable[[T], str]
+    before: Iterable[T], ids: Collection[str], changed: Iterable[T], get_id: Callable[[T], str]
 ) -> tuple[T, ...]:
-    """Replaces the things with these ids by the found ones. A thing whose id was not found is left out."""
+    """Replaces the objects with these ids by their current versions in `changed`. An object that is not in
+    `changed` was removed."""
     if not ids:
         return tuple(before)
-    new = {id_(each): each for each in changed}
-    merged = [new.pop(id_(each), None) if id_(each) in ids else each for each in before]
-    return (*(each for each in merged if each is not None), *new.values())
+    new = {get_id(item): item for item in changed}
+    merged = [new.pop(get_id(item), None) if get_id(item) in ids else item for item in before]
+    return (*(item for item in merged if item is not None), *new.values())
 
 
 def _load_all(
     connection: Connection,
     table: sa.Table,
-    of: Callable[[Row], T],
+    convert: Callable[[Row], T],
     column: str = "id",
     only: Collection[str] | None = None,
 ) -> tuple[T, ...]:
-    """Loads the rows of a table, the oldest first, each converted by `of`. `only`: the values of `column` to
-    load."""
+    """Loads the rows of a table, the oldest first, and converts each. `only`: loads only rows with these
+    values of `column`."""
     if only is not None and not only:
         return ()
     query = sa.select(table).order_by(table.c.created, table.c[column])
     if only is not None:
         query = query.where(table.c[column].in_(only))
-    with connection.execute(query.execution_options(yield_per=PAGE)) as rows:  # also where `of` raises
-        return tuple(map(of, rows.mappings()))
+    with connection.execute(
+        query.execution_options(yield_per=PAGE)
+    ) as rows:  # closes the cursor also if `convert` raises
+        return tuple(map(convert, rows.mappings()))
 
 
 def _to_project(row: Row) -> Project:
@@ -139,17 +150,17 @@ def _to_membership(row: Row) -> Membership:
     return Membership(row["project"], row["user"], ProjectRole(row["role"]), row["created"])
 
 
-def _to_kept_key(row: Row) -> KeptKey:
+def _to_stored_key(row: Row) -> StoredKey:
     values = dict(row)
     digest, kind = bytes(values.pop("digest")), KeyKind(values.pop("kind"))
     grant = _to_grant(values.pop("models"), values.pop("endpoints"))
-    return KeptKey(Key(kind=kind, grant=grant, **values), digest)
+    return StoredKey(Key(kind=kind, grant=grant, **values), digest)
 
 
 @lru_cache(1024)
 def _to_grant(models: str | None, endpoints: str | None) -> Grant:
-    """Returns the grant of a key. Keys with equal permissions share one object, since tens of thousands of
-    objects would slow the garbage collector."""
+    """Returns the grant of a key. Keys with equal permissions share one object, because tens of thousands of
+    objects would slow the garbage collector down."""
     return Grant(_to_patterns(models), _to_patterns(endpoints))
 
 

@@ -1,6 +1,6 @@
-"""The ledger in a database: its rows, and reports over them. Every value is sent as a bound parameter.
+"""The ledger in a database: adds entries and reports over them. Every value is sent as a bound parameter.
 
-Every entry can be stored: characters and numbers that a database cannot hold are replaced.
+Every entry can be stored: characters and numbers that a database does not accept are replaced.
 """
 
 import json
@@ -38,25 +38,25 @@ from antiphon.store import schema
 from antiphon.store.database import Database
 
 PAGE = 1_000
-"""Sums that are in memory at once."""
-AT_ONCE = 50
-"""Rows of one statement. The driver releases the interpreter at every statement and waits for it again, which
-costs more than a row while requests run."""
-LONGEST = 400
-"""Characters of an indexed text: PostgreSQL refuses index entries above 2,700 bytes."""
+"""The number of sums that are in memory at once."""
+ROWS_PER_INSERT = 50
+"""The number of rows per statement. Around each statement the driver releases the interpreter lock and waits
+for it. While requests run, this costs more than a row."""
+MAX_INDEXED_LENGTH = 400
+"""The most characters of an indexed text: PostgreSQL refuses index entries above 2,700 bytes."""
 INDEXED = ("project", "key", "user", "model")
-ABSENT = str.maketrans({"\0": "\ufffd"} | dict.fromkeys(range(55296, 57344), "�"))
-"""Characters that UTF-8 or PostgreSQL does not have: NUL and lone surrogates."""
-LARGEST = 2**63 - 1
-NAMES = tuple(each.name for each in fields(Entry))
+UNSUPPORTED = str.maketrans({"\0": "\ufffd"} | dict.fromkeys(range(55296, 57344), "�"))
+"""Replaces characters that UTF-8 or PostgreSQL does not support: NUL and lone surrogates."""
+MAX_INTEGER = 2**63 - 1
+NAMES = tuple(field.name for field in fields(Entry))
 COLUMNS = tuple(name for name in NAMES if name != "tags")
 
 _VALUES = attrgetter(*("source.value" if name == "source" else name for name in COLUMNS))
-_TEXTS = attrgetter(*(each.name for each in fields(Entry) if each.type in (str, str | None)))
-_COUNTS = attrgetter(*(each.name for each in fields(Entry) if each.type in (int, int | None)))
+_TEXTS = attrgetter(*(field.name for field in fields(Entry) if field.type in (str, str | None)))
+_COUNTS = attrgetter(*(field.name for field in fields(Entry) if field.type in (int, int | None)))
 
 EntryRow = tuple[object, ...]
-"""The values of `COLUMNS`, and the tags."""
+"""The values of `COLUMNS`, then the tags."""
 
 
 class SqlEntries:
@@ -66,45 +66,44 @@ class SqlEntries:
         self._database = database
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Inserts entries. An entry whose id is in the ledger already changes nothing."""
         if not entries:
             return
-        # In one order: nodes that add the same entries would otherwise wait for each other.
+        # The order prevents a deadlock between servers that add the same entries.
         rows = [build_row(entry) for entry in sorted(entries, key=attrgetter("id"))]
         with self._database.writing() as connection:
             mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
-            for begin in range(0, len(rows), AT_ONCE):
-                some = rows[begin : begin + AT_ONCE]
-                connection.exec_driver_sql(_build_insert(mark, len(some)), tuple(chain.from_iterable(some)))
+            for begin in range(0, len(rows), ROWS_PER_INSERT):
+                batch = rows[begin : begin + ROWS_PER_INSERT]
+                connection.exec_driver_sql(_build_insert(mark, len(batch)), tuple(chain.from_iterable(batch)))
 
     def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
-        """Yields sums of usage per `grain`, key, user, project and model, for requests since `since`."""
+        """Yields sums of usage per `grain`, key, user, project and model."""
         row = schema.ledger.c
         group = (row.at // grain, row.key, row.user, row.project, row.model)
-        sums = [sa.func.sum(each) for each in (row.prompt_tokens, row.output_tokens, row.cost)]
-        ended = () if before is None else (row.at + sa.func.coalesce(row.total_ms, 0) < before,)
-        summed = (
+        sums = [sa.func.sum(column) for column in (row.prompt_tokens, row.output_tokens, row.cost)]
+        conditions = () if before is None else (row.at + sa.func.coalesce(row.total_ms, 0) < before,)
+        query = (
             sa.select(sa.func.max(row.at), *group[1:], _count_where(row.parent.is_(None)), *sums)
-            .where(row.at >= since, *ended)
+            .where(row.at >= since, *conditions)
             .group_by(*group)
             .order_by(group[0])
             .execution_options(yield_per=PAGE)
         )
-        with self._database.reading() as connection, connection.execute(summed) as rows:
+        with self._database.reading() as connection, connection.execute(query) as rows:
             for at, key, user, project, model, *amounts in rows:
                 yield UsedAmounts(at, key, user, project, model, Amounts(*map(int, amounts)))
 
 
 def build_row(entry: Entry) -> EntryRow:
-    """Builds an entry's row. Most entries are short ASCII and skip the conversion."""
-    text = "".join([each for each in _TEXTS(entry) if each])
-    plain = text.isascii() and "\0" not in text and len(text) <= LONGEST and not entry.tags
-    if plain and max([each or 0 for each in _COUNTS(entry)]) <= LARGEST:
+    """Builds the table row of an entry. Most entries are short ASCII and need no replacement."""
+    text = "".join([value for value in _TEXTS(entry) if value])
+    plain = text.isascii() and "\0" not in text and len(text) <= MAX_INDEXED_LENGTH and not entry.tags
+    if plain and max([count or 0 for count in _COUNTS(entry)]) <= MAX_INTEGER:
         return (*_VALUES(entry), "{}")
     values = {name: _replace_unsupported(getattr(entry, name)) for name in COLUMNS}
     for name in INDEXED:
         content = values[name]
-        values[name] = content[:LONGEST] if isinstance(content, str) else content
+        values[name] = content[:MAX_INDEXED_LENGTH] if isinstance(content, str) else content
     tags = {_replace_unsupported(name): _replace_unsupported(value) for name, value in entry.tags.items()}
     return (*values.values(), json.dumps(tags, ensure_ascii=False))
 
@@ -112,14 +111,14 @@ def build_row(entry: Entry) -> EntryRow:
 def _replace_unsupported(value: object) -> object:
     """Returns a value that every database can hold."""
     if isinstance(value, str):
-        return value.translate(ABSENT)
-    return min(value, LARGEST) if isinstance(value, int) else value
+        return value.translate(UNSUPPORTED)
+    return min(value, MAX_INTEGER) if isinstance(value, int) else value
 
 
 @cache
 def _build_insert(mark: str, rows: int) -> str:
-    """Builds the SQL that inserts `rows` rows and skips existing ids. `mark`: the placeholder of a value. It
-    is plain SQL, since SQLAlchemy takes more time for each row than the database."""
+    """Builds the SQL that inserts `rows` rows and skips existing ids. `mark`: the placeholder of a value.
+    SQLAlchemy would take more time for each row than the database."""
     names = ", ".join(f'"{name}"' for name in (*COLUMNS, "tags"))
     row_marks = f"({', '.join([mark] * len(NAMES))})"
     values = ", ".join([row_marks] * rows)
@@ -130,15 +129,15 @@ HOUR = 3_600_000
 """Milliseconds."""
 DAY = 24 * HOUR
 MONDAY = 3 * DAY
-"""Milliseconds from a Monday to the beginning of 1970."""
+"""Milliseconds from a Monday to the start of 1970."""
 HALF = 1 << 32
-"""Costs are summed in two halves: SQLite's integers end at 2**63, and a larger sum is an error."""
+"""Costs are summed in two halves, because a sum above 2**63 is an error in SQLite."""
 
-MEASURED = ("queue_ms", "ttft_ms", "total_ms")
-SUMMED = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+DURATIONS = ("queue_ms", "ttft_ms", "total_ms")
+TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
-WITHIN_S = 30.0
-"""Seconds that a statement may take: two threads read for all callers."""
+TIME_LIMIT_S = 30.0
+"""The time limit of a statement in seconds. Two threads read for all callers."""
 
 ledger = schema.ledger.c
 
@@ -149,45 +148,50 @@ class SqlUsage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, chosen: EntrySelection, dimensions: Sequence[Dimension], most: int) -> LedgerReport:
-        with self._database.reading(WITHIN_S) as connection:
+    def report(self, selection: EntrySelection, dimensions: Sequence[Dimension], most: int) -> LedgerReport:
+        with self._database.reading(TIME_LIMIT_S) as connection:
             if not dimensions:
-                return LedgerReport(_load_total(connection, chosen))
-            groups = tuple(_load_groups(connection, chosen, dimensions, most + 1))
+                return LedgerReport(_load_total(connection, selection))
+            groups = tuple(_load_groups(connection, selection, dimensions, most + 1))
             if len(groups) > most:
-                return LedgerReport(_load_total(connection, chosen), groups[:most], more=True)
+                return LedgerReport(_load_total(connection, selection), groups[:most], more=True)
             return LedgerReport(sum((group.totals for group in groups), UsageTotals()), groups)
 
     def entries(
-        self, chosen: EntrySelection, most: int, after: EntryPosition | None = None
+        self, selection: EntrySelection, most: int, after: EntryPosition | None = None
     ) -> Sequence[Entry]:
-        with self._database.reading(WITHIN_S) as connection:
-            query = sa.select(schema.ledger).where(*_build_conditions(chosen, connection.dialect.name))
+        with self._database.reading(TIME_LIMIT_S) as connection:
+            query = sa.select(schema.ledger).where(*_build_conditions(selection, connection.dialect.name))
             if after is not None:
                 query = query.where(ledger.at >= after.at, sa.or_(ledger.at > after.at, ledger.id > after.id))
             rows = connection.execute(query.order_by(ledger.at, ledger.id).limit(most)).mappings()
             return [_to_entry(row) for row in rows]
 
 
-def _load_total(connection: Connection, chosen: EntrySelection) -> UsageTotals:
+def _load_total(connection: Connection, selection: EntrySelection) -> UsageTotals:
     """Loads the totals over all selected entries."""
-    query = sa.select(*_build_sums()).where(*_build_conditions(chosen, connection.dialect.name))
+    query = sa.select(*_build_sums()).where(*_build_conditions(selection, connection.dialect.name))
     return _to_totals(connection.execute(query).mappings().one())
 
 
 def _load_groups(
-    connection: Connection, chosen: EntrySelection, dimensions: Sequence[Dimension], most: int
+    connection: Connection, selection: EntrySelection, dimensions: Sequence[Dimension], most: int
 ) -> Iterator[ReportGroup]:
     """Yields at most `most` groups with their totals, in the order of a report."""
     backend = connection.dialect.name
-    keys = [_build_expression(each, backend).label(f"by_{number}") for number, each in enumerate(dimensions)]
-    # By their names: a database does not recognise an expression that it gets twice with
-    # separate values.
+    keys = [
+        _build_expression(dimension, backend).label(f"by_{number}")
+        for number, dimension in enumerate(dimensions)
+    ]
+    # Columns are referred to by name: with bound values, a database does not recognise the same
+    # expression twice.
     names: list[sa.ColumnElement[str]] = [sa.literal_column(key.name) for key in keys]
-    buckets = [name for name, each in zip(names, dimensions, strict=True) if isinstance(each, Bucket)]
+    buckets = [
+        name for name, dimension in zip(names, dimensions, strict=True) if isinstance(dimension, Bucket)
+    ]
     query = (
         sa.select(*keys, *_build_sums())
-        .where(*_build_conditions(chosen, backend))
+        .where(*_build_conditions(selection, backend))
         .group_by(*names)
         .order_by(
             *buckets, sa.literal_column("requests").desc(), *(name.asc().nulls_first() for name in names)
@@ -196,56 +200,61 @@ def _load_groups(
     )
     for row in connection.execute(query).mappings():
         yield ReportGroup(
-            tuple(_to_value(row[key.name], each) for key, each in zip(keys, dimensions, strict=True)),
+            tuple(
+                _to_value(row[key.name], dimension) for key, dimension in zip(keys, dimensions, strict=True)
+            ),
             _to_totals(row),
         )
 
 
 def _to_value(value: object, dimension: Dimension) -> str | int | None:
-    """Converts a column's value to the value in a report. Milliseconds of a time bucket become seconds."""
+    """Converts a column's value for the report. The start of a time bucket is converted from milliseconds to
+    seconds."""
     if isinstance(dimension, Bucket):
         return int(str(value)) // 1000
     return None if value is None else str(value)
 
 
-def _build_conditions(chosen: EntrySelection, backend: str) -> Iterator[sa.ColumnElement[bool]]:
+def _build_conditions(selection: EntrySelection, backend: str) -> Iterator[sa.ColumnElement[bool]]:
     """Yields the SQL conditions of a selection."""
-    yield ledger.at >= chosen.since
-    yield ledger.at < chosen.until
-    for each in chosen.conditions:
-        yield _build_condition(each, backend)
+    yield ledger.at >= selection.since
+    yield ledger.at < selection.until
+    for condition in selection.conditions:
+        yield _build_condition(condition, backend)
 
 
 def _build_condition(condition: Condition, backend: str) -> sa.ColumnElement[bool]:
-    """Builds the SQL of one condition. An empty value also selects NULL."""
-    column = _text_column(condition.of, backend)
+    """Builds the SQL of one condition. An empty value also matches NULL."""
+    column = _build_text_column(condition.of, backend)
     if condition.value:
-        return column == condition.value.translate(ABSENT)  # as the row holds it
+        return column == condition.value.translate(UNSUPPORTED)  # the row has the translated text
     return sa.or_(column.is_(None), column == "")
 
 
-def _build_expression(of: Dimension, backend: str) -> sa.ColumnElement[str] | sa.ColumnElement[int]:
+def _build_expression(dimension: Dimension, backend: str) -> sa.ColumnElement[str] | sa.ColumnElement[int]:
     """Returns the SQL expression of a dimension."""
-    return _bucket_column(of, backend) if isinstance(of, Bucket) else _text_column(of, backend)
+    if isinstance(dimension, Bucket):
+        return _build_bucket_column(dimension, backend)
+    return _build_text_column(dimension, backend)
 
 
-def _text_column(of: EntryField | Tag, backend: str) -> sa.ColumnElement[str]:
-    return _tag_column(of.name, backend) if isinstance(of, Tag) else ledger[of]
+def _build_text_column(field: EntryField | Tag, backend: str) -> sa.ColumnElement[str]:
+    return _build_tag_column(field.name, backend) if isinstance(field, Tag) else ledger[field]
 
 
-def _tag_column(name: str, backend: str) -> sa.ColumnElement[str]:
-    """Returns the expression for the value of an entry's tag. The tag's name may be any text, and is never
-    read as a path or a pattern."""
-    name = name.translate(ABSENT)
+def _build_tag_column(name: str, backend: str) -> sa.ColumnElement[str]:
+    """Returns the SQL expression for the value of a tag. The tag's name can be any text; it is never
+    interpreted as a path or a pattern."""
+    name = name.translate(UNSUPPORTED)
     if backend == "sqlite":
-        each = sa.func.json_each(ledger.tags).table_valued("key", "value")
-        return sa.select(each.c.value).where(each.c.key == name).correlate(schema.ledger).scalar_subquery()
+        tag = sa.func.json_each(ledger.tags).table_valued("key", "value")
+        return sa.select(tag.c.value).where(tag.c.key == name).correlate(schema.ledger).scalar_subquery()
     return sa.cast(ledger.tags, sa.JSON).op("->>", return_type=sa.Text())(sa.literal(name, sa.Text()))
 
 
-def _bucket_column(of: Bucket, backend: str) -> sa.ColumnElement[int]:
-    """Returns the expression for the Unix millisecond in which the period begins."""
-    match of:
+def _build_bucket_column(bucket: Bucket, backend: str) -> sa.ColumnElement[int]:
+    """Returns the SQL expression for the start of a time bucket in Unix milliseconds."""
+    match bucket:
         case Bucket.HOUR:
             return ledger.at - ledger.at % HOUR
         case Bucket.DAY:
@@ -253,72 +262,72 @@ def _bucket_column(of: Bucket, backend: str) -> sa.ColumnElement[int]:
         case Bucket.WEEK:
             return ledger.at - (ledger.at + MONDAY) % (7 * DAY)
         case Bucket.MONTH:
-            return _month_column(backend)
+            return _build_month_column(backend)
 
 
-def _month_column(backend: str) -> sa.ColumnElement[int]:
-    """Returns the expression for the Unix millisecond in which the month begins."""
+def _build_month_column(backend: str) -> sa.ColumnElement[int]:
+    """Returns the SQL expression for the start of the month in Unix milliseconds."""
     seconds = ledger.at // 1000
     if backend == "sqlite":
-        begins = sa.func.strftime("%s", seconds, "unixepoch", "start of month")
+        start = sa.func.strftime("%s", seconds, "unixepoch", "start of month")
     else:
-        there = sa.func.timezone("UTC", sa.func.to_timestamp(seconds))
-        begins = sa.func.date_part("epoch", sa.func.date_trunc("month", there))
-    return sa.cast(begins, sa.BigInteger) * 1000
+        moment = sa.func.timezone("UTC", sa.func.to_timestamp(seconds))
+        start = sa.func.date_part("epoch", sa.func.date_trunc("month", moment))
+    return sa.cast(start, sa.BigInteger) * 1000
 
 
 def _build_sums() -> Iterator[sa.ColumnElement[int]]:
-    """Yields the columns that `_to_totals` reads. Calls that a request made on its way count tokens and cost,
-    and no request."""
+    """Yields the columns that `_to_totals` reads. Calls that a request made to other models count tokens and
+    cost, but not as requests."""
     is_request = ledger.parent.is_(None)
     yield _count_where(is_request).label("requests")
     for status in (OK, CANCELLED, ABORTED):
         yield _count_where(sa.and_(is_request, ledger.status == status)).label(status)
     yield _count_where(ledger.price.is_(None)).label("unpriced")
-    for name in SUMMED:
+    for name in TOKEN_COUNTS:
         yield _sum(ledger[name]).label(name)
     yield _sum(ledger.cost // HALF).label("cost_high")
     yield _sum(ledger.cost % HALF).label("cost_low")
-    for name in MEASURED:
-        measured = sa.case((is_request, ledger[name]))
-        yield _sum(measured).label(f"{name}_sum")
-        yield sa.func.count(measured).label(f"{name}_count_where")
+    for name in DURATIONS:
+        duration = sa.case((is_request, ledger[name]))
+        yield _sum(duration).label(f"{name}_sum")
+        yield sa.func.count(duration).label(f"{name}_count_where")
 
 
-def _sum(of: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Returns the sum of a column; 0 without rows."""
-    return sa.func.coalesce(sa.func.sum(of), 0)
+def _sum(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """Returns the SQL sum of a column; 0 without rows."""
+    return sa.func.coalesce(sa.func.sum(column), 0)
 
 
-def _count_where(those: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-    """Returns the number of rows that satisfy a condition."""
-    return _sum(sa.case((those, 1), else_=0))
+def _count_where(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    """Returns the SQL count of the rows that meet a condition."""
+    return _sum(sa.case((condition, 1), else_=0))
 
 
 def _to_totals(row: Row) -> UsageTotals:
-    """Converts a row of sums to totals. PostgreSQL's sums are decimals."""
+    """Converts a row of sums to totals. PostgreSQL returns sums as decimals."""
 
-    def of(name: str) -> int:
+    def get_sum(name: str) -> int:
         return int(row[name])
 
-    def mean(name: str) -> Mean:
-        return Mean(of(f"{name}_sum"), of(f"{name}_count_where"))
+    def get_mean(name: str) -> Mean:
+        return Mean(get_sum(f"{name}_sum"), get_sum(f"{name}_count_where"))
 
     return UsageTotals(
-        requests=of("requests"),
-        ok=of(OK),
-        cancelled=of(CANCELLED),
-        aborted=of(ABORTED),
-        failed=of("requests") - of(OK) - of(CANCELLED) - of(ABORTED),
-        unpriced=of("unpriced"),
-        prompt_tokens=of("prompt_tokens"),
-        cached_tokens=of("cached_tokens"),
-        output_tokens=of("output_tokens"),
-        reasoning_tokens=of("reasoning_tokens"),
-        cost=of("cost_high") * HALF + of("cost_low"),
-        queue_ms=mean("queue_ms"),
-        ttft_ms=mean("ttft_ms"),
-        total_ms=mean("total_ms"),
+        requests=get_sum("requests"),
+        ok=get_sum(OK),
+        cancelled=get_sum(CANCELLED),
+        aborted=get_sum(ABORTED),
+        failed=get_sum("requests") - get_sum(OK) - get_sum(CANCELLED) - get_sum(ABORTED),
+        unpriced=get_sum("unpriced"),
+        prompt_tokens=get_sum("prompt_tokens"),
+        cached_tokens=get_sum("cached_tokens"),
+        output_tokens=get_sum("output_tokens"),
+        reasoning_tokens=get_sum("reasoning_tokens"),
+        cost=get_sum("cost_high") * HALF + get_sum("cost_low"),
+        queue_ms=get_mean("queue_ms"),
+        ttft_ms=get_mean("ttft_ms"),
+        total_ms=get_mean("total_ms"),
     )
 
 

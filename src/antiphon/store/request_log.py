@@ -1,23 +1,27 @@
-"""Requests and answers that projects keep, in a database."""
+"""Recorded requests with their answers, and summaries of conversations, in a database."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 
+from antiphon.domain.memory import KeptSummary
 from antiphon.domain.tenancy import RecordedRequest
 from antiphon.store import schema
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.changes import change_directory
 from antiphon.store.database import Database
-from antiphon.store.ledger import ABSENT
+from antiphon.store.ledger import UNSUPPORTED
 
-TABLE = schema.requests_logged
+RECORDS = schema.requests_logged
+SUMMARIES = schema.summaries
 ERASED = "erased "
-"""The prefix of a mark's name, before the project's id. The mark tells until when its requests were erased,
-in Unix milliseconds. It outlives every process, so a record that waited in any of them comes too late."""
+"""The prefix of a mark's name, before the project's id. The mark's value is the time of the last erasure in
+Unix milliseconds. Records that started before it are not added, even if a process still has them in
+memory."""
 
 
 class SqlRecords:
@@ -30,71 +34,71 @@ class SqlRecords:
         if not records:
             return
         with self._database.writing() as connection:
-            erased = read_erasures(connection, {each.project for each in records})
+            erasures = read_erasures(connection, {new.project for new in records})
             rows = [
-                _build_row(each)
-                for each in sorted(records, key=lambda each: each.id)
-                if each.at > erased.get(each.project, -1)
+                _build_row(new)
+                for new in sorted(records, key=attrgetter("id"))
+                if new.at > erasures.get(new.project, -1)
             ]
             if rows:
-                connection.execute(ignore_known(TABLE, connection.dialect.name), rows)
+                connection.execute(build_insert_or_ignore(RECORDS, connection.dialect.name), rows)
 
     def page(
         self, project: str, most: int, before: tuple[int, str] | None = None
     ) -> Sequence[RecordedRequest]:
-        row = TABLE.c
-        query = sa.select(TABLE).where(row.project == project)
+        row = RECORDS.c
+        query = sa.select(RECORDS).where(row.project == project)
         if before is not None:
             query = query.where(sa.tuple_(row.at, row.id) < sa.tuple_(*before))
         query = query.order_by(row.at.desc(), row.id.desc()).limit(most)
         with self._database.reading() as connection:
-            return [RecordedRequest(**each) for each in connection.execute(query).mappings()]
+            return [RecordedRequest(**values) for values in connection.execute(query).mappings()]
 
     def find_record(self, id_: str) -> RecordedRequest | None:
         with self._database.reading() as connection:
-            query = connection.execute(sa.select(TABLE).where(TABLE.c.id == id_)).mappings().first()
-        return None if query is None else RecordedRequest(**query)
+            row = connection.execute(sa.select(RECORDS).where(RECORDS.c.id == id_)).mappings().first()
+        return None if row is None else RecordedRequest(**row)
 
     def expire(self, now: int) -> int:
         with self._database.writing() as connection:
-            connection.execute(schema.summaries.delete().where(schema.summaries.c.expires <= now))
-            return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
+            connection.execute(SUMMARIES.delete().where(SUMMARIES.c.expires <= now))
+            return connection.execute(RECORDS.delete().where(RECORDS.c.expires <= now)).rowcount
 
-    def note_reading(self, project: str, what: Mapping[str, object], author: ChangeAuthor) -> None:
+    def note_reading(self, project: str, detail: Mapping[str, object], author: ChangeAuthor) -> None:
         row = {"at": author.at, "actor": author.actor, "action": "project.read_requests", "target": project}
         with self._database.writing() as connection:
-            connection.execute(schema.audit.insert(), row | {"detail": json.dumps(what), "revision": None})
+            connection.execute(schema.audit.insert(), row | {"detail": json.dumps(detail), "revision": None})
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
-        """Deletes a project's recorded requests and its summaries. Returns the number of requests and the new
-        revision."""
         with change_directory(self._database, author, "the requests cannot be removed") as change:
-            there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
-            change.connection.execute(there.with_for_update())  # waits for those who add to it
+            row = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
+            change.connection.execute(
+                row.with_for_update()
+            )  # waits until other transactions have added their records
             change.require(schema.projects, project, "project")
-            gone = change.connection.execute(TABLE.delete().where(TABLE.c.project == project)).rowcount
-            change.connection.execute(schema.summaries.delete().where(schema.summaries.c.project == project))
-            before = read_erasures(change.connection, {project}).get(project, until)
-            _set_mark(change.connection, ERASED + project, str(max(until, before)))
-            change.note("project.erase_requests", project, {"removed": gone})
-        return gone, change.revision
+            removed = change.connection.execute(RECORDS.delete().where(RECORDS.c.project == project)).rowcount
+            change.connection.execute(SUMMARIES.delete().where(SUMMARIES.c.project == project))
+            last_erasure = read_erasures(change.connection, {project}).get(project, until)
+            _set_mark(change.connection, ERASED + project, str(max(until, last_erasure)))
+            change.note("project.erase_requests", project, {"removed": removed})
+        return removed, change.revision
 
 
 def read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
-    """Returns for each project the time until which its requests were erased. Blocks further erasures until
+    """Returns the time of each project's last erasure in Unix milliseconds. No project can be erased until
     the transaction ends."""
     names = sorted(projects)
     rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
-    connection.execute(rows.with_for_update(read=True))  # SQLite has one writer anyway
+    connection.execute(rows.with_for_update(read=True))  # SQLite has only one writer
     mark = schema.marks.c
     query = sa.select(mark.name, mark.value).where(mark.name.in_([ERASED + name for name in names]))
     return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(query)}
 
 
 def _set_mark(connection: Connection, name: str, value: str) -> None:
-    """Writes a mark, whether it exists or not."""
-    marked = schema.marks.update().where(schema.marks.c.name == name).values(value=value)
-    if not connection.execute(marked).rowcount:
+    """Sets a mark, or replaces its value."""
+    update = schema.marks.update().where(schema.marks.c.name == name).values(value=value)
+    if not connection.execute(update).rowcount:
         connection.execute(schema.marks.insert(), {"name": name, "value": value})
 
 
@@ -105,16 +109,61 @@ def _build_row(record: RecordedRequest) -> dict[str, object]:
         "project": record.project,
         "at": record.at,
         "expires": record.expires,
-        "request": record.request.translate(ABSENT),
-        "answer": record.answer.translate(ABSENT),
+        "request": record.request.translate(UNSUPPORTED),
+        "answer": record.answer.translate(UNSUPPORTED),
     }
 
 
-def ignore_known(table: sa.Table, dialect: str) -> sa.Insert:
-    """Builds the insert that leaves rows with known ids out. PostgreSQL's dialect takes a tenth
-    of a second to import, so it is imported where it is used."""
+def build_insert_or_ignore(table: sa.Table, dialect: str) -> sa.Insert:
+    """Builds the insert that skips rows whose key exists. PostgreSQL's dialect takes a tenth of a second to
+    import, so it is imported only if it is used."""
     if dialect == "postgresql":
         from sqlalchemy.dialects import postgresql
 
         return postgresql.insert(table).on_conflict_do_nothing()
     return sqlite.insert(table).on_conflict_do_nothing()
+
+
+MOST_DIGESTS = 1_000
+"""The most digests of one statement."""
+
+
+class SqlSummaries:
+    """`store.base.SummaryStore` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, project: str, digests: Sequence[str], now: int) -> Mapping[str, str]:
+        column = SUMMARIES.c
+        with self._database.reading() as connection:
+            texts: dict[str, str] = {}
+            for begin in range(0, len(digests), MOST_DIGESTS):
+                batch = digests[begin : begin + MOST_DIGESTS]
+                query = sa.select(column.digest, column.text).where(
+                    column.project == project, column.digest.in_(batch), column.expires > now
+                )
+                texts |= {row.digest: row.text for row in connection.execute(query)}
+        return texts
+
+    def keep(self, summary: KeptSummary, most: int) -> None:
+        row = SUMMARIES.c
+        with self._database.writing() as connection:
+            if summary.at <= read_erasures(connection, {summary.project}).get(summary.project, -1):
+                return
+            values = {
+                "project": summary.project,
+                "digest": summary.digest,
+                "at": summary.at,
+                "expires": summary.expires,
+                "text": summary.text.translate(UNSUPPORTED),
+            }
+            # A summary with the same digest that expires earlier is replaced.
+            same = (row.project == summary.project, row.digest == summary.digest)
+            connection.execute(SUMMARIES.delete().where(*same, row.expires < summary.expires))
+            connection.execute(build_insert_or_ignore(SUMMARIES, connection.dialect.name), values)
+            # Several summaries of one request are equally old, so the new one is excluded from the removal.
+            others = (row.project == summary.project, row.digest != summary.digest)
+            latest = sa.select(row.digest).where(*others)
+            latest = latest.order_by(row.at.desc(), row.digest).limit(most - 1)
+            connection.execute(SUMMARIES.delete().where(*others, row.digest.not_in(latest.scalar_subquery())))

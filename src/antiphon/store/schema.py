@@ -1,5 +1,5 @@
-"""The current tables. Times are Unix seconds; in the ledger and in `requests_logged` they are milliseconds.
-The caller makes ids and never uses one again."""
+"""The current tables. Times are Unix seconds, except in the ledger and in `requests_logged`, where they are
+Unix milliseconds. Callers create the ids; an id is never reused."""
 
 from sqlalchemy import (
     BigInteger,
@@ -20,13 +20,13 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-"""The pattern of constraints' names, so that migrations can name them on every database."""
+"""The names of constraints. They are the same in every database, so that migrations can refer to them."""
 
 metadata = MetaData(naming_convention=NAMES)
 
 ID = String(64)
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite assigns increasing ids only to a column of the type INTEGER."""
+"""In SQLite, only a column of the type INTEGER gets increasing ids."""
 
 projects = Table(
     "projects",
@@ -79,7 +79,7 @@ keys = Table(
     Index(None, "project"),
     Index(None, "user"),
 )
-"""`family` is set only for successors of another key."""
+"""`family` is NULL for a key that does not succeed another."""
 
 marks = Table(
     "marks",
@@ -108,8 +108,8 @@ revision = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
 )
-"""One row with a number. Each change of the directory increments it in its own transaction; a change of marks
-does not."""
+"""One row with the revision of the directory. Each change of the directory increments it in the same
+transaction. A change of marks does not."""
 
 limits = Table(
     "limits",
@@ -134,7 +134,7 @@ budget_warnings = Table(
     Column("at", BigInteger, nullable=False),
     Index(None, "at"),
 )
-"""`period` is the beginning of the window."""
+"""`period` is the start of the window."""
 
 prices = Table(
     "prices",
@@ -190,8 +190,8 @@ ledger = Table(
     Index(None, "user", "at"),
     Index(None, "model", "at"),
 )
-"""Texts have any length and there are no foreign keys, so no value prevents an entry. `tags` and `routes`
-are JSON."""
+"""Texts can have any length and there are no foreign keys, so every entry can be inserted. `tags` and
+`routes` are JSON."""
 
 requests_logged = Table(
     "requests_logged",
@@ -205,7 +205,7 @@ requests_logged = Table(
     Index(None, "project", "at"),
     Index(None, "expires"),
 )
-"""Requests of projects with request logging; ids are the ledger's. `expires` is in seconds."""
+"""Requests of projects that record them. An id is the id of the ledger's entry. `expires` is in seconds."""
 
 summaries = Table(
     "summaries",

@@ -1,4 +1,4 @@
-"""Projects, users, memberships, keys, limits and prices in a database."""
+"""Projects, users, memberships, keys, limits, prices and budget warnings in a database."""
 
 import json
 import logging
@@ -7,12 +7,12 @@ from dataclasses import asdict, fields
 
 import sqlalchemy as sa
 
-from antiphon.domain.limits import Limit
+from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
-from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE, ChangeAuthor, Directory, KeptKey
+from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE, ChangeAuthor, Directory, StoredKey
 from antiphon.store.changes import change_directory, describe_row, read_revision
 from antiphon.store.database import Database
 from antiphon.store.directory import read_changes, read_directory
@@ -60,7 +60,6 @@ class SqlTenancy:
         return change.revision
 
     def add_user(self, user: User, author: ChangeAuthor) -> int:
-        """Adds a user. Returns the new revision of the directory."""
         with change_directory(self._database, author, "a user has that email address already") as change:
             change.insert(schema.users, asdict(user))
             change.note("user.create", user.id, {"name": user.name, "email": user.email})
@@ -73,20 +72,19 @@ class SqlTenancy:
         return change.revision
 
     def put_membership(self, membership: Membership, author: ChangeAuthor) -> int:
-        """Adds a member to a project, or changes the member's role."""
         project, user = membership.project, membership.user
         with change_directory(
             self._database, author, f"{user} cannot become a member of {project}"
         ) as change:
             change.require(schema.projects, project, "project")
             change.require(schema.users, user, "user")
-            there = _is_membership(schema.memberships, project, user)
+            is_same = _is_membership(schema.memberships, project, user)
             values = asdict(membership)
-            role = change.connection.execute(sa.select(schema.memberships.c.role).where(there)).scalar()
-            changed = change.connection.execute(
-                schema.memberships.update().where(there).values(role=membership.role)
+            role = change.connection.execute(sa.select(schema.memberships.c.role).where(is_same)).scalar()
+            update = change.connection.execute(
+                schema.memberships.update().where(is_same).values(role=membership.role)
             )
-            if not changed.rowcount:
+            if not update.rowcount:
                 change.insert(schema.memberships, values)
             detail: dict[str, object] = {"user": user, "role": membership.role}
             if role is not None:
@@ -96,17 +94,17 @@ class SqlTenancy:
 
     def remove_membership(self, project: str, user: str, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, f"{user} cannot leave {project}") as change:
-            gone = change.connection.execute(
+            result = change.connection.execute(
                 schema.memberships.delete().where(_is_membership(schema.memberships, project, user))
             )
-            if not gone.rowcount:
-                raise NotFound(f"{user} is no member of {project}")
+            if not result.rowcount:
+                raise NotFound(f"{user} is not a member of {project}")
             change.note("membership.remove", project, {"user": user})
         return change.revision
 
-    def add_key(self, stored_key: KeptKey, author: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
+    def add_key(self, stored_key: StoredKey, author: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
         with change_directory(
-            self._database, author, "the key belongs to a project or user that is not there"
+            self._database, author, "the key belongs to a project or user that does not exist"
         ) as change:
             change.insert(schema.keys, _build_new_key_row(stored_key))
             for limit in limits:
@@ -127,8 +125,7 @@ class SqlTenancy:
             change.note("key.change", key.id, changes)
         return change.revision
 
-    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
-        """Saves the old key, adds its successor and moves the limits, in one change."""
+    def rotate_key(self, old: Key, new: StoredKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "the key cannot be changed so") as change:
             changes = change.put(schema.keys, _build_key_row(old), "key")
             change.insert(schema.keys, _build_new_key_row(new))
@@ -152,9 +149,9 @@ class SqlTenancy:
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         if target is not None and "\0" in target:
-            return []  # no target has such a name, and PostgreSQL refuses to look
+            return []  # no target contains a NUL, and PostgreSQL refuses to search for it
         row = schema.audit.c
-        columns = (row[each.name] for each in fields(AuditEntry))
+        columns = (row[field.name] for field in fields(AuditEntry))
         query = sa.select(*columns).order_by(row.id.desc()).limit(limit)
         if before is not None:
             query = query.where(row.id < before)
@@ -184,8 +181,8 @@ def _is_membership(table: sa.Table, project: str, user: str) -> sa.ColumnElement
     return sa.and_(table.c.project == project, table.c.user == user)
 
 
-def _build_new_key_row(stored_key: KeptKey) -> dict[str, object]:
-    """Builds the row of a new key, with the digest."""
+def _build_new_key_row(stored_key: StoredKey) -> dict[str, object]:
+    """Builds the row of a new key, with its digest."""
     return {**_build_key_row(stored_key.key), "digest": stored_key.digest}
 
 
@@ -196,14 +193,14 @@ def _build_project_row(project: Project) -> dict[str, object]:
 
 
 def _build_key_row(key: Key) -> dict[str, object]:
-    """Builds the row of a key, without the digest."""
+    """Builds the row of a key, without its digest."""
     values = asdict(key)
     grant = values.pop("grant")
-    return values | {name: None if each is None else json.dumps(each) for name, each in grant.items()}
+    return values | {name: None if names is None else json.dumps(names) for name, names in grant.items()}
 
 
-WITHIN_S = 30.0
-"""Seconds that a search of the whole ledger may take."""
+TIME_LIMIT_S = 30.0
+"""The time limit of a search of the whole ledger in seconds."""
 
 
 class SqlRules:
@@ -227,9 +224,9 @@ class SqlRules:
 
     def remove_limit(self, id_: str, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "the limit cannot be removed") as change:
-            gone = describe_row(dict(change.require(schema.limits, id_, "limit")))
+            removed = describe_row(dict(change.require(schema.limits, id_, "limit")))
             change.connection.execute(schema.limits.delete().where(schema.limits.c.id == id_))
-            change.note("limit.remove", id_, gone)
+            change.note("limit.remove", id_, removed)
         return change.revision
 
     def add_price(self, price: Price, author: ChangeAuthor) -> int:
@@ -245,8 +242,33 @@ class SqlRules:
             change.note("price.change", price.id, changes | {AUDIT_ABOUT: about})
         return change.revision
 
-    def find_other_currency(self, but: str) -> str | None:
-        currency = schema.ledger.c.currency
-        query = sa.select(currency).where(currency.not_in(("", but))).limit(1)
-        with self._database.reading(WITHIN_S) as connection:
+    def find_other_currency(self, currency: str) -> str | None:
+        column = schema.ledger.c.currency
+        query = sa.select(column).where(column.not_in(("", currency))).limit(1)
+        with self._database.reading(TIME_LIMIT_S) as connection:
             return connection.execute(query).scalar()
+
+
+WARNING_LIFETIME_S = 100 * 86_400
+"""Seconds until a row is deleted. This is longer than any window."""
+
+
+class SqlWarnings:
+    """`store.base.WarningStore` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, warning: BudgetWarning) -> bool:
+        values = {"limit": warning.limit.id, "period": warning.begin, "share": str(warning.share)}
+        try:
+            with self._database.writing() as connection:
+                connection.execute(schema.budget_warnings.insert(), values | {"at": warning.at})
+                connection.execute(
+                    schema.budget_warnings.delete().where(
+                        schema.budget_warnings.c.at < warning.at - WARNING_LIFETIME_S
+                    )
+                )
+        except sa.exc.IntegrityError:
+            return False
+        return True

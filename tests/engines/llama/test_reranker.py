@@ -87,7 +87,7 @@ def test_a_reranker_with_token_types_is_refused(tmp_path: Path) -> None:
 
 def test_a_reranker_without_a_head_is_refused(reranker: Path, tmp_path: Path) -> None:
     headless = copy_with_pooling(reranker, tmp_path / "headless.gguf", Pooling.RANK)
-    with pytest.raises(ModelFileError, match="without the tensors that score"):
+    with pytest.raises(ModelFileError, match="without the tensors that compute scores"):
         read_header(headless)
 
 

@@ -267,7 +267,7 @@ async def test_a_coordinator_that_stays_away_is_told_to_the_caller(path: str) ->
     client = CoordinatorClient(path, SystemClock())
     limits = SharedLimiter(client, SystemClock(), patience=0.05)
     assert not limits.available
-    with pytest.raises(LimitsUnavailable, match="keeps the limits is away"):
+    with pytest.raises(LimitsUnavailable, match="counts the limits is unavailable"):
         await limits.reserve("1", [limit(1)], ONE)
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import Conflict, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
-from antiphon.processes import knowledge_host
+from antiphon.processes.knowledge import host as knowledge_host
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
-from antiphon.processes.knowledge_host import MODULE, KnowledgeHost, filter_environment, start_knowledge
+from antiphon.processes.knowledge.host import MODULE, KnowledgeHost, filter_environment, start_knowledge
 from antiphon.retrieval.base import MAX_HIT_BYTES, DocumentState, SearchQuery, TableSettings
 from antiphon.settings.knowledge import KnowledgeSettings
-from antiphon.settings.schema import Settings, with_knowledge
+from antiphon.settings.schema import Settings, replace_knowledge
 from tests.retrieval.knowledge import (
     DIMENSIONS,
     PROJECT,
@@ -66,7 +66,7 @@ async def run_knowledge(directory: Path, settings: Settings | None = None) -> As
     """Runs the process as the supervisor does; a client asks for it at its first call."""
     with short_directory() as runtime:
         async with asyncio.TaskGroup() as group:
-            host = KnowledgeHost(with_knowledge(settings or Settings(), str(directory)), runtime, group)
+            host = KnowledgeHost(replace_knowledge(settings or Settings(), str(directory)), runtime, group)
             async with connect_knowledge(build_knowledge_path(runtime), host.request) as client:
                 yield Running(client)
             await host.stop(STOP_S)
@@ -75,7 +75,7 @@ async def run_knowledge(directory: Path, settings: Settings | None = None) -> As
 @asynccontextmanager
 async def run_without_rest(directory: Path, base: Settings | None = None) -> AsyncIterator[Running]:
     """Runs the process and starts it again however often it dies. The supervisor rests after three deaths."""
-    settings, over = with_knowledge(base or Settings(), str(directory)), asyncio.Event()
+    settings, over = replace_knowledge(base or Settings(), str(directory)), asyncio.Event()
 
     async def keep(socket: str) -> None:
         while not over.is_set():
@@ -179,7 +179,7 @@ async def test_a_directory_that_fails_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_resting_process_is_told_of_at_once(tmp_path: Path) -> None:
-    settings = with_knowledge(Settings(), str(tmp_path))
+    settings = replace_knowledge(Settings(), str(tmp_path))
     with short_directory() as runtime:
         socket = build_knowledge_path(runtime)
         async with asyncio.TaskGroup() as group:
@@ -214,9 +214,11 @@ async def test_a_process_that_cannot_start_is_told_of(
     monkeypatch.setattr(knowledge_host, "MODULE", "antiphon.no_such_module")
     with short_directory() as runtime:
         async with asyncio.TaskGroup() as group:
-            host = KnowledgeHost(with_knowledge(Settings(), str(tmp_path)), runtime, group)
+            host = KnowledgeHost(replace_knowledge(Settings(), str(tmp_path)), runtime, group)
             client = KnowledgeClient(build_knowledge_path(runtime), host.request, patience=200.0)
-            with pytest.raises(KnowledgeUnavailable, match="did not start, and rests") as caught:
+            with pytest.raises(
+                KnowledgeUnavailable, match="did not start; it starts again after a pause"
+            ) as caught:
                 await client.list_tables(PROJECT)
             assert 0 < (caught.value.retry_after or 0) <= 5
             await host.stop(STOP_S)

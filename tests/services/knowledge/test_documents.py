@@ -279,7 +279,7 @@ async def test_a_model_of_other_dimensions_names_both(tmp_path: Path) -> None:
     settings = TableSettings("t", "e", 999)
     async with open_service(tmp_path) as at:
         await at.index.create_table(ALICE.project, settings)
-        expected = r"the table has vectors of 999 numbers, and e now makes \d+"
+        expected = r"the table has vectors of 999 numbers, and e now returns \d+"
         with pytest.raises(InvalidValue, match=expected):
             await add(at, "a.txt", "apples")
         with pytest.raises(InvalidValue, match=expected):

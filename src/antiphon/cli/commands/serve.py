@@ -18,7 +18,6 @@ from antiphon.cli.panel import describe_start, format_panel
 from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.cli.vllm_models import size_vllm_model
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.processes.model_memory import estimate_memory
 from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import ServingInfo, supervise
 from antiphon.settings.changes import list_restart_settings
@@ -28,14 +27,20 @@ from antiphon.settings.schema import (
     change_model,
     find_knowledge_database,
     list_settings,
-    with_knowledge,
-    with_models,
-    with_reloaded,
+    replace_knowledge,
+    replace_models,
+    replace_reloaded,
 )
 from antiphon.settings.server import MIB
 from antiphon.telemetry.logs import announce, configure, record
 from antiphon.weights.gguf import read_header
-from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
+from antiphon.weights.kv_cache_size import (
+    CacheOptions,
+    estimate_memory,
+    fit_cache,
+    fit_text_length,
+    measure_available_memory,
+)
 
 KNOWLEDGE = "knowledge"
 """The directory of knowledge tables in the home."""
@@ -101,7 +106,7 @@ class SettingsSource:
         """Loads the settings for the start. Raises a StartupError."""
         settings = self._at_start = self._read()
         models = self._size_models([fetch(model, settings.hub) for model in settings.models], settings)
-        settled = keep_adapters(with_models(settings, models))
+        settled = keep_adapters(replace_models(settings, models))
         require_loadable(settled)
         settled = place_knowledge(settled)
         return prepare_keys(settled) if settings.keys.enabled else settled
@@ -111,8 +116,8 @@ class SettingsSource:
         only a restart applies. A model that is the same keeps its size. Raises a StartupError."""
         settings = self._read()
         models = [find_local(model, settings.hub) for model in settings.models]
-        changed = with_models(settings, self._size_models(models, settings))
-        loaded = with_reloaded(current, changed)
+        changed = replace_models(settings, self._size_models(models, settings))
+        loaded = replace_reloaded(current, changed)
         require_loadable(loaded)
         return loaded, list_unreloaded(self._at_start, settings, loaded)
 
@@ -128,7 +133,7 @@ class SettingsSource:
         """Returns the models with their sizes, and remembers them. `models` have local paths."""
         sized_models = self._models
         new = [found for read, found in zip(settings.models, models, strict=True) if read not in sized_models]
-        sized = iter(place_weights([size_model(model) for model in new], available_memory()))
+        sized = iter(place_weights([size_model(model) for model in new], measure_available_memory()))
         now = {read: sized_models[read] if read in sized_models else next(sized) for read in settings.models}
         sized_models.update(now)
         return list(now.values())
@@ -146,7 +151,7 @@ def list_unreloaded(at_start: Settings, read: Settings, loaded: Settings) -> tup
 def place_knowledge(settings: Settings) -> Settings:
     """Returns the settings with the absolute directory of knowledge tables. It is made at the first use."""
     configured = settings.knowledge.directory or find_home(os.environ, Path.home()) / KNOWLEDGE
-    return with_knowledge(settings, str(Path(configured).expanduser().absolute()))
+    return replace_knowledge(settings, str(Path(configured).expanduser().absolute()))
 
 
 def prepare_keys(settings: Settings) -> Settings:
@@ -239,7 +244,7 @@ def size_model(model: ModelSettings) -> ModelSettings:
     Several hosts share the memory."""
     if model.engine == "vllm":
         return size_vllm_model(model)
-    free = available_memory() // model.hosts
+    free = measure_available_memory() // model.hosts
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
     if model.context_length and header.context_length and model.context_length > header.context_length:

@@ -139,11 +139,11 @@ def _find_files(config: Path | None, database: "Database") -> "BackupSources":
     from antiphon.cli.commands.serve import place_knowledge
     from antiphon.cli.serve_options import ServeOptions, find_home
     from antiphon.store.backup import SPOOL, BackupSources
-    from antiphon.weights.adapters.registry import default_registry
+    from antiphon.weights.adapters.registry import get_default_registry
 
     settings = place_knowledge(ServeOptions(config=config).load_settings())
     home = find_home(os.environ, Path.home())
-    adapters = settings.lora.registry or default_registry(os.environ, Path.home())
+    adapters = settings.lora.registry or get_default_registry(os.environ, Path.home())
     parts = {
         SPOOL: Path(find_spool(settings.ledger.spool, home)),
         "knowledge": Path(settings.knowledge.directory or ""),

@@ -53,13 +53,17 @@ from antiphon.processes.engine_hosts import filter_host_environment
 from antiphon.processes.supervisor import bind
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
-from antiphon.settings.schema import Settings, change_model, choose_interpreter, with_models
+from antiphon.settings.schema import Settings, change_model, choose_interpreter, replace_models
 from antiphon.settings.server import ServerSettings
 from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.weights.gguf import read_header
-from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
+from antiphon.weights.kv_cache_size import (
+    compute_cell_bytes,
+    compute_text_token_bytes,
+    measure_available_memory,
+)
 
 QUICK = 1.0
 """Seconds in which the process that uses the port must answer."""
@@ -86,7 +90,7 @@ def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
     try:
         settings = serve_options.load_settings()
     except SettingsError as error:
-        return with_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
+        return replace_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
     file = serve_options.find_file()
     return settings, report_ok(
         "settings", f"{file} and the environment" if file else "the environment; no file"
@@ -133,10 +137,10 @@ def _size_model(each: ModelSettings) -> Sized:
         return Sized(sized, estimate_vllm_memory(sized) * sized.hosts)
     header = read_header(Path(sized.path))
     if header.embeds:
-        context = (sized.context_length or 0) * text_bytes_per_token(header)
+        context = (sized.context_length or 0) * compute_text_token_bytes(header)
     else:
         cells = sized.cells or (sized.context_length or 0) * sized.sequences
-        context = cells * kv_bytes_per_cell(header, sized.kv_type)
+        context = cells * compute_cell_bytes(header, sized.kv_type)
     return Sized(sized, (header.size + context) * sized.hosts)
 
 
@@ -168,7 +172,7 @@ def check_memory(models: list[Sized], own: OwnServer | None = None) -> list[Find
 def measure_free_memory() -> int:
     """Returns the bytes that a process of this user can allocate now."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    room = available_memory()
+    room = measure_available_memory()
     return room if limit == resource.RLIM_INFINITY else min(room, limit)
 
 
@@ -182,7 +186,7 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
             yield to_finding("settings-invalid", error)
     if len(models) == len(settings.models):  # a missing model is already reported
         try:
-            settings = assign_adapters(with_models(settings, [sized.model for sized in models]))
+            settings = assign_adapters(replace_models(settings, [sized.model for sized in models]))
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
             return

@@ -1,7 +1,7 @@
-"""Encodes streams as chunks in OpenAI's form. Other dialects bring their own chunk builders.
+"""Encodes streams as chunks in OpenAI's form. Other dialects use their own chunk builders.
 
-Most events are text, so the bytes around a text are encoded once for each choice. A test compares them with
-the encoding of the wire type.
+Most events are text, so the bytes around a text are encoded only once for each choice. A test compares them
+with the encoding of the wire type.
 """
 
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ class ChunkBuilder(Protocol[Part]):
     prefix: str
     """The prefix of the answer's id."""
     prompts_apart: bool
-    """Whether the prompt's token ids are in each choice, and not in the chunk."""
+    """Whether the prompt's token ids are in each choice instead of the chunk."""
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
         """Builds the first part of a choice; None if the format needs no opening. `content` is None if a call
@@ -89,10 +89,10 @@ class ChunkBuilder(Protocol[Part]):
         """Builds a part with more reasoning of a choice."""
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
-        """Builds the part that begins a call, or that adds to the call's arguments."""
+        """Builds the part that starts a call, or adds to the call's arguments."""
 
     def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
-        """Builds the part with a vendor's blocks of reasoning; None if the format has no place for them."""
+        """Builds the part with a vendor's blocks of reasoning; None if the format does not have them."""
 
     def build_speech(self, event: SpeechDelta) -> Part:
         """Builds a part with more of a spoken answer."""
@@ -199,20 +199,20 @@ class BaseTextChunkBuilder(Generic[Part]):
         return self.build_part(choice, text, scores)
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """Builds a part with reasoning as text. The server does not parse the answer to a raw prompt for
+        """Builds a part with reasoning as text. It is not used: the answer to a raw prompt is not parsed for
         reasoning."""
         return self.build_part(choice, text, scores)
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
-        """Builds an empty part. A text completion has no tools, so the model calls none."""
+        """Builds an empty part. A text completion has no tools."""
         return self.build_part(event.choice, "")
 
     def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
-        """Returns None, because nobody sends a text completion back."""
+        """Returns None, because a text completion has no blocks of reasoning."""
         return None
 
     def build_speech(self, event: SpeechDelta) -> Part:
-        """Builds an empty part. A text completion cannot ask for speech."""
+        """Builds an empty part. A text completion has no speech."""
         return self.build_part(event.choice, "")
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
@@ -248,20 +248,19 @@ _SPLIT = _encode(SPLIT)
 
 
 class OpenAIStreamEncoder(Generic[Part]):
-    """Encodes one stream: events as data lines, then the usage in a chunk without choices, then the end of
-    the stream.
+    """Encodes one stream: events as data lines, then the usage in a chunk without choices, then the end.
 
-    If a model can call tools or speak, the encoder delays the opening of a choice until the choice's first
-    event. The reason is that a choice of calls or speech alone has no content. If each chunk also contains
-    token ids or the usage, no bytes are encoded ahead.
+    If a model can call tools or speak, the opening of a choice is delayed until its first event, because a
+    choice with only calls or speech has no content. If each chunk also contains token ids or the usage, no
+    bytes are encoded ahead.
 
-    A choice's blocks of reasoning come in one chunk before its end. The reason is that clients join text and
-    calls, but keep only the last value of other fields, or fail at the second one.
+    A choice's blocks of reasoning are in one chunk before its end, because clients join texts and calls, but
+    keep only the last value of other fields.
     """
 
-    def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: GenerationCall) -> None:
-        self._builder = form
-        self._meta = build_meta(form.prefix, head)
+    def __init__(self, builder: ChunkBuilder[Part], meta: ResponseMeta, call: GenerationCall) -> None:
+        self._builder = builder
+        self._meta = build_meta(builder.prefix, meta)
         self._include_usage = call.include_usage
         self._choices = len(call.request.prompts) * call.request.output.choices
         self._choices_per_prompt = call.request.output.choices
@@ -289,7 +288,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         return self._encode_event(event)
 
     def _encode_event(self, event: Event) -> bytes:
-        """Encodes one event alone."""
+        """Encodes one event."""
         match event:
             case TextDelta() if self._is_plain and not event.scores:
                 before, after = self._surroundings.get(event.choice) or self._split_chunk(event.choice)
@@ -321,8 +320,8 @@ class OpenAIStreamEncoder(Generic[Part]):
     def _encode_rare(
         self, event: ThinkingBlock | DiscardedTokens | PromptScored | References | UnknownCitations
     ) -> bytes:
-        """Encodes what was found. Keeps a block of reasoning until its choice ends. Other events show
-        nothing."""
+        """Encodes references and unknown citations. Stores a block of reasoning until its choice ends. Other
+        events are not visible."""
         if isinstance(event, References):
             return self.encode_references(event)
         if isinstance(event, UnknownCitations):
@@ -344,11 +343,11 @@ class OpenAIStreamEncoder(Generic[Part]):
         )
 
     def encode_references(self, references: References) -> bytes:
-        """Encodes what was found, in a chunk without choices before all others."""
+        """Encodes the references in a chunk without choices, before all others."""
         return self._encode_chunk([], references=build_references(references))
 
     def encode_unknown(self, unknown: UnknownCitations) -> bytes:
-        """Encodes citations that no chunk has, in a chunk without choices."""
+        """Encodes unknown citations in a chunk without choices."""
         return self._encode_chunk([], references=ReferencesShape(unknown_citations=list(unknown.numbers)))
 
     def encode_usage(self, usage: Usage) -> bytes:
@@ -359,7 +358,7 @@ class OpenAIStreamEncoder(Generic[Part]):
     def end(self) -> bytes:
         return DONE
 
-    def error(self, error: AntiphonError) -> bytes:
+    def encode_error(self, error: AntiphonError) -> bytes:
         return b"data: %b\n\n" % encode_error(error)
 
     def _split_chunk(self, choice: int) -> tuple[bytes, bytes]:
@@ -369,28 +368,28 @@ class OpenAIStreamEncoder(Generic[Part]):
         return before, after
 
     def _encode_before(self, event: events.Delta | Finished) -> bytes:
-        """Encodes the parts that must precede an event if text can be missing. These are the opening of the
-        choice, and empty content at the end of a choice without text, calls and speech."""
-        choice, opened = event.choice, b""
+        """Encodes the parts that must precede an event if text can be missing: the opening of the choice, and
+        empty content at the end of a choice without text, calls and speech."""
+        choice, opening = event.choice, b""
         if isinstance(event, ThinkingBlock):
-            return opened
+            return opening
         if choice in self._unopened:
             self._unopened.discard(choice)
             if isinstance(event, ReasoningDelta | ToolCallStarted | SpeechDelta):
                 self._contentless.add(choice)
-            opened = self._encode_opening(choice, None if choice in self._contentless else "")
+            opening = self._encode_opening(choice, None if choice in self._contentless else "")
         if isinstance(event, ReasoningDelta) or choice not in self._contentless:
-            return opened
+            return opening
         self._contentless.discard(choice)
         if not isinstance(event, Finished):
-            return opened
+            return opening
         empty = self._builder.build_text(choice, "")
-        return opened + self._encode_chunk(
+        return opening + self._encode_chunk(
             [replace_fields(empty, token_ids=()) if self._sends_ids else empty]
         )
 
     def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
-        """Encodes the opening of a choice, with the prompt's token ids if the caller wants them."""
+        """Encodes the opening of a choice, with the prompt's token ids if the caller requested them."""
         opening = self._builder.build_opening(choice, content)
         if not self._sends_ids:
             return b"" if opening is None else self._encode_chunk([opening])
@@ -398,31 +397,32 @@ class OpenAIStreamEncoder(Generic[Part]):
         fields: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
         if self._builder.prompts_apart:
             return self._encode_chunk([replace_fields(part, **fields, token_ids=())])
-        first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
-        return self._encode_chunk([replace_fields(part, token_ids=())], **(fields if first else {}))
+        is_first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
+        return self._encode_chunk([replace_fields(part, token_ids=())], **(fields if is_first else {}))
 
     def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
-        """Encodes a chunk with one part, and adds the event's tokens to the usage and the part if wanted."""
+        """Encodes a chunk with one part. Adds the event's tokens to the usage and to the part if they are
+        requested."""
         if self._sends_running_usage:
             completion_tokens = self._usage.completion_tokens + event.tokens
             self._usage = msgspec.structs.replace(self._usage, completion_tokens=completion_tokens)
         return self._encode_chunk([replace_fields(part, token_ids=event.ids) if self._sends_ids else part])
 
-    def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
+    def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **fields: object) -> bytes:
         """Encodes one chunk as a data line."""
         if self._sends_running_usage and usage is None:
             usage = build_usage(self._usage)
         chunk = self._builder.build_chunk(self._meta, choices, usage if self._include_usage else UNSET)
-        return b"data: %b\n\n" % _encode(replace_fields(chunk, **more) if more else chunk)
+        return b"data: %b\n\n" % _encode(replace_fields(chunk, **fields) if fields else chunk)
 
 
 def build_delta(builder: ChunkBuilder[Part], event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> Part:
-    """Builds the part of a call or of speech."""
+    """Builds the part with a call or speech."""
     return builder.build_speech(event) if isinstance(event, SpeechDelta) else builder.build_call(event)
 
 
 def allows_calls(prompt: Prompt) -> bool:
-    """Whether the answer to a prompt can consist of calls alone."""
+    """Whether the answer to a prompt can consist only of calls."""
     return isinstance(prompt, Conversation) and prompt.tools is not None and bool(prompt.tools.callable)
 
 

@@ -17,14 +17,14 @@ from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.request import Constraint, ConstraintKind, SchemaDeclaration
 from antiphon.errors import InvalidValue, MissingParameter
 
-JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
-"""Kinds of constraints to which a whitespace pattern can apply."""
+JSON_KINDS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+"""The kinds of constraints that can have a whitespace pattern."""
 
-EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
-"""Values of structured_outputs that constrain nothing."""
+EMPTY_VALUES = (StructuredOutputs(), StructuredOutputs(json_object=False))
+"""Values of structured_outputs without a constraint."""
 
 LARGEST_SOURCE = 262_144
-"""The most characters of a schema that this module reads. The checker of constraints refuses larger
+"""The most characters of a schema that this module parses. The checker of constraints refuses larger
 schemas."""
 
 
@@ -56,19 +56,19 @@ def read_constraint(
     wire: CommonRequest, strict: bool = False, forms: Sequence[RelaxedConstraint] = ()
 ) -> RelaxedConstraint:
     """Reads the constraint of each choice. `strict`: every schema keyword must be enforced. `forms`:
-    constraints that the dialect read itself. Raises InvalidValue if two fields ask for a constraint."""
+    constraints that the dialect has read. Raises InvalidValue if two fields have a constraint."""
     if not forms and _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
         return UNCONSTRAINED
     fields = [*forms, *read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
     fields += _read_structured(wire.structured_outputs, strict)
-    constraints = [(each, each.constraint) for each in fields if each.constraint is not None]
+    constraints = [(form, form.constraint) for form in fields if form.constraint is not None]
     if len(constraints) > 1:
-        both = " and ".join(constraint.field for _, constraint in constraints[:2])
-        raise InvalidValue(f"{both} exclude each other; send one of them", param=constraints[1][1].field)
+        names = " and ".join(constraint.field for _, constraint in constraints[:2])
+        raise InvalidValue(f"{names} exclude each other; send one of them", param=constraints[1][1].field)
     pattern, field = _read_whitespace(wire)
     if pattern is None:
         return constraints[0][0] if constraints else UNCONSTRAINED
-    if not constraints or constraints[0][1].kind not in JSON:
+    if not constraints or constraints[0][1].kind not in JSON_KINDS:
         raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
     require_whitespace(pattern, field)
     first, constraint = constraints[0]
@@ -117,9 +117,9 @@ def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iter
     if structured is None:
         return
     field = "structured_outputs."
-    if structured in EMPTY:
+    if structured in EMPTY_VALUES:
         raise InvalidValue(
-            "structured_outputs holds no constraint: send json, regex, choice, grammar or json_object: true, "
+            "structured_outputs has no constraint: send json, regex, choice, grammar or json_object: true, "
             "or leave it out",
             param="structured_outputs",
         )
@@ -144,15 +144,14 @@ def _read_texts(
 
 
 def build_grammar(text: str, field: str) -> Constraint:
-    """Builds a constraint from a grammar. The grammar has llama.cpp's notation, or Lark's if it does not look
-    like llama.cpp's."""
+    """Builds a constraint from a grammar in llama.cpp's notation or in Lark's."""
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
 def _declare(
     form: RelaxedConstraint, name: str | None, description: str | None, strict: bool | None
 ) -> RelaxedConstraint:
-    """Adds the caller's words about a schema to its declaration."""
+    """Adds the caller's name, description and `strict` to the schema's declaration."""
     constraint = form.constraint
     if constraint is None or constraint.declared is None:
         return form
@@ -160,15 +159,15 @@ def _declare(
     return replace(form, constraint=replace(constraint, declared=declared))
 
 
-def read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
-    """Builds the constraint of a schema. With `strict`, or if it is very large, the schema stays unchanged.
-    Otherwise the keywords that cannot be enforced are removed."""
-    source = given if isinstance(given, str) else _dump_json(given, field)
+def read_schema(schema: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
+    """Builds the constraint of a schema. Removes the keywords that cannot be enforced, unless `strict` is
+    true or the schema is very large."""
+    source = schema if isinstance(schema, str) else _dump_json(schema, field)
     if strict or len(source) > LARGEST_SOURCE:
         return RelaxedConstraint(
             Constraint(ConstraintKind.JSON_SCHEMA, source, field=field, declared=SchemaDeclaration(source))
         )
-    relaxed, names = relax_schema(parse_json(given, field) if isinstance(given, str) else given, field)
+    relaxed, names = relax_schema(parse_json(schema, field) if isinstance(schema, str) else schema, field)
     constraint = Constraint(
         ConstraintKind.JSON_SCHEMA,
         _dump_json(relaxed, field),
@@ -188,26 +187,26 @@ def _dump_json(value: object, field: str) -> str:
 
 def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
     """Returns the whitespace pattern and its field. Raises InvalidValue if two fields have one."""
-    structured, usual = wire.structured_outputs, "guided_whitespace_pattern"
+    structured, guided_field = wire.structured_outputs, "guided_whitespace_pattern"
     if structured is None or structured.whitespace_pattern is None:
-        return wire.guided_whitespace_pattern, usual
+        return wire.guided_whitespace_pattern, guided_field
     field = "structured_outputs.whitespace_pattern"
     if wire.guided_whitespace_pattern is not None:
-        raise InvalidValue(f"{usual} and {field} exclude each other; send one of them", param=field)
+        raise InvalidValue(f"{guided_field} and {field} exclude each other; send one of them", param=field)
     return structured.whitespace_pattern, field
 
 
 MOST_RELAXED = 32
-"""The most keywords that a response header names."""
+"""The most keywords in a response header."""
 
 
 def name_keywords(field: str, keywords: Sequence[str]) -> tuple[str, ...]:
-    """Names a schema's keywords, each after the schema's field."""
+    """Returns the names of a schema's keywords, each with the schema's field."""
     return tuple(f"{field}: {sanitize_key(name)}" for name in keywords)
 
 
 def shorten_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns as many names as fit a response header, and then the number of names that are left out."""
+    """Returns the names that fit a response header, and the number of other names."""
     if len(names) <= MOST_RELAXED:
         return tuple(names)
     return (*names[:MOST_RELAXED], f"and {len(names) - MOST_RELAXED} more")

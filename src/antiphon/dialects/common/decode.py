@@ -48,7 +48,7 @@ def build_chat_call(
     strict: bool = False,
     forms: Sequence[RelaxedConstraint] = (),
 ) -> GenerationCall:
-    """Builds the call of a chat of any dialect. `forms`: constraints that the dialect read itself. Raises a
+    """Builds the call of a chat of any dialect. `forms`: constraints that the dialect has read. Raises a
     RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
@@ -117,7 +117,7 @@ def build_text_call(
 
 
 def _read_best_of(wire: CommonRequest) -> int | None:
-    """Returns the number of candidates; None if no ranking is needed. Raises InvalidValue for an impossible
+    """Returns the number of candidates; None if no ranking is needed. Raises InvalidValue for an invalid
     number."""
     if not wire.best_of:
         return None
@@ -127,10 +127,11 @@ def _read_best_of(wire: CommonRequest) -> int | None:
         )
     if wire.stream and wire.best_of > 1:
         raise InvalidValue(
-            "best_of cannot be streamed, as the best are known when all are complete; leave one of them out",
+            "best_of cannot be streamed, because the best are known only when all are complete; leave one of "
+            "them out",
             param="best_of",
         )
-    # A single candidate needs no ranking, and its stream is not held back.
+    # A single candidate needs no ranking and can be streamed.
     return None if wire.best_of == 1 else wire.best_of
 
 
@@ -153,7 +154,8 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
     """Reads the options about tokens. Raises InvalidValue."""
     if wire.prompt_logprobs is not None and wire.stream:
         raise InvalidValue(
-            "prompt_logprobs are given in a whole answer only; leave out stream", param="prompt_logprobs"
+            "prompt_logprobs are available only in a buffered answer; leave out stream",
+            param="prompt_logprobs",
         )
     if wire.truncate_prompt_tokens == 0:
         raise InvalidValue(
@@ -178,13 +180,12 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
 
 
 def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
-    """Returns the tokens whose log-probabilities the caller wants, without repetitions. Raises
-    InvalidValue."""
+    """Returns the requested tokens for log-probabilities, without duplicates. Raises InvalidValue."""
     if wire.logprob_token_ids is None:
         return ()
     if wire.max_tokens == 0:
         raise InvalidValue(
-            "logprob_token_ids is about the tokens that are made, and max_tokens 0 makes none; leave one of "
+            "logprob_token_ids is about generated tokens, and max_tokens 0 generates none; leave one of "
             "them out",
             param="logprob_token_ids",
         )
@@ -203,14 +204,14 @@ def _build_call(
     unused: tuple[tuple[str, ...], tuple[str, ...]],
     hosted: HostedOptions = NO_HOSTED_OPTIONS,
 ) -> GenerationCall:
-    """Builds the call. `unused`: the ignored fields, and the schema keywords that are left out. Raises
-    InvalidValue for too many prompts times choices, and for stream_options without a stream."""
+    """Builds the call. `unused`: the ignored fields, and the schema keywords that are not enforced. Raises
+    InvalidValue for too many sequences, and for stream_options without a stream."""
     ignored, relaxed = unused
-    each = output.best_of or output.choices
-    if len(prompts) * each > MAX_SEQUENCES:
-        many = "best_of" if output.best_of else "n"
-        at_fault = "prompt" if len(prompts) > 1 else many
-        raise InvalidValue(f"prompts times {many} must be at most {MAX_SEQUENCES}", param=at_fault)
+    sequences = output.best_of or output.choices
+    if len(prompts) * sequences > MAX_SEQUENCES:
+        factor = "best_of" if output.best_of else "n"
+        param = "prompt" if len(prompts) > 1 else factor
+        raise InvalidValue(f"prompts times {factor} must be at most {MAX_SEQUENCES}", param=param)
     if wire.stream_options is not None and not wire.stream:
         raise InvalidValue("stream_options is taken only together with stream: true", param="stream_options")
     request = GenerationRequest(
@@ -243,7 +244,7 @@ def _build_call(
 
 
 def _wants_running_usage(options: StreamOptions | None) -> bool:
-    """Whether each chunk contains the usage. Raises InvalidValue if the stream's end does not."""
+    """Whether each chunk contains the usage. Raises InvalidValue if the last chunk does not."""
     if options is None or not options.continuous_usage_stats:
         return False
     if not options.include_usage:
@@ -254,11 +255,11 @@ def _wants_running_usage(options: StreamOptions | None) -> bool:
     return True
 
 
-def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:
-    """Builds one prompt from a text or a list of ids. Builds one prompt per item from a list of texts or of
-    id lists."""
+def _build_raw_prompts(prompt: str | list[Any], add_special: bool) -> tuple[RawPrompt, ...]:
+    """Builds one prompt from a text or a list of token ids. Builds several from a list of texts or of lists
+    of ids. Raises InvalidValue."""
     if isinstance(prompt, str):
-        return (RawPrompt(text=prompt, add_special=special),)
+        return (RawPrompt(text=prompt, add_special=add_special),)
     kinds = set(map(type, prompt))
     if len(kinds) > 1:
         raise InvalidValue(
@@ -271,7 +272,7 @@ def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPromp
             f"prompt must hold at most {MAX_SEQUENCES} prompts; got {len(prompt)}", param="prompt"
         )
     if str in kinds:
-        return tuple(RawPrompt(text=text, add_special=special) for text in prompt)
+        return tuple(RawPrompt(text=text, add_special=add_special) for text in prompt)
     return tuple(_build_token_prompt(tokens, f"prompt[{index}]") for index, tokens in enumerate(prompt))
 
 

@@ -1,4 +1,4 @@
-"""Vectors of texts for any dialect: the shapes of the answer, its encoding, and the inputs."""
+"""Embeddings for any dialect: the wire types of the answer, its encoding, and the inputs."""
 
 from array import array
 from base64 import b64encode
@@ -16,19 +16,19 @@ from antiphon.domain.request import Embeddings, RawPrompt
 from antiphon.errors import InvalidValue
 
 MAX_INPUTS = 2048
-"""The most inputs of one request. The bound is OpenAI's."""
+"""The most inputs of one request. OpenAI has the same limit."""
 
 FORMS = ("float", "base64")
 
 MANY_VECTOR_BYTES = 1 << 16
-"""The size of the vectors in bytes from which a thread encodes an answer. In JSON, this many bytes take some
+"""A thread encodes an answer if its vectors have more bytes. Encoding this many bytes as JSON takes some
 milliseconds."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingShape(Struct, frozen=True, kw_only=True):
-    """The vector of one input, of unit length."""
+    """The vector of one input. Its length is 1."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -58,7 +58,7 @@ class EmbeddingsAnswer(EmbeddingsEnvelope, frozen=True, kw_only=True):
 
 
 class EncodedEmbeddings(EmbeddingsEnvelope, frozen=True, kw_only=True):
-    """An answer whose vectors are encoded as JSON already."""
+    """An answer with vectors that are already encoded as JSON."""
 
     data: list[Raw]
 
@@ -75,18 +75,19 @@ async def answer_embeddings(
 
 
 def encode_embeddings(model: str, embeddings: Embeddings, packed: bool) -> bytes:
-    """Encodes an answer. `packed`: whether vectors are written as bytes instead of numbers."""
-    # Each vector is encoded by itself, so that other threads can run in between.
-    written = [
+    """Encodes an answer. `packed`: whether vectors are encoded as bytes instead of numbers."""
+    # Each vector is encoded separately, so that other threads can run in between.
+    encoded_vectors = [
         Raw(_encode(EmbeddingShape(index=index, embedding=encode_vector(vector, packed))))
         for index, vector in enumerate(embeddings)
     ]
     usage = EmbeddingsUsage(embeddings.prompt_tokens, embeddings.prompt_tokens)
-    return _encode(EncodedEmbeddings(data=written, model=model, usage=usage))
+    return _encode(EncodedEmbeddings(data=encoded_vectors, model=model, usage=usage))
 
 
 def require_form(form: object) -> None:
-    """Raises InvalidValue for an unknown `encoding_format`. A value that is no text stays unchecked."""
+    """Raises InvalidValue for an unknown `encoding_format`. Accepts values that are not texts; the wire type
+    checks these."""
     if isinstance(form, str) and form not in FORMS:
         raise InvalidValue(
             f"encoding_format must be {' or '.join(FORMS)}; got another text", param="encoding_format"
@@ -99,8 +100,8 @@ def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
 
 
 def build_prompts(inputs: str | list[Any]) -> tuple[RawPrompt, ...]:
-    """Builds one prompt from a text or a list of token ids. Builds one prompt per item from a list of texts
-    or of id lists. Raises InvalidValue."""
+    """Builds one prompt from a text or a list of token ids. Builds several from a list of texts or of lists
+    of ids. Raises InvalidValue."""
     if isinstance(inputs, str):
         return (_build_text_prompt(inputs, "input"),)
     kinds = set(map(type, inputs))
@@ -115,8 +116,8 @@ def build_prompts(inputs: str | list[Any]) -> tuple[RawPrompt, ...]:
             f"input must hold at most {MAX_INPUTS} texts; got {len(inputs)}: send several requests",
             param="input",
         )
-    make = _build_text_prompt if str in kinds else _build_token_prompt
-    return tuple(make(item, f"input[{index}]") for index, item in enumerate(inputs))
+    build_prompt = _build_text_prompt if str in kinds else _build_token_prompt
+    return tuple(build_prompt(item, f"input[{index}]") for index, item in enumerate(inputs))
 
 
 def _build_text_prompt(text: str, field: str) -> RawPrompt:

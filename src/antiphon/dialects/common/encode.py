@@ -1,7 +1,7 @@
 """Encodes buffered answers, log-probabilities and errors in OpenAI's form.
 
-The log-probabilities of a chat are a list of entries, and those of a text are parallel arrays. The
-log-probabilities of a prompt have vLLM's form. Lists are encoded in blocks, because objects take several
+The log-probabilities of a chat are a list of entries; those of a text are parallel arrays. The
+log-probabilities of a prompt have vLLM's form. Lists are encoded in blocks, because objects need several
 times as much memory as JSON.
 """
 
@@ -49,7 +49,7 @@ from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
-"""The lowest HTTP status of an error that is the server's fault."""
+"""The lowest HTTP status of a server error."""
 
 TOO_MANY = 429
 
@@ -69,7 +69,7 @@ FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
 NO_DETAILS = CompletionTokensDetails()
 
 UNLIKELY = -9999.0
-"""OpenAI's number for an extremely unlikely token. JSON has no infinity."""
+"""OpenAI's log-probability of an extremely unlikely token. JSON has no infinity."""
 
 BLOCK = 256
 """The most tokens that exist as objects at the same time."""
@@ -100,7 +100,7 @@ def encode_chat(
     generation: CollectedGeneration,
     unknown_usage: Any = None,  # noqa: ANN401 - the dialect's shape
 ) -> bytes:
-    """Encodes a buffered chat completion. `unknown_usage`: the usage where a vendor tells none."""
+    """Encodes a buffered chat completion. `unknown_usage`: the usage if a vendor does not report it."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
         ChatChoice(
@@ -130,11 +130,11 @@ def encode_text(
     generation: CollectedGeneration,
     build_logprobs: LogprobsBuilder | None = None,
 ) -> bytes:
-    """Encodes a buffered text completion. `build_logprobs`: the form of its log-probabilities, if it is not
+    """Encodes a buffered text completion. `build_logprobs` builds its log-probabilities, if the form is not
     OpenAI's."""
     output = call.request.output
     build = build_logprobs or choose_text_logprobs(call)
-    scored = _encode_prompt_scores(generation)
+    prompt_logprobs = _encode_prompt_scores(generation)
     choices = [
         TextChoice(
             index=choice.index,
@@ -145,7 +145,7 @@ def encode_text(
             if output.token_ids
             else UNSET,
             token_ids=list(choice.ids) if output.token_ids else UNSET,
-            **(scored[choice.index // output.choices] if scored else {}),
+            **(prompt_logprobs[choice.index // output.choices] if prompt_logprobs else {}),
         )
         for choice in generation.choices
     ]
@@ -155,21 +155,21 @@ def encode_text(
 
 
 def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
-    """Returns the field prompt_logprobs of each prompt, encoded. Each prompt is encoded once, even if several
-    choices show it."""
+    """Returns the encoded field prompt_logprobs of each prompt. Each prompt is encoded once, even if several
+    choices contain it."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
 def build_message(choice: CollectedChoice) -> AssistantMessage:
     """Builds the assistant's message of a choice."""
     calls = build_calls(choice)
-    has_other = bool(calls) or choice.speech is not None
-    content = None if has_other and not choice.text else choice.text
-    thought = choice.reasoning or UNSET
+    has_other_output = bool(calls) or choice.speech is not None
+    content = None if has_other_output and not choice.text else choice.text
+    reasoning = choice.reasoning or UNSET
     return AssistantMessage(
         content=content,
-        reasoning_content=thought,
-        reasoning=thought,
+        reasoning_content=reasoning,
+        reasoning=reasoning,
         tool_calls=calls or UNSET,
         thinking_blocks=list(choice.thinking_blocks) or UNSET,
         audio=UNSET if choice.speech is None else build_speech(choice.speech),
@@ -226,7 +226,8 @@ def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
 
 
 def build_usage(usage: Usage) -> UsageShape | None:
-    """Builds the usage in OpenAI's form. Returns None for an estimate: a caller sees no invented numbers."""
+    """Builds the usage in OpenAI's form. Returns None for an estimate, because callers must get only counted
+    numbers."""
     if usage.source is UsageSource.ESTIMATED:
         return None
     prompt = PromptTokensDetails(
@@ -252,11 +253,11 @@ def build_usage(usage: Usage) -> UsageShape | None:
 def encode_error(error: AntiphonError) -> bytes:
     """Encodes an error as `{"error": {"message", "type", "param", "code"}}`. The type is one of OpenAI's
     types, and the code is Antiphon's own."""
-    return _encode(ErrorEnvelope(ErrorBody(error.message, error_type(error), error.param, error.code)))
+    return _encode(ErrorEnvelope(ErrorBody(error.message, get_error_type(error), error.param, error.code)))
 
 
-def error_type(error: AntiphonError) -> str:
-    """Returns OpenAI's type of an error, which tells whether the caller or the server is at fault."""
+def get_error_type(error: AntiphonError) -> str:
+    """Returns OpenAI's type of an error. It tells whether the error is the caller's or the server's."""
     if isinstance(error, BudgetExceeded):
         return error.code
     if error.status >= SERVER:
@@ -265,8 +266,7 @@ def error_type(error: AntiphonError) -> str:
 
 
 def spell_token(piece: bytes) -> str:
-    r"""Returns a token as text. Bytes that are not whole characters are written as OpenAI writes them:
-    `bytes:\xe2\x98`."""
+    r"""Returns a token as text. For incomplete characters it returns OpenAI's form: `bytes:\xe2\x98`."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -291,8 +291,8 @@ def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) ->
 def build_text_logprobs(
     scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
 ) -> TextLogprobs:
-    """Builds OpenAI's arrays of equal length. `alternatives`: whether the array of alternatives is given; its
-    items also contain the token itself. Otherwise it is null."""
+    """Builds OpenAI's arrays of equal length. `alternatives`: whether the array of alternatives is present,
+    otherwise null. Its items also contain the token itself."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _split_blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
@@ -310,22 +310,22 @@ def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogpr
     return encode_list(scores, _rank_alternatives)
 
 
-def encode_list(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
-    """Encodes a list with one item per token. `make` makes the item of a token."""
-    return _join_lists(_encode(list(map(make, block))) for block in _split_blocks(scores))
+def encode_list(scores: Scores, build_item: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
+    """Encodes a list with one item per token. `build_item` builds the item of a token."""
+    return _join_lists(_encode(list(map(build_item, block))) for block in _split_blocks(scores))
 
 
 def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
-    """Returns the token and the likeliest tokens at its place. Raises ValueError if the engine computed no
+    """Returns the token and the likeliest tokens at its position. Raises ValueError if the engine computed no
     ranks."""
     if score.logprob is None:
         return None
     if score.rank is None:
         raise ValueError("the prompt's tokens have no ranks")
     ranked = {score.token: (score.logprob, score.rank, score.piece)}
-    rank, before = 0, inf
+    rank, previous_value = 0, inf
     for position, (token, piece, value) in enumerate(score.alternatives, start=1):
-        rank, before = (position if value < before else rank), value
+        rank, previous_value = (position if value < previous_value else rank), value
         ranked.setdefault(token, (value, rank, piece))
     return {
         str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spell_token(piece))
@@ -345,8 +345,8 @@ def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
 
 
 def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
-    """Returns the log-probabilities of the alternatives by their spelling, best first. If two alternatives
-    have the same spelling, only the likelier one is included."""
+    """Returns the log-probabilities of the alternatives by their spelling, best first. Of two alternatives
+    with the same spelling, only the likelier one is included."""
     if score.logprob is None:
         return None
     top_logprobs: dict[str, float] = {}
@@ -362,11 +362,11 @@ def clamp_logprob(value: float | None) -> float | None:
 
 def _split_blocks(scores: Iterable[T]) -> Iterator[list[T]]:
     """Yields the scores in lists of at most BLOCK items."""
-    rest = iter(scores)
-    while block := list(islice(rest, BLOCK)):
+    remaining = iter(scores)
+    while block := list(islice(remaining, BLOCK)):
         yield block
 
 
 def _join_lists(lists: Iterable[bytes]) -> msgspec.Raw:
     """Joins several encoded JSON lists to one."""
-    return msgspec.Raw(b"[%b]" % b",".join(inner for each in lists if (inner := each[1:-1])))
+    return msgspec.Raw(b"[%b]" % b",".join(items for encoded in lists if (items := encoded[1:-1])))

@@ -37,11 +37,11 @@ from antiphon.domain.identity import Right
 from antiphon.domain.values import changed
 
 LARGE_BODY = 1 << 16
-"""The size in bytes from which a thread decodes a body. Reading this many bytes takes a millisecond."""
+"""A thread decodes a body with more bytes. Decoding this many bytes takes a millisecond."""
 
 MANY_SCORES = 512
-"""The number of scored tokens from which a thread encodes an answer. With all alternatives, this many tokens
-take about ten milliseconds."""
+"""A thread encodes an answer with more scored tokens. With all alternatives, encoding this many tokens takes
+about ten milliseconds."""
 
 T = TypeVar("T")
 
@@ -49,10 +49,12 @@ T = TypeVar("T")
 class GenerationEncoder(Protocol):
     """Encodes one product's answers of a generating endpoint."""
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         """Encodes the buffered answer."""
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         """Creates the encoder of one streamed answer."""
 
 
@@ -102,10 +104,12 @@ async def answer_generation(
     context = services.build_context(request, add_attribution(origin, call.attribution))
     if call.stream:
         headers = partial(build_report_headers, call, request, services)
-        return EventStream(services.generate(call.request, context), codec.encoder(meta, call), headers)
+        return EventStream(
+            services.generate(call.request, context), codec.create_encoder(meta, call), headers
+        )
     async with services.generate(changed(call.request, is_buffered=True), context) as events:
         generation = await collect(events)
-    encode = partial(codec.answer, meta, call, generation)
+    encode = partial(codec.encode_answer, meta, call, generation)
     body = await services.offload(encode) if _has_many_scores(generation) else encode()
     return Response(body, headers=build_report_headers(call, request, services))
 
@@ -119,7 +123,7 @@ class ModelCodec(Protocol):
 
     @property
     def has_profiles(self) -> bool:
-        """Whether the list shows what each model can do."""
+        """Whether the list contains the profiles of the models."""
 
     def encode_list(self, models: Iterable[ModelEntry]) -> bytes:
         """Encodes the list of models."""
@@ -151,7 +155,7 @@ def declare_models(
 def declare_get(
     path: str, handler: Handler, summary: str, tag: str, answer: object, *parameters: Mapping[str, Any]
 ) -> Endpoint:
-    """Declares an endpoint of GET that needs the right to read."""
+    """Declares a GET endpoint that needs the right to read."""
     return Endpoint(
         method="GET",
         path=path,
@@ -165,15 +169,14 @@ def declare_get(
 
 
 async def decode_body(decode: Callable[[bytes], T], request: Request, services: Services) -> T:
-    """Decodes a body and returns the result. A thread decodes a large body, so that no other request
-    waits."""
+    """Decodes a body. A thread decodes a large body, so that other requests do not wait."""
     if len(request.body) <= LARGE_BODY:
         return decode(request.body)
     return await services.offload(partial(decode, request.body))
 
 
 def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
-    """Returns the origin of a request with the end user and the tags that the caller sent."""
+    """Returns the origin with the end user and the tags that the caller sent."""
     if attribution is NO_ATTRIBUTION:
         return origin
     return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
@@ -182,8 +185,8 @@ def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
 def build_report_headers(
     call: GenerationCall | EmbeddingCall | RerankCall, request: Request, services: Services
 ) -> Headers:
-    """Returns the headers that name the route, fields without effect, schema keywords that are not enforced,
-    and what the memory strategy left out."""
+    """Returns the headers that name the route, ignored fields, schema keywords that are not enforced, and the
+    messages that the memory strategy dropped."""
     progress = request.progress
     ignored = (*call.ignored, *[INDEX.sub("[]", path) for path in progress.unread])
     if not services.keeps_records:
@@ -201,13 +204,13 @@ def build_report_headers(
 
 
 def _list_scope_headers(request: Request) -> tuple[str, ...]:
-    """Lists the headers of a request that choose a project or a user. Empty headers count as absent."""
+    """Lists the request's headers that select a project or a user. Ignores empty headers."""
     names = (*PROJECT_HEADERS, *USER_HEADERS)
     return tuple(name.decode() for name in names if any(map(bytes.strip, request.headers.get(name, ()))))
 
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:
-    """Whether an answer has so many scored tokens that a thread must encode it."""
+    """Whether a thread must encode an answer, because it has many scored tokens."""
     scored = sum(map(len, generation.prompt_scores))
     for choice in generation.choices:
         scored += len(choice.scores or ())

@@ -1,9 +1,8 @@
-"""Tables that say what each known field of a dialect does: it is supported, ignored with a reason, or
-refused.
+"""Tables of the known fields of a dialect. A field is supported, ignored for a reason, or refused.
 
-A refused field is still accepted with a value that asks for the default behaviour (`accepted_values`). A
-field in no table is unknown, and refused. Null always means absent. Each dialect has one table. Decoding
-follows it, and the docs and the OpenAPI document print it.
+A refused field is accepted with a value that means the default behaviour (`accepted_values`). A field in no
+table is unknown and refused. Null always means absent. Each dialect has one table. Decoding uses it, and the
+docs and the OpenAPI document contain it.
 """
 
 import dataclasses
@@ -83,7 +82,7 @@ _NAMES: Mapping[Need, str] = {
 }
 
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
-"""The need of each field. Fields that are not listed need nothing."""
+"""The need of each field. Other fields need nothing."""
 
 
 END_USER = "The end user, for the records of usage. Ignored without keys."
@@ -118,11 +117,11 @@ SUFFIX = (
 )
 
 MOST_NAMED = 32
-"""The most fields that `x-antiphon-ignored` names. With names of 64 characters this is a header of 2 KB."""
+"""The most fields in `x-antiphon-ignored`. With names of 64 characters the header has 2 KB."""
 
 
 class FieldSupport(StrEnum):
-    """What happens to a field."""
+    """How the server treats a field."""
 
     SUPPORTED = "supported"
     IGNORED = "ignored"
@@ -135,12 +134,12 @@ class RequestField:
 
     name: str
     scopes: frozenset[str]
-    """The objects that the field belongs to."""
+    """The objects that contain the field."""
     support: FieldSupport
     description: str
-    """What the field does, why it has no effect, or what to use instead."""
+    """What the field does, why it is ignored, or what to use instead."""
     accepted_values: tuple[object, ...] = ()
-    """Values of a refused field that are accepted, because they ask for the default behaviour."""
+    """Accepted values of a refused field. They mean the default behaviour."""
     opaque: bool = False
     """Whether the field is removed before decoding, whatever its value is."""
 
@@ -164,7 +163,7 @@ def declare_ignored(name: str, scopes: Iterable[str], description: str) -> Reque
 
 
 def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tuple[RequestField, ...]:
-    """Declares fields that repeat part of an earlier answer. They are ignored, whatever their value is."""
+    """Declares fields that repeat part of an earlier answer. They are ignored with any value."""
     known_scopes = frozenset(scopes)
     return tuple(
         RequestField(name, known_scopes, FieldSupport.IGNORED, description, opaque=True) for name in names
@@ -183,16 +182,15 @@ Table = Mapping[str, RequestField]
 
 @dataclasses.dataclass(slots=True)
 class FieldReport:
-    """The fields of one body that have no effect, from all of its objects."""
+    """The ignored fields of one body, from all of its objects."""
 
     takes_unknown: bool = False
-    """Whether an unknown field is reported. If not, it is refused."""
+    """Whether an unknown field is reported instead of refused."""
     paths: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields, each once even if several messages have it. There are only as many as fit
-        a header."""
+        """The names of the fields without duplicates, as many as fit a header."""
         if not self.paths:
             return ()
         names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
@@ -201,39 +199,38 @@ class FieldReport:
 
 
 class FieldTable:
-    """All field tables of one dialect, by object."""
+    """The field tables of one dialect, by object."""
 
     def __init__(
         self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
     ) -> None:
-        """`endpoints` are objects whose fields callers can confuse with each other."""
-        known = tuple(fields)
+        """`endpoints`: objects whose fields callers can confuse."""
+        all_fields = tuple(fields)
         self.tables: Mapping[str, Table] = {
-            scope: {field.name: field for field in known if scope in field.scopes} for scope in scopes
+            scope: {field.name: field for field in all_fields if scope in field.scopes} for scope in scopes
         }
         self._endpoints = endpoints
 
     def filter(
         self, fields: dict[str, Any], scope: str, prefix: str = "", report: FieldReport | None = None
     ) -> dict[str, Any]:
-        """Returns the fields that decoding sees. `prefix` is the path of the object. `report` collects
-        ignored fields.
+        """Returns the fields to decode. `prefix`: the path of the object. `report` collects ignored fields.
 
-        Raises UnsupportedParameter for a field that is refused. Raises UnknownParameter for an unknown field,
-        unless `report` accepts unknown fields.
+        Raises UnsupportedParameter for a refused field. Raises UnknownParameter for an unknown field, unless
+        `report` accepts unknown fields.
         """
         table = self.tables[scope]
         accepted: dict[str, Any] = {}
         for name, value in fields.items():
             if (field := table.get(name)) is None:
                 if report is None or not report.takes_unknown:
-                    raise self._unknown(name, scope, prefix)
+                    raise self._build_unknown_error(name, scope, prefix)
                 report.paths.append(f"{prefix}{sanitize_key(name)}")
                 continue
             if value is None:
                 continue
             if field.support is FieldSupport.REFUSED:
-                _require_harmless(field, value, prefix)
+                _require_accepted(field, value, prefix)
                 continue
             if field.support is FieldSupport.IGNORED and report is not None:
                 report.paths.append(f"{prefix}{name}")
@@ -241,35 +238,37 @@ class FieldTable:
                 accepted[name] = value
         return accepted
 
-    def _unknown(self, name: str, scope: str, prefix: str) -> AntiphonError:
-        """Returns the error for an unknown field. It names another endpoint that has the field, or the
-        nearest known name."""
+    def _build_unknown_error(self, name: str, scope: str, prefix: str) -> AntiphonError:
+        """Returns the error for an unknown field. It names another endpoint with this field, or the most
+        similar known name."""
         shown_name = sanitize_key(name)
-        elsewhere = [str(other) for other in self._endpoints if other != scope and name in self.tables[other]]
-        if elsewhere and scope in self._endpoints:
-            hint = f"; it belongs to {elsewhere[0]}"
+        other_endpoints = [
+            str(other) for other in self._endpoints if other != scope and name in self.tables[other]
+        ]
+        if other_endpoints and scope in self._endpoints:
+            hint = f"; it belongs to {other_endpoints[0]}"
         else:
-            hint = _nearest(name, self.tables[scope])
+            hint = _suggest_nearest(name, self.tables[scope])
         return UnknownParameter(f"unknown field {prefix}{shown_name}{hint}", param=f"{prefix}{shown_name}")
 
 
-def _require_harmless(field: RequestField, value: object, prefix: str) -> None:
-    """Raises UnsupportedParameter unless the value of the refused field asks for the default behaviour."""
-    if any(_same(value, accepted_values) for accepted_values in field.accepted_values):
+def _require_accepted(field: RequestField, value: object, prefix: str) -> None:
+    """Raises UnsupportedParameter unless the value of the refused field is accepted."""
+    if any(_are_equal_json(value, accepted) for accepted in field.accepted_values):
         return
     raise UnsupportedParameter(
         f"{prefix}{field.name} is not supported: {field.description}", param=f"{prefix}{field.name}"
     )
 
 
-def _same(value: object, accepted_values: object) -> bool:
+def _are_equal_json(value: object, accepted: object) -> bool:
     """Whether two values are equal as JSON. True is not equal to 1, but 0.0 is equal to 0."""
-    return value == accepted_values and isinstance(value, bool) == isinstance(accepted_values, bool)
+    return value == accepted and isinstance(value, bool) == isinstance(accepted, bool)
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """Returns the end of a sentence that suggests the nearest known name; empty if there is none."""
+def _suggest_nearest(name: str, names: Iterable[str]) -> str:
+    """Returns the end of a sentence that suggests the most similar known name; empty if there is none."""
     if len(name) > MAX_SHOWN_KEY:
         return ""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.75)
+    return f"; did you mean {matches[0]}?" if matches else ""

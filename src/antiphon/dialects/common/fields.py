@@ -1,6 +1,5 @@
-"""The table of every request field of OpenAI's endpoints, with vLLM's common extras, and what Antiphon does
-with it.
-"""
+"""The table of all request fields of OpenAI's endpoints, with vLLM's common extensions, and how Antiphon
+treats them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -27,7 +26,7 @@ from antiphon.dialects.common.field_table import (
 
 
 class FieldScope(StrEnum):
-    """The object that a field belongs to."""
+    """The object that contains a field."""
 
     CHAT = "/v1/chat/completions"
     TEXT = "/v1/completions"

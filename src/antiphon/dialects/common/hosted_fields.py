@@ -1,4 +1,4 @@
-"""Reads the options that only vendors' services have."""
+"""Reads the options that only vendors' services support."""
 
 from antiphon.dialects.common.request_types import ChatCompletionRequest, PredictionShape, SpeechShape
 from antiphon.domain.request import NO_HOSTED_OPTIONS, SPEECH, HostedOptions, SpeechOptions
@@ -33,8 +33,8 @@ def join_prediction(prediction: PredictionShape) -> str:
 
 
 def read_modalities(wire: ChatCompletionRequest) -> tuple[str, ...]:
-    """Returns the kinds of output that the caller wants. Raises a RequestError if `modalities` and `audio` do
-    not fit together."""
+    """Returns the requested kinds of output. Raises a RequestError if `modalities` and `audio` contradict
+    each other."""
     modalities = tuple(dict.fromkeys(wire.modalities or ()))
     if SPEECH not in modalities and wire.audio is not None:
         raise InvalidValue("audio is taken only together with modalities that contain audio", param="audio")
@@ -46,7 +46,7 @@ def read_modalities(wire: ChatCompletionRequest) -> tuple[str, ...]:
 
 
 def read_speech_options(audio: SpeechShape | None) -> SpeechOptions | None:
-    """Returns the form of a spoken answer."""
+    """Returns the options of a spoken answer."""
     if audio is None:
         return None
     voice = audio.voice

@@ -19,7 +19,7 @@ IMAGE_TYPES: Mapping[str, str] = MappingProxyType(
         "image/webp": "image/webp",
     }
 )
-"""The media types of images that vendors take, also by a wrong name that is common."""
+"""The media types of images that vendors accept, with a common wrong name."""
 
 AUDIO_TYPES: Mapping[str, str] = MappingProxyType({"wav": "audio/wav", "mp3": "audio/mpeg"})
 """The media type of each format of a recording."""
@@ -31,20 +31,20 @@ LONGEST_HEADER = 128
 """The most characters of a data: URL before its comma."""
 
 LONGEST_ADDRESS = 8192
-"""The most characters of an https: address. Servers refuse longer ones."""
+"""The most characters of an https: address. Servers refuse longer addresses."""
 
 ADDRESS = re.compile(r"[!-~]+")
-"""An address has only ASCII, without spaces and control characters, so all vendors read it alike."""
+"""An address has only printable ASCII without spaces, so that all vendors parse it alike."""
 
 ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 PIECE = 1 << 18
-"""Characters of base64 that are checked at once. Other threads can run between two pieces."""
+"""Characters of base64 that are checked in one step. Other threads can run between two steps."""
 
 
 def read_image(image: ImageUrlShape, field: str, address: str = "url") -> MediaContent:
-    """Reads an image. `field`: the caller's name of it. `address`: the caller's name of its URL. Raises a
-    RequestError."""
+    """Reads an image. `field`: the caller's name of the image. `address`: the caller's name of its URL.
+    Raises a RequestError."""
     scheme, address_field = SCHEME.match(image.url), f"{field}.{address}"
     if scheme is None:
         raise InvalidValue(
@@ -65,20 +65,20 @@ def read_image(image: ImageUrlShape, field: str, address: str = "url") -> MediaC
 
 
 def read_image_data(data: str, media_type: str, detail: str | None, field: str) -> MediaContent:
-    """Reads an image in base64. `field`: the caller's name of it. Raises InvalidValue."""
-    known = IMAGE_TYPES.get(media_type.lower())
-    if known is None:
+    """Reads an image in base64. `field`: the caller's name of the image. Raises InvalidValue."""
+    known_type = IMAGE_TYPES.get(media_type.lower())
+    if known_type is None:
         raise InvalidValue(
             f"{field}.media_type must be image/png, image/jpeg, image/gif or image/webp; got "
             f"{sanitize_key(media_type)}",
             param=f"{field}.media_type",
         )
     _require_base64(data, f"{field}.data")
-    return MediaContent(MediaKind.IMAGE, known, data, detail=detail, field=field)
+    return MediaContent(MediaKind.IMAGE, known_type, data, detail=detail, field=field)
 
 
 def read_audio(audio: InputAudioShape, field: str) -> MediaContent:
-    """Reads a recording. `field`: the caller's name of it. Raises InvalidValue."""
+    """Reads a recording. `field`: the caller's name of the recording. Raises InvalidValue."""
     _require_base64(audio.data, f"{field}.data")
     return MediaContent(MediaKind.AUDIO, AUDIO_TYPES[audio.format], audio.data, field=field)
 
@@ -104,7 +104,7 @@ def _split_data_url(url: str, address_field: str) -> tuple[str, str]:
 
 
 def _require_base64(data: str, address_field: str) -> None:
-    """Raises InvalidValue unless the text is base64 with its padding. Nothing is decoded."""
+    """Raises InvalidValue unless the text is base64 with padding. Decodes nothing."""
     if not _is_base64(data):
         raise InvalidValue(
             f"{address_field} must contain base64: letters, digits, + and /, with = at its end so that the "
@@ -114,23 +114,23 @@ def _require_base64(data: str, address_field: str) -> None:
 
 
 def _is_base64(data: str) -> bool:
-    """Whether the text is base64 with its padding, and not empty."""
+    """Whether the text is base64 with padding, and not empty."""
     if not data or len(data) % 4 or not data.isascii():
         return False
     end = len(data) - (2 if data.endswith("==") else data.endswith("="))
     return not any(
-        data[at : min(at + PIECE, end)].encode("ascii").translate(None, ALPHABET)
-        for at in range(0, end, PIECE)
+        data[start : min(start + PIECE, end)].encode("ascii").translate(None, ALPHABET)
+        for start in range(0, end, PIECE)
     )
 
 
 def _require_address(url: str, address_field: str) -> None:
-    """Raises InvalidValue unless the text is a whole https: address."""
+    """Raises InvalidValue unless the text is a complete https: address."""
     try:
-        is_whole = bool(urlsplit(url).hostname) and ADDRESS.fullmatch(url) is not None
+        is_complete = bool(urlsplit(url).hostname) and ADDRESS.fullmatch(url) is not None
     except ValueError:
-        is_whole = False
-    if not is_whole or len(url) > LONGEST_ADDRESS:
+        is_complete = False
+    if not is_complete or len(url) > LONGEST_ADDRESS:
         raise InvalidValue(
             f"{address_field} must be a whole https: address of at most {LONGEST_ADDRESS} ASCII characters "
             "without spaces",

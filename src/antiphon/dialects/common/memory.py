@@ -1,4 +1,4 @@
-"""Reads the memory strategy of a chat, in both of its layouts."""
+"""Reads the memory strategy of a chat. Its parameters have two possible layouts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -28,10 +28,10 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_memory(wire: MemoryShape) -> MemoryStrategy:
-    """Returns the strategy. Without a name, `k` means last_k, `model` means summary, and `tokens` alone means
+    """Returns the strategy. Without a name, `k` means last_k, `model` means summary, and only `tokens` means
     last_tokens. Raises MissingParameter, and InvalidValue for a parameter that the strategy does not have."""
-    given, path = _choose_layout(wire)
-    names = _list_given(given)
+    parameters, path = _choose_layout(wire)
+    names = _list_present(parameters)
     name = wire.name or _guess_name(names)
     for parameter in names:
         if parameter not in PARAMETERS[name]:
@@ -41,22 +41,22 @@ def read_memory(wire: MemoryShape) -> MemoryStrategy:
                 param=f"{path}.{parameter}",
             )
     if name == SUMMARY:
-        return Summary(given.tokens, given.model, path)
+        return Summary(parameters.tokens, parameters.model, path)
     if name == RELEVANT:
-        return RelevantTurns(given.tokens, _require(given.model, f"{path}.model", name), path)
+        return RelevantTurns(parameters.tokens, _require(parameters.model, f"{path}.model", name), path)
     if name == LAST_K:
-        return LastMessages(_require(given.k, f"{path}.k", name), path)
-    return LastTokens(_require(given.tokens, f"{path}.tokens", name), path)
+        return LastMessages(_require(parameters.k, f"{path}.k", name), path)
+    return LastTokens(_require(parameters.tokens, f"{path}.tokens", name), path)
 
 
 def _choose_layout(wire: MemoryShape) -> tuple[MemoryParameters, str]:
-    """Returns the object that holds the parameters, and its path. Raises InvalidValue if both objects hold
-    some."""
+    """Returns the object with the parameters, and its path. Raises InvalidValue if both objects have
+    parameters."""
     if wire.params is None:
         return wire, MEMORY_FIELD
-    if not _list_given(wire):
+    if not _list_present(wire):
         return wire.params, f"{MEMORY_FIELD}.params"
-    if not _list_given(wire.params):
+    if not _list_present(wire.params):
         return wire, MEMORY_FIELD
     raise InvalidValue(
         f"send the parameters in {MEMORY_FIELD} or in {MEMORY_FIELD}.params, not in both",
@@ -64,21 +64,21 @@ def _choose_layout(wire: MemoryShape) -> tuple[MemoryParameters, str]:
     )
 
 
-def _list_given(parameters: MemoryParameters) -> list[str]:
-    """Returns the names of the parameters that were sent."""
+def _list_present(parameters: MemoryParameters) -> list[str]:
+    """Returns the names of the parameters in the request."""
     return [name for name in ("k", "tokens", "model") if getattr(parameters, name) is not None]
 
 
-def _guess_name(given: Sequence[str]) -> str:
-    """Returns the strategy that the parameters tell. Raises MissingParameter without parameters."""
-    if not given:
+def _guess_name(names: Sequence[str]) -> str:
+    """Returns the strategy that fits the parameters. Raises MissingParameter without parameters."""
+    if not names:
         raise MissingParameter(
             f"{MEMORY_FIELD}.name is missing; send {LAST_K}, {LAST_TOKENS}, {SUMMARY} or {RELEVANT}",
             param=f"{MEMORY_FIELD}.name",
         )
-    if "k" in given:
+    if "k" in names:
         return LAST_K
-    return SUMMARY if "model" in given else LAST_TOKENS
+    return SUMMARY if "model" in names else LAST_TOKENS
 
 
 def _require(value: T | None, path: str, name: str) -> T:

@@ -1,7 +1,7 @@
-"""Reads the conversation of a request: messages, tool calls and results, past reasoning, and rendering
+"""Reads the conversation of a request: messages, tool calls and results, earlier reasoning, and rendering
 options.
 
-The model's template later decides which of these it uses.
+Later, the model's template decides which of these it uses.
 """
 
 import json
@@ -22,7 +22,7 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_function, require_name, require_shallow
-from antiphon.dialects.common.vendor_state import is_signature_alone, read_signature, read_thinking_blocks
+from antiphon.dialects.common.vendor_state import is_only_signature, read_signature, read_thinking_blocks
 from antiphon.domain.messages import CacheControl, Content, Message, Role, TextContent, ToolCall, Tools
 from antiphon.domain.request import (
     Conversation,
@@ -33,13 +33,14 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
 MEDIA_PARTS = ("file", "video_url", "image", "audio", "video")
-"""Types of content parts that are known, but that this server does not accept."""
+"""Known types of content parts that this server does not accept."""
 
 MEDIA_SCOPES = {
     "image_url": (FieldScope.IMAGE, FieldScope.IMAGE_URL),
     "input_audio": (FieldScope.AUDIO, FieldScope.INPUT_AUDIO),
 }
-"""For each type of part with media: the part, and the object in it that has the same name."""
+"""For each type of media part: the scope of the part, and the scope of the object in it with the same
+name."""
 
 ROLES = {role.value: role for role in Role}
 
@@ -50,7 +51,7 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 LARGEST_VALUES = 100_000
 """The most characters of JSON in `chat_template_kwargs`: enough for some tools or a long text."""
 
-VALUES = "chat_template_kwargs"
+TEMPLATE_VALUES_FIELD = "chat_template_kwargs"
 
 
 DEFAULT_REASONING = Reasoning()
@@ -58,7 +59,7 @@ DEFAULT_REASONING = Reasoning()
 
 
 class RenderingFields(Protocol):
-    """Rendering options of a conversation, besides its messages and tools."""
+    """The rendering options of a conversation."""
 
     @property
     def add_generation_prompt(self) -> bool | None: ...
@@ -112,7 +113,7 @@ def _require_open(wire: RenderingFields, last: Message) -> None:
         )
     if last.tool_calls:
         raise UnsupportedParameter(
-            f"{field} is not supported for a message with tool_calls: they stand after its text",
+            f"{field} is not supported for a message with tool_calls: they follow its text",
             param=field,
         )
 
@@ -125,15 +126,16 @@ def _read_template_values(template_values: Mapping[str, Any] | None) -> Mapping[
     for name in template_values:
         if not VARIABLE_NAME.fullmatch(name):
             raise InvalidValue(
-                f"{VALUES}.{sanitize_key(name)} is no name of a template's variable", param=VALUES
+                f"{TEMPLATE_VALUES_FIELD}.{sanitize_key(name)} is not a name of a template's variable",
+                param=TEMPLATE_VALUES_FIELD,
             )
-    _require_small(template_values, VALUES)
+    _require_small(template_values, TEMPLATE_VALUES_FIELD)
     return template_values
 
 
 def _read_documents(documents: list[dict[str, Any]] | None) -> tuple[Mapping[str, object], ...] | None:
-    """Returns the documents; None if there are none. Raises InvalidValue for a value that JSON cannot
-    hold."""
+    """Returns the documents; None if there are none. Raises InvalidValue for a value that JSON does not
+    support."""
     if not documents:
         return None
     require_shallow(documents, "documents")
@@ -147,7 +149,7 @@ def _require_small(value: Mapping[str, Any], field: str) -> None:
     size = len(_require_finite(value, field))
     if size > LARGEST_VALUES:
         raise InvalidValue(
-            f"{field} has {size:,} characters as JSON, and {LARGEST_VALUES:,} are the most", param=field
+            f"{field} has {size:,} characters as JSON; the limit is {LARGEST_VALUES:,}", param=field
         )
 
 
@@ -196,20 +198,20 @@ def name_reasoning_field(message: MessageReasoningFields) -> str:
 
 
 def read_past_reasoning(message: MessageReasoningFields, path: str) -> str | None:
-    """Returns the reasoning that precedes a message's text; None if there is none. Raises InvalidValue."""
-    both = (message.reasoning_content, message.reasoning)
-    if both[0] is None and both[1] is None:
+    """Returns the reasoning before a message's text; None if there is none. Raises InvalidValue."""
+    values = (message.reasoning_content, message.reasoning)
+    if values[0] is None and values[1] is None:
         return None
     field = f"{path}.{name_reasoning_field(message)}"
     if message.role != "assistant":
         raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
-    if None not in both and both[0] != both[1]:
+    if None not in values and values[0] != values[1]:
         raise InvalidValue(
-            f"{path}.reasoning and {path}.reasoning_content are two names of one thing and differ; send "
+            f"{path}.reasoning and {path}.reasoning_content are two names of the same field and differ; send "
             "one of them",
             param=f"{path}.reasoning",
         )
-    return both[0] if both[1] is None else both[1]
+    return values[0] if values[1] is None else values[1]
 
 
 def filter_messages(fields: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
@@ -248,7 +250,7 @@ def _filter_message(message: object, field: str, report: FieldReport | None) -> 
 
 
 def _require_no_images(message: Mapping[str, Any], field: str) -> None:
-    """Raises UnsupportedParameter for images in a message, because the model would not see them."""
+    """Raises UnsupportedParameter for `images` in a message, because the model would not see them."""
     if message.get("images") and message.get("role") != "assistant":
         raise UnsupportedParameter(
             f"{field}.images is not supported: {UNKNOWN_MEDIA}", param=f"{field}.images"
@@ -262,8 +264,8 @@ def _filter_part(part: object, field: str, report: FieldReport | None) -> object
     kind = part.get("type")
     if isinstance(kind, str) and kind in MEDIA_SCOPES:
         return _filter_media(part, kind, field, report)
-    place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
-    filtered = filter_fields(part, place, f"{field}.", report)
+    scope = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
+    filtered = filter_fields(part, scope, f"{field}.", report)
     if filtered.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
             f"{field}.type {filtered['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{field}.type"
@@ -289,11 +291,11 @@ def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldRepo
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
     """Converts wire messages. Raises a RequestError."""
     require_consistent_messages(messages)
-    return tuple(_build_message(message, f"messages[{at}]") for at, message in enumerate(messages))
+    return tuple(_build_message(message, f"messages[{index}]") for index, message in enumerate(messages))
 
 
 def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:
-    """Converts wire messages to a conversation without options. Raises a RequestError."""
+    """Converts wire messages to a conversation without rendering options. Raises a RequestError."""
     return Conversation(build_messages(messages))
 
 
@@ -333,15 +335,15 @@ def _get_text(part: ContentPart) -> str | None:
 
 
 def read_parts(parts: Sequence[ContentPart], field: str) -> tuple[Content, ...]:
-    """Returns the parts of a content, or nothing if all are text without marks. Raises a RequestError for an
-    image or a recording in a wrong form."""
+    """Returns the parts of a content; empty if all are plain text. Raises a RequestError for an invalid image
+    or recording."""
     if not any(map(_is_special, parts)):
         return ()
-    return tuple(_read_part(part, f"{field}[{at}]") for at, part in enumerate(parts))
+    return tuple(_read_part(part, f"{field}[{index}]") for index, part in enumerate(parts))
 
 
 def _is_special(part: ContentPart) -> bool:
-    """Whether the part is more than a text."""
+    """Whether the part is media or has a cache mark."""
     return isinstance(part, ImageUrlPart | InputAudioPart) or (
         isinstance(part, TextPart) and part.cache_control is not None
     )
@@ -362,7 +364,7 @@ def filter_calls(message: dict[str, Any], field: str, report: FieldReport | None
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [
-            _filter_call(call, f"{field}.tool_calls[{at}]", report) for at, call in enumerate(calls)
+            _filter_call(call, f"{field}.tool_calls[{index}]", report) for index, call in enumerate(calls)
         ]
 
 
@@ -375,7 +377,7 @@ def _filter_call(call: object, field: str, report: FieldReport | None) -> object
     if isinstance(function := filtered.get("function"), dict):
         filtered["function"] = filter_fields(function, FieldScope.CALLED, f"{field}.function.", report)
     extra = filtered.get("extra_content")
-    if extra is not None and not is_signature_alone(extra) and report is not None:
+    if extra is not None and not is_only_signature(extra) and report is not None:
         report.paths.append(f"{field}.extra_content")
     return filtered
 
@@ -383,8 +385,8 @@ def _filter_call(call: object, field: str, report: FieldReport | None) -> object
 def require_consistent_messages(messages: list[ChatMessage]) -> None:
     """Raises a RequestError if content, calls and results of the messages contradict each other."""
     call_ids: set[str] = set()
-    for at, message in enumerate(messages):
-        field = f"messages[{at}]"
+    for index, message in enumerate(messages):
+        field = f"messages[{index}]"
         if message.tool_calls:
             _require_role(message, "assistant", f"{field}.tool_calls")
             _require_calls(message, field, call_ids)
@@ -407,17 +409,17 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
 
 def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], field: str) -> None:
     """Raises InvalidValue for a part that does not belong into messages of this role."""
-    for at, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if isinstance(part, RefusalPart):
-            _require_role(message, "assistant", f"{field}[{at}].refusal")
+            _require_role(message, "assistant", f"{field}[{index}].refusal")
         elif isinstance(part, InputAudioPart):
-            _require_role(message, "user", f"{field}[{at}].input_audio")
+            _require_role(message, "user", f"{field}[{index}].input_audio")
         elif isinstance(part, ImageUrlPart) and message.role != "tool":
-            _require_role(message, "user", f"{field}[{at}].image_url", " or tool")
+            _require_role(message, "user", f"{field}[{index}].image_url", " or tool")
 
 
 def _require_answers(message: ChatMessage, field: str) -> None:
-    """Raises InvalidValue for what only an assistant's message contains."""
+    """Raises InvalidValue for fields that only an assistant's message can have."""
     for name in ("refusal", "audio"):
         if getattr(message, name) is not None:
             _require_role(message, "assistant", f"{field}.{name}")
@@ -431,11 +433,11 @@ def _require_role(message: ChatMessage, role: str, field: str, others: str = "")
 
 def _require_calls(message: ChatMessage, field: str, call_ids: set[str]) -> None:
     """Adds the ids of a message's calls to `call_ids`. Raises InvalidValue for a wrong name or index."""
-    for at, call in enumerate(message.tool_calls or ()):
-        place = f"{field}.tool_calls[{at}]"
-        require_name(call.function.name, f"{place}.function.name")
-        if call.index not in (None, at):
-            raise InvalidValue(f"{place}.index must be {at}, its place in the list", param=f"{place}.index")
+    for index, call in enumerate(message.tool_calls or ()):
+        path = f"{field}.tool_calls[{index}]"
+        require_name(call.function.name, f"{path}.function.name")
+        if call.index not in (None, index):
+            raise InvalidValue(f"{path}.index must be {index}, its place in the list", param=f"{path}.index")
         call_ids.add(call.id)
 
 
@@ -445,10 +447,10 @@ def build_calls(message: ChatMessage, field: str) -> tuple[ToolCall, ...]:
         ToolCall(
             call.id,
             call.function.name,
-            _dump_arguments(call.function.arguments, f"{field}.tool_calls[{at}].function.arguments"),
-            read_signature(call.extra_content, f"{field}.tool_calls[{at}].extra_content"),
+            _dump_arguments(call.function.arguments, f"{field}.tool_calls[{index}].function.arguments"),
+            read_signature(call.extra_content, f"{field}.tool_calls[{index}].extra_content"),
         )
-        for at, call in enumerate(message.tool_calls or ())
+        for index, call in enumerate(message.tool_calls or ())
     )
 
 

@@ -15,13 +15,13 @@ MOST_PARTS = 32
 """The most parts of a form."""
 
 FRAMING = 64 * 1024
-"""Bytes of a form besides its file."""
+"""The most bytes of a form in addition to its file."""
 
 LONGEST_HEADERS = 8192
 """The most bytes of a part's headers."""
 
 LONGEST_FIELD = 10_000
-"""The most bytes of a field that is no file."""
+"""The most bytes of a field that is not a file."""
 
 BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 
@@ -47,13 +47,13 @@ class FormFile:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The values of a form by their names."""
+    """The values of a form, by name."""
 
     fields: Mapping[str, str]
     files: Mapping[str, FormFile]
 
     def require_known(self, *names: str) -> None:
-        """Raises UnknownParameter for any other field."""
+        """Raises UnknownParameter if the form has any other field."""
         for name in (*self.fields, *self.files):
             if name not in names:
                 known = ", ".join(names)
@@ -66,7 +66,7 @@ class Form:
         return self.files[name]
 
     def read_integer(self, name: str) -> int | None:
-        """Returns a number of at most nine digits, or None. Raises InvalidValue."""
+        """Returns an integer of at most nine digits; None if it is absent. Raises InvalidValue."""
         text = self.fields.get(name)
         if text is None:
             return None
@@ -75,7 +75,7 @@ class Form:
         return int(text)
 
     def read_flag(self, name: str) -> bool:
-        """Returns true or false; false if it is absent. Raises InvalidValue."""
+        """Returns a boolean; False if it is absent. Raises InvalidValue."""
         text = self.fields.get(name, "false")
         if text not in ("true", "false"):
             raise InvalidValue(f"{name} must be true or false", param=name)
@@ -83,7 +83,7 @@ class Form:
 
 
 def read_form(request: Request) -> Form:
-    """Reads a request's form. Raises MalformedBody, or InvalidValue for a field that is sent twice."""
+    """Reads a request's form. Raises MalformedBody, and InvalidValue for a repeated field."""
     fields: dict[str, str] = {}
     files: dict[str, FormFile] = {}
     for headers, content in _split_parts(request.body, _find_boundary(request)):
@@ -100,54 +100,56 @@ def read_form(request: Request) -> Form:
 
 
 def _find_boundary(request: Request) -> bytes:
-    """Returns the text between the parts. Raises MalformedBody."""
+    """Returns the boundary between the parts. Raises MalformedBody."""
     (content_type,) = request.headers.get(b"content-type", [b""])
-    found = BOUNDARY.search(content_type)
-    if found is None:
+    match = BOUNDARY.search(content_type)
+    if match is None:
         raise MalformedBody("the header Content-Type has no boundary; let your client make the form")
-    return found[1] or found[2]
+    return match[1] or match[2]
 
 
 def _split_parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields the headers and the content of each part. Raises MalformedBody."""
-    mark = b"\r\n--" + boundary
-    whole = b"\r\n" + body if not body.startswith(b"\r\n") else body
-    at = whole.find(mark)
+    delimiter = b"\r\n--" + boundary
+    form = b"\r\n" + body if not body.startswith(b"\r\n") else body
+    position = form.find(delimiter)
     for _ in range(MOST_PARTS + 1):
-        if at < 0:
-            raise MalformedBody("the form has no end; send it whole")
-        start = at + len(mark)
-        if whole.startswith(b"--", start):
+        if position < 0:
+            raise MalformedBody("the form has no end; send the complete form")
+        start = position + len(delimiter)
+        if form.startswith(b"--", start):
             return
-        head = whole.find(b"\r\n\r\n", start, start + LONGEST_HEADERS)
-        if not whole.startswith(b"\r\n", start) or head < 0:
+        header_end = form.find(b"\r\n\r\n", start, start + LONGEST_HEADERS)
+        if not form.startswith(b"\r\n", start) or header_end < 0:
             raise MalformedBody("a part of the form has no proper headers")
-        at = whole.find(mark, head + 2)
-        if at >= 0:
-            yield _decode(whole[start:head]), whole[head + 4 : max(at, head + 4)]
+        position = form.find(delimiter, header_end + 2)
+        if position >= 0:
+            yield _decode(form[start:header_end]), form[header_end + 4 : max(position, header_end + 4)]
     raise MalformedBody(f"the form has more than {MOST_PARTS} parts")
 
 
 def _read_part(headers: str, content: bytes) -> tuple[str, FormFile | None]:
-    """Returns the name of a part, and its file if it is one. Raises MalformedBody."""
+    """Returns the name of a part, and its file if the part is a file. Raises MalformedBody."""
     lines = (line.partition(":") for line in headers.split("\r\n") if line)
     values = {name.strip().lower(): value.strip() for name, _, value in lines}
     if values.get("content-transfer-encoding", "binary").lower() not in PLAIN_CODINGS:
         raise MalformedBody("a part of the form is encoded; send its bytes as they are")
     disposition = values.get("content-disposition", "")
-    given = {found[1].lower(): _unquote(found) for found in PARAMETER.finditer(disposition)}
-    name = given.get("name")
+    parameters = {match[1].lower(): _unquote(match) for match in PARAMETER.finditer(disposition)}
+    name = parameters.get("name")
     if not name or not disposition.lower().startswith("form-data"):
         raise MalformedBody("a part of the form has no name")
-    file_name = _decode_extended(given["filename*"]) if "filename*" in given else given.get("filename")
+    file_name = (
+        _decode_extended(parameters["filename*"]) if "filename*" in parameters else parameters.get("filename")
+    )
     if file_name is None:
         return name, None
     return name, FormFile(file_name, content, values.get("content-type", "application/octet-stream"))
 
 
-def _unquote(found: re.Match[str]) -> str:
-    """Returns a parameter's value without its quotes. Browsers write a quote as %22, curl as \\"."""
-    text = ESCAPED.sub(r"\1", found[2]) if found[2] is not None else found[3]
+def _unquote(match: re.Match[str]) -> str:
+    r"""Returns a parameter's value without its quotes. Browsers encode a quote as %22, curl as \\"."""
+    text = ESCAPED.sub(r"\1", match[2]) if match[2] is not None else match[3]
     return text.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
 
 

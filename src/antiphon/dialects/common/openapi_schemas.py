@@ -1,4 +1,5 @@
-"""Schemas and operations for the OpenAPI document, made from endpoints, their wire types and field tables."""
+"""Builds schemas and operations for the OpenAPI document from endpoints, their wire types and field
+tables."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,8 +22,8 @@ def build_schemas(
 ) -> dict[str, dict[str, Any]]:
     """Builds the schemas of wire types and of all types that they contain.
 
-    A schema has the name of its type. `prefix` is added unless the type's name begins with it. `tables` and
-    `examples` map a type's name to the table of its fields and to a valid body.
+    A schema has the name of its type. `prefix` is added unless the type's name starts with it. `tables` and
+    `examples`: the field table and a valid body, by the type's name.
     """
     _, schemas = _build_components(shapes, prefix)
     for name, schema in schemas.items():
@@ -43,7 +44,7 @@ def name_schema(name: str, prefix: str) -> str:
 def _build_components(
     shapes: Iterable[object], prefix: str
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """Returns the schema of each type, and the schemas of all contained types by their names."""
+    """Returns the schema of each type, and the schemas of all contained types by name."""
     components_by_name = msgspec.json.schema_components(
         shapes, ref_template=REF.format(name=f"{prefix}{{name}}")
     )
@@ -72,7 +73,7 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
 
 def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
     """Returns the names of all request fields: of the bodies' wire types, of the types that they contain, and
-    of tables."""
+    of the tables."""
     _, schemas = msgspec.json.schema_components(bodies, ref_template=REF)
     return frozenset(name for schema in schemas.values() for name in schema.get("properties", ())).union(
         *tables
@@ -85,19 +86,23 @@ def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
     for endpoint in endpoints:
         shapes += [
             *list_body_shapes([endpoint]),
-            *(each for each in endpoint.answers.values() if not isinstance(each, Mapping)),
+            *(shape for shape in endpoint.answers.values() if not isinstance(shape, Mapping)),
         ]
     return list(dict.fromkeys(shapes))
 
 
 def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
     """Returns the wire types of all bodies."""
-    return [each.body.shape for each in endpoints if each.body is not None and each.body.shape is not None]
+    return [
+        endpoint.body.shape
+        for endpoint in endpoints
+        if endpoint.body is not None and endpoint.body.shape is not None
+    ]
 
 
 def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
-    """Returns the schema of a wire type. `prefix` begins the names of its parts. If `shape` is already a
-    schema, it is returned unchanged."""
+    """Returns the schema of a wire type. Returns a schema unchanged. `prefix`: the start of the names of its
+    parts."""
     if isinstance(shape, Mapping):
         return shape
     (schema,), _ = _build_components([shape], prefix)
@@ -114,10 +119,10 @@ def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
 
 
 def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
-    """Builds an operation in OpenAPI's form from an endpoint. `prefix` begins the names of its schemas."""
+    """Builds an operation in OpenAPI's form from an endpoint. `prefix`: the start of its schemas' names."""
     content = {media: {"schema": build_schema(shape, prefix)} for media, shape in endpoint.answers.items()}
     description = "The answer" if content else "Done"
-    described: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
         "responses": {
@@ -125,12 +130,12 @@ def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
         },
     }
     if endpoint.description:
-        described["description"] = endpoint.description
+        operation["description"] = endpoint.description
     if endpoint.right is None:
-        described["security"] = []
+        operation["security"] = []
     if parameters := list_parameters(endpoint):
-        described["parameters"] = parameters
+        operation["parameters"] = parameters
     if endpoint.body is not None:
         schema = {"schema": build_schema(endpoint.body.shape, prefix)}
-        described["requestBody"] = {"required": True, "content": {endpoint.body.media_type: schema}}
-    return described
+        operation["requestBody"] = {"required": True, "content": {endpoint.body.media_type: schema}}
+    return operation

@@ -1,7 +1,7 @@
-"""What the products' documentation says about each parameter: type, default, range, and how Antiphon differs.
+"""The parameters on the products' documentation pages: type, default, range, and how Antiphon differs.
 
-Bounds are inclusive, because some defaults on the pages equal a bound. docs/parameters.md prints this beside
-the dialects' tables. tests/contract/test_pages.py tests the server against it.
+Bounds are inclusive, because some defaults on the pages equal a bound. docs/parameters.md contains this next
+to the dialects' tables. tests/contract/test_pages.py tests the server with it.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class PageRow:
     high: float | None = None
     required: bool = False
     difference: str = ""
-    """How Antiphon differs from the page, and why. Empty if there is no difference."""
+    """How Antiphon differs from the page, and why. Empty without a difference."""
 
     @property
     def is_nullable(self) -> bool:
@@ -43,10 +43,10 @@ class PageHeader:
 
     name: str
     meaning: str
-    """What it does here."""
+    """The effect of the header on this server."""
     required: bool = False
     difference: str = ""
-    """As of `PageRow`."""
+    """See `PageRow`."""
 
 
 @dataclass(frozen=True, slots=True)

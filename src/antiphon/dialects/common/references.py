@@ -1,4 +1,4 @@
-"""Reads `rag_params`, and encodes what was found, for all dialects that answer from knowledge tables."""
+"""Reads `rag_params` and encodes references, for all dialects that answer from knowledge tables."""
 
 from msgspec import UNSET
 
@@ -14,7 +14,7 @@ from antiphon.errors import MissingParameter
 
 
 def read_retrieval(wire: RagParams) -> Retrieval:
-    """Returns what a request asks for. Raises MissingParameter without a table."""
+    """Returns the retrieval options. Raises MissingParameter without a table."""
     if not wire.table_id:
         param = f"{RETRIEVAL_FIELD}.table_id"
         raise MissingParameter(f"{param} is required: name a knowledge table of your project", param=param)
@@ -30,9 +30,9 @@ def read_retrieval(wire: RagParams) -> Retrieval:
 
 
 def build_references(references: References, unknown: tuple[int, ...] = ()) -> ReferencesShape:
-    """Builds the references. `unknown`: cited numbers that no chunk has."""
+    """Builds the references. `unknown`: cited numbers without a chunk."""
     return ReferencesShape(
-        chunks=[_build_chunk(each, references) for each in references.chunks],
+        chunks=[_build_chunk(chunk, references) for chunk in references.chunks],
         search_query=references.query,
         notes=list(references.notes) or UNSET,
         unknown_citations=list(unknown) or UNSET,

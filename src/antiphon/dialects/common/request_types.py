@@ -1,7 +1,7 @@
-"""The JSON shapes of OpenAI's requests, with types and ranges.
+"""The JSON types of OpenAI's requests, with ranges.
 
-Decoding checks requests against these types, and the OpenAPI document is made from them. `fields` says which
-other fields are known and refused.
+Requests are decoded by these types, and the OpenAPI document is built from them. `fields` lists the other
+known fields, which are ignored or refused.
 """
 
 from typing import Annotated, Any, Literal
@@ -11,18 +11,17 @@ from msgspec import Meta, Struct
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
 MAX_CHOICES = 128
-"""The most choices of one prompt. The bound is OpenAI's."""
+"""The most choices of one prompt. OpenAI has the same limit."""
 
 MAX_SEQUENCES = 256
-"""The most prompts times choices of one request. It is more than any engine runs at once, and small enough
-for the memory."""
+"""The most sequences of one request: prompts times choices. No engine runs as many at once, and they fit the
+memory."""
 
 MAX_MESSAGES = 4096
-"""The most messages of one conversation. It is more than fit a context of 32,768 tokens with a word in each
-message."""
+"""The most messages of one conversation. A context of 32,768 tokens with a word in each message has fewer."""
 
 MAX_STOPS = 4
-"""The most stop texts of one request. The bound is OpenAI's."""
+"""The most stop texts of one request. OpenAI has the same limit."""
 
 MAX_STOP_LENGTH = 1024
 """The most characters of one stop text. The detokenizer delays as many characters of every stream."""
@@ -31,10 +30,10 @@ MAX_STOP_TOKENS = 128
 """The most stop token ids of one request. Every step of every sequence is compared with them."""
 
 MAX_LOGPROB_TOKENS = 128
-"""The most tokens whose log-probabilities a caller can choose at each place. The bound is vLLM's."""
+"""The most tokens whose log-probabilities a caller can request. vLLM has the same limit."""
 
 MAX_CANDIDATES = 20
-"""The largest value of `best_of`. The bound is OpenAI's."""
+"""The largest value of `best_of`. OpenAI has the same limit."""
 
 MAX_BAD_WORDS = 128
 """The most forbidden words of one request. Each word is tokenized twice, and compared at every step."""
@@ -46,7 +45,7 @@ MAX_SALT = 256
 """The most characters of a cache salt."""
 
 LARGEST_BIAS = 100.0
-"""The largest logit bias, positive or negative. The bound is OpenAI's."""
+"""The largest logit bias, positive or negative. OpenAI has the same limit."""
 
 MAX_IDS = 1 << 20
 """The most items of one list of token ids. The longest contexts have as many, and a longer list would delay
@@ -56,7 +55,7 @@ MAX_NAME = 256
 """The most characters of a model's or speaker's name."""
 
 MAX_TOOLS = 128
-"""The most tools of one conversation. The bound is OpenAI's."""
+"""The most tools of one conversation. OpenAI has the same limit."""
 
 FUNCTION_NAME = "^[a-zA-Z0-9_-]{1,64}$"
 
@@ -70,11 +69,10 @@ MAX_TEMPLATE = 100_000
 """The most characters of a request's chat template. The longest template of the known models has 30,000."""
 
 MAX_VALUES = 64
-"""The most values that a request gives to a chat template."""
+"""The most values that a request can pass to a chat template."""
 
 MAX_DOCUMENTS = 1024
-"""The most documents of one conversation. It is more than fit most contexts with a paragraph in each
-document."""
+"""The most documents of one conversation. Most contexts with a paragraph in each document have fewer."""
 
 LONGEST_USER = 512
 """The most characters of an end user's name. Any email address is shorter, and the name is stored with each
@@ -411,7 +409,7 @@ class MemoryShape(MemoryParameters, frozen=True, forbid_unknown_fields=True, kw_
 
 
 MOST_CHUNKS = 1024
-"""The most chunks of a search. The bound is JamAI's."""
+"""The most chunks of a search. JamAI has the same limit."""
 
 
 class RagParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -41,10 +41,10 @@ def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
     field then has its default."""
     if wire.mirostat_target is None and wire.mirostat_lr is None:
         return None
-    usual = Mirostat()
+    defaults = Mirostat()
     return Mirostat(
-        usual.target if wire.mirostat_target is None else wire.mirostat_target,
-        usual.rate if wire.mirostat_lr is None else wire.mirostat_lr,
+        defaults.target if wire.mirostat_target is None else wire.mirostat_target,
+        defaults.rate if wire.mirostat_lr is None else wire.mirostat_lr,
     )
 
 
@@ -54,10 +54,10 @@ def _read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _parse_token_id(key: str) -> int:
-    """Returns the token id of a key. Raises InvalidValue unless the key is the shortest spelling, so two keys
-    never mean one id."""
-    plain = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
-    if not plain or str(int(key)) != key:
+    """Returns the token id of a key. Raises InvalidValue unless the key is the shortest spelling, so that two
+    keys never mean the same id."""
+    is_number = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
+    if not is_number or str(int(key)) != key:
         raise InvalidValue(
             "logit_bias must have token ids as its keys, written as texts of digits; /tokenize shows them",
             param=f"logit_bias.{sanitize_key(key)}",
@@ -76,13 +76,13 @@ def _require_bias(key: str, value: float) -> float:
 
 
 NUL = "\0"
-"""The character that no database can store."""
+"""The character that some databases cannot store."""
 
 
 def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
-    """Reads the end user and the tags. Raises InvalidValue that names the wrong field."""
+    """Reads the end user and the tags. Raises InvalidValue about the wrong field."""
     if user is None and not tags and safety_identifier is None:
         return NO_ATTRIBUTION
     if None is not safety_identifier != user is not None:

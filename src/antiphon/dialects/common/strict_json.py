@@ -1,10 +1,10 @@
-"""Reads a request body strictly: UTF-8, one JSON object, no repeated key, no NaN, no lone surrogate. Then
+"""Parses a request body strictly: UTF-8, one JSON object, no repeated key, no NaN, no lone surrogate. Then
 converts it to a wire type.
 
-The parser for wire types would keep only the last of two equal keys. So the standard library's parser reads
-bodies, because it reports every pair. A thread can read a body without blocking others for long. Objects,
-lists and keys are counted first, and a body with too many of them is refused. Errors name the wrong field,
-even in text that is not valid JSON.
+msgspec's parser would keep only the last of two equal keys. So the standard library's parser is used, because
+it reports every pair. A large body can be parsed in a thread without blocking other threads for long.
+Objects, lists and keys are counted first, and a body with too many of them is refused. Errors name the wrong
+field, even in invalid JSON.
 """
 
 import json
@@ -20,22 +20,22 @@ from antiphon import validation_messages
 from antiphon.errors import AntiphonError, InvalidValue, MalformedBody, MissingParameter, UnknownParameter
 
 DENSE_BODY = 1 << 16
-"""The size in bytes from which elements are counted before reading. A smaller body cannot contain too many
-elements."""
+"""A larger body is checked for too many elements before it is parsed. A smaller body cannot contain too
+many."""
 
 MAX_NODES = 1 << 17
-"""The most objects, lists and keys in one body. Reading this many takes about 0.1 seconds. A body with 4,096
+"""The most objects, lists and keys in one body. Parsing this many takes about 0.1 seconds. A body with 4,096
 messages has a tenth of them."""
 
 MAX_SHOWN_KEY = 64
-"""The most characters of a caller's key that an error repeats."""
+"""The most characters of a caller's key in an error."""
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A JSON string, or the rest of the text after a quote that is never closed. The time of a match is linear in
-its length."""
+"""A JSON string, or the rest of the text after an unclosed quote. The time of a match is linear in its
+length."""
 
 
-class _TwiceError(ValueError):
+class _RepeatedKeyError(ValueError):
     """Raised if an object contains a key twice. The message is the key."""
 
 
@@ -44,10 +44,10 @@ class _ConstantError(ValueError):
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Returns the object in a body. Raises MalformedBody with the error and its place."""
+    """Returns the object in a body. Raises MalformedBody with the error and its position."""
     text = _decode_utf8(body)
     if len(body) > DENSE_BODY:
-        _refuse_crowd(body)
+        _require_few_nodes(body)
     try:
         value = _parse_json(text, _YIELDING_DECODER if len(body) > DENSE_BODY else _FAST_DECODER)
         if "\\ud" in text or "\\uD" in text:
@@ -60,7 +60,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def describe_value(value: object) -> str:
-    """Describes a JSON value for an error. The description repeats numbers, but no text."""
+    """Describes a JSON value for an error. Contains numbers, but no text of the caller."""
     match value:
         case None:
             return "null"
@@ -97,12 +97,12 @@ def _decode_utf8(body: bytes) -> str:
 
 
 def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
-    """Parses JSON. Raises MalformedBody that names the place of the error."""
+    """Parses JSON. Raises MalformedBody with the position of the error."""
     try:
         return decoder.decode(text)
-    except _TwiceError as problem:
+    except _RepeatedKeyError as problem:
         key = str(problem)
-        raise MalformedBody(f"the key {key!r} stands twice in one object; send it once", param=key) from None
+        raise MalformedBody(f"the key {key!r} is twice in one object; send it once", param=key) from None
     except _ConstantError as problem:
         param = _locate(text, rf"(?<!\w){problem}")
         raise MalformedBody(f"{problem} is not a JSON number", param=param) from None
@@ -112,25 +112,25 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
         raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {position}", param=param) from None
     except ValueError:
         param = _locate(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
-        raise MalformedBody("the body holds a number of too many digits", param=param) from None
+        raise MalformedBody("the body has a number with too many digits", param=param) from None
 
 
-def _locate(text: str, character: str) -> str | None:
-    """Returns the path of the first match outside strings. Returns None for a large text, because searching
-    it takes too long."""
-    matches = find_outside_strings(text, character) if len(text) <= DENSE_BODY else None
-    return None if matches is None else find_path(text, matches)
+def _locate(text: str, pattern: str) -> str | None:
+    """Returns the path of the first match outside strings. Returns None for a large text, because the search
+    takes too long."""
+    position = find_outside_strings(text, pattern) if len(text) <= DENSE_BODY else None
+    return None if position is None else find_path(text, position)
 
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Builds an object from its pairs. Raises _TwiceError if a key is repeated."""
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
-                raise _TwiceError(sanitize_key(key))
-            seen.add(key)
+            if key in keys:
+                raise _RepeatedKeyError(sanitize_key(key))
+            keys.add(key)
     return members
 
 
@@ -154,29 +154,29 @@ _YIELDING_DECODER = json.JSONDecoder(
     parse_int=_parse_int,
     parse_float=_parse_float,
 )
-"""The decoder for large bodies, which a thread reads. It calls Python functions to parse numbers, so other
+"""The decoder for large bodies, which are parsed in a thread. It calls Python functions for numbers, so other
 threads can run in between."""
 
 
-def _refuse_crowd(body: bytes) -> None:
-    """Raises MalformedBody if the body has too many nodes. It counts certain bytes first, and nodes only if
+def _require_few_nodes(body: bytes) -> None:
+    """Raises MalformedBody if the body has too many nodes. Counts certain bytes first, and nodes only if
     there are many such bytes. Other threads can run meanwhile."""
-    if sum(body.count(mark) for mark in (b"[", b"{", b":")) <= MAX_NODES:
+    if sum(body.count(byte) for byte in (b"[", b"{", b":")) <= MAX_NODES:
         return
     nodes = 0
     for start, end in _split_outside_strings(body):
-        nodes += sum(body.count(mark, start, end) for mark in (b"[", b"{", b":"))
+        nodes += sum(body.count(byte, start, end) for byte in (b"[", b"{", b":"))
         if nodes > MAX_NODES:
-            raise MalformedBody(f"the body holds more than {MAX_NODES:,} objects, lists and keys")
+            raise MalformedBody(f"the body has more than {MAX_NODES:,} objects, lists and keys")
 
 
 def _split_outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the start and the end of each section between two strings."""
-    at = 0
+    """Yields the start and the end of each section outside strings."""
+    start = 0
     for string in STRING.finditer(body):
-        yield at, string.start()
-        at = string.end()
-    yield at, len(body)
+        yield start, string.start()
+        start = string.end()
+    yield start, len(body)
 
 
 def _refuse_lone_surrogates(value: object) -> None:
@@ -184,30 +184,30 @@ def _refuse_lone_surrogates(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        path = next(_broken_texts(value, ""), None)
+        path = next(_find_unencodable(value, ""), None)
         raise MalformedBody(
-            "a text holds half of a surrogate pair, which is no character", param=path
+            "a text has half of a surrogate pair, which is not a character", param=path
         ) from None
 
 
-def _broken_texts(value: object, where: str) -> Iterator[str]:
+def _find_unencodable(value: object, path: str) -> Iterator[str]:
     """Yields the paths of the texts that UTF-8 cannot encode."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            yield where
+            yield path
     elif isinstance(value, dict):
         for key, inner in value.items():
-            path = f"{where}.{sanitize_key(key)}" if where else sanitize_key(key)
-            yield from _broken_texts(key, path)
-            yield from _broken_texts(inner, path)
+            inner_path = f"{path}.{sanitize_key(key)}" if path else sanitize_key(key)
+            yield from _find_unencodable(key, inner_path)
+            yield from _find_unencodable(inner, inner_path)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _broken_texts(inner, f"{where}[{index}]")
+            yield from _find_unencodable(inner, f"{path}[{index}]")
 
 
-MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
+TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
 """Matches strings, even unclosed ones, and JSON's punctuation."""
 
 LONGEST_PATH = 200
@@ -217,11 +217,10 @@ LONGEST_PATH = 200
 def find_path(text: str, position: int) -> str | None:
     """Returns the path of the value at a position; None for the outermost value."""
     steps: list[str | int | None] = []
-    """For each open object or list: its current key or its current index. The item is None before an object's
-    first key."""
-    last = ""
-    for mark in MARKS.finditer(text, 0, position):
-        character = mark.group()
+    """For each open object or list: its current key or index. None before an object's first key."""
+    last_text = ""
+    for token in TOKENS.finditer(text, 0, position):
+        character = token.group()
         if character == "{":
             steps.append(None)
         elif character == "[":
@@ -232,45 +231,51 @@ def find_path(text: str, position: int) -> str | None:
             index = steps[-1]
             steps[-1] = index + 1 if isinstance(index, int) else None
         elif character == ":" and steps and steps[-1] is None:
-            steps[-1] = last
+            steps[-1] = last_text
         else:
-            last = character[1:-1]
+            last_text = character[1:-1]
     return _join_path(steps)
 
 
-def find_outside_strings(text: str, wanted: str) -> int | None:
+def find_outside_strings(text: str, pattern: str) -> int | None:
     """Returns the position of the first match outside all strings, or None."""
-    pattern = re.compile(rf"(?P<string>{MARKS.pattern})|(?P<found>{wanted})", re.DOTALL)
-    matches = (match for match in pattern.finditer(text) if match["found"] is not None)
+    combined = re.compile(rf"(?P<string>{TOKENS.pattern})|(?P<found>{pattern})", re.DOTALL)
+    matches = (match for match in combined.finditer(text) if match["found"] is not None)
     first = next(matches, None)
     return None if first is None else first.start()
 
 
 def _join_path(steps: list[str | int | None]) -> str | None:
-    """Returns the steps as one path, such as `messages[0].role`. The path is cut if it is too long."""
+    """Joins the steps to one path, such as `messages[0].role`. A long path is cut."""
     path = ""
     for step in steps:
         if step is None:
             break
-        path += f"[{step}]" if isinstance(step, int) else f".{_printable(step)}" if path else _printable(step)
+        path += (
+            f"[{step}]"
+            if isinstance(step, int)
+            else f".{_escape_unprintable(step)}"
+            if path
+            else _escape_unprintable(step)
+        )
     return path[:LONGEST_PATH] or None
 
 
-def _printable(key: str) -> str:
+def _escape_unprintable(key: str) -> str:
     """Returns the key in printable ASCII."""
     plain = key.encode("ascii", "backslashreplace").decode()
     return "".join(character if character.isprintable() else "?" for character in plain)
 
 
-COUNTED = (" items", " characters")
-"""The units of a bound on a length. An error about such a bound also says how many items or characters were
-sent."""
+LENGTH_UNITS = (" items", " characters")
+"""The units of limits on a length. An error about such a limit also contains the actual length."""
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
 def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
-    """Converts a value to `shape`. Raises InvalidValue, MissingParameter or UnknownParameter."""
+    """Converts a value to the wire type `shape`. Raises InvalidValue, MissingParameter or
+    UnknownParameter."""
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
@@ -289,7 +294,7 @@ def _explain(
     if path.endswith("role"):
         return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
     if "[...]" in path:
-        # msgspec does not tell which of an object's values is wrong.
+        # msgspec does not report which of an object's values is wrong.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
     expected, received = problem.expected_value, validation_messages.find_value(value, path)
@@ -297,7 +302,7 @@ def _explain(
         expected = _join_words(words)
     got = (
         str(len(received))
-        if isinstance(received, list | str | dict) and expected.endswith(COUNTED)
+        if isinstance(received, list | str | dict) and expected.endswith(LENGTH_UNITS)
         else describe_value(received)
     )
     return InvalidValue(f"{path} must be {expected}; got {got}", param=path or None)
@@ -309,16 +314,15 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """Returns the words that a wire type accepts at a path. The result is empty if other values are accepted
-    too."""
+    """Returns the words that a wire type accepts at a path. Empty if other values are accepted too."""
     alternatives = _list_alternatives(inspect.type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
-        alternatives = [inner for each in alternatives for inner in _list_members(each, name)]
+        alternatives = [member for kind in alternatives for member in _list_members(kind, name)]
     return tuple(
         word
-        for each in alternatives
-        if isinstance(each, inspect.LiteralType)
-        for word in each.values
+        for kind in alternatives
+        if isinstance(kind, inspect.LiteralType)
+        for word in kind.values
         if isinstance(word, str)
     )
 

@@ -26,7 +26,7 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
 
 DEEPEST = 48
-"""The largest depth of lists and objects in a schema or in a call's arguments. Templates cannot print deeper
+"""The most levels of lists and objects in a schema or in a call's arguments. Templates cannot render deeper
 values."""
 
 # --- filtering ----------------------------------------------------------------------------------------------
@@ -37,7 +37,9 @@ def filter_tools(fields: dict[str, Any], report: FieldReport | None) -> dict[str
     tools = fields.get("tools")
     if not isinstance(tools, list):
         return fields
-    return fields | {"tools": [_filter_tool(tool, f"tools[{at}]", report) for at, tool in enumerate(tools)]}
+    return fields | {
+        "tools": [_filter_tool(tool, f"tools[{index}]", report) for index, tool in enumerate(tools)]
+    }
 
 
 def _filter_tool(tool: object, field: str, report: FieldReport | None) -> object:
@@ -77,26 +79,30 @@ def read_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools
         if choice in (None, "none", "auto"):
             return None, ()
         raise InvalidValue("tool_choice is taken only together with tools", param="tool_choice")
-    tools, left_out = build_tools(wire.tools, strict)
+    tools, relaxed = build_tools(wire.tools, strict)
     parallel = wire.parallel_tool_calls is not False
-    return Tools(tools, *_read_tool_choice(choice, parallel, [tool.name for tool in tools])), left_out
+    return Tools(tools, *_read_tool_choice(choice, parallel, [tool.name for tool in tools])), relaxed
 
 
-def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+def build_tools(
+    shapes: Sequence[ToolShape], strict: bool = False
+) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     """Builds the tools, and returns them with the schema keywords that are not enforced. `strict`: every
     keyword must be enforced. Raises a RequestError."""
-    left_out: list[str] = []
+    relaxed: list[str] = []
     tools = tuple(
-        _mark_tool(_build_tool(each.function, f"tools[{at}].function", left_out, strict), each.cache_control)
-        for at, each in enumerate(given)
+        _mark_tool(
+            _build_tool(shape.function, f"tools[{index}].function", relaxed, strict), shape.cache_control
+        )
+        for index, shape in enumerate(shapes)
     )
     names: set[str] = set()
-    for at, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         if tool.name in names:
-            field = f"tools[{at}].function.name"
+            field = f"tools[{index}].function.name"
             raise InvalidValue(f"{field}: another tool is named {tool.name} too; name each once", param=field)
         names.add(tool.name)
-    return tools, tuple(left_out)
+    return tools, tuple(relaxed)
 
 
 def _mark_tool(tool: Tool, mark: CacheControlShape | None) -> Tool:
@@ -104,9 +110,9 @@ def _mark_tool(tool: Tool, mark: CacheControlShape | None) -> Tool:
     return tool if mark is None else replace(tool, cache_control=CacheControl(mark.ttl))
 
 
-def _build_tool(function: Function, path: str, left_out: list[str], strict: bool) -> Tool:
-    """Builds one tool, and adds the schema keywords that are not enforced to `left_out`. `strict`: the
-    operator demands every keyword; a vendor is told only what the caller demands."""
+def _build_tool(function: Function, path: str, relaxed: list[str], strict: bool) -> Tool:
+    """Builds one tool, and adds the schema keywords that are not enforced to `relaxed`. `strict`: the
+    operator requires every keyword. A vendor gets only the caller's own `strict`."""
     require_name(function.name, f"{path}.name")
     field, parameters = f"{path}.parameters", function.parameters
     if parameters is None:
@@ -114,12 +120,12 @@ def _build_tool(function: Function, path: str, left_out: list[str], strict: bool
     require_shallow(parameters, field)
     if parameters.get("type", "object") != "object":
         raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
-    kept: Mapping[str, object] = parameters
+    enforced: Mapping[str, object] = parameters
     if not (strict or function.strict):
-        relaxed, names = relax_schema(parameters, field, without_references=True)
-        kept = relaxed if isinstance(relaxed, dict) else {}
-        left_out += name_keywords(field, names)
-    return Tool(function.name, function.description, parameters, bool(function.strict), kept, field)
+        schema, names = relax_schema(parameters, field, without_references=True)
+        enforced = schema if isinstance(schema, dict) else {}
+        relaxed += name_keywords(field, names)
+    return Tool(function.name, function.description, parameters, bool(function.strict), enforced, field)
 
 
 def _read_tool_choice(
@@ -148,8 +154,8 @@ def _read_allowed_tools(
     """Returns whether the model must call a tool, whether several calls are allowed, and the allowed names.
     Raises InvalidValue for an unknown tool."""
     tools: list[NamedTool] = allowed_tools.tools
-    for at, tool in enumerate(tools):
-        require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{at}].function.name")
+    for index, tool in enumerate(tools):
+        require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{index}].function.name")
     return ToolChoice(allowed_tools.mode), parallel, frozenset(tool.function.name for tool in tools)
 
 
@@ -175,8 +181,8 @@ def require_shallow(value: object, field: str) -> None:
     for _ in range(DEEPEST):
         level = [
             inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for container in level
+            for inner in (container.values() if isinstance(container, dict) else container)
             if isinstance(inner, dict | list)
         ]
         if not level:

@@ -1,8 +1,7 @@
-"""Reads the fields about the call to a vendor: how long it can take, and what the caller adds to its body and
-its headers.
+"""Reads the fields about the call to a vendor: its time limit, and additions to its body and headers.
 
-A product's dialect has these fields under the names of its page. `/v1` has none of them. What the caller adds
-under the name of a field acts as that field, on every engine. Only the rest is for vendors.
+A product's dialect has these fields under its own names. `/v1` has none of them. An added field that this
+server knows acts as that field, on every engine. Only the other added fields go to vendors.
 """
 
 import math
@@ -34,10 +33,10 @@ PROTECTED = frozenset(
         EXTRA_HEADERS,
     )
 )
-"""Fields that only the body itself can have: they say what is generated, and how the answer comes."""
+"""Fields that cannot be added, because they determine the generation and the form of its answer."""
 
 PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-"""The name of a field that a vendor can have."""
+"""The name of a field for a vendor."""
 
 LONGEST_NAME = 64
 """The most characters of a header's name."""
@@ -47,21 +46,21 @@ NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?")
 
 
 def read_inference_timeout(value: float | str) -> float:
-    """Returns the most seconds that a generation can take, from a number or a text with a number. Raises
-    InvalidValue for a time that is not above 0, or not finite."""
+    """Returns the time limit of a generation in seconds, from a number or a text with a number. Raises
+    InvalidValue unless it is finite and above 0."""
     seconds = _parse_seconds(value)
     if not 0 < seconds < math.inf:
-        shown = value if math.isnan(seconds) else seconds
+        received = value if math.isnan(seconds) else seconds
         raise InvalidValue(
             f"{INFERENCE_TIMEOUT} must be a number of seconds above 0, or a text with one; got "
-            f"{describe_value(shown)}",
+            f"{describe_value(received)}",
             param=INFERENCE_TIMEOUT,
         )
     return seconds
 
 
 def _parse_seconds(value: float | str) -> float:
-    """Returns the number; NaN for a text that contains no number, and infinity for one that is too large."""
+    """Returns the number; NaN for a text without a number, infinity for a number that is too large."""
     if isinstance(value, str) and not NUMBER.fullmatch(value):
         return math.nan
     try:
@@ -72,12 +71,12 @@ def _parse_seconds(value: float | str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MergedBody:
-    """A body with the fields that its caller adds by `inference_extra_params`."""
+    """A body with the fields that its caller adds in `inference_extra_params`."""
 
     fields: dict[str, Any]
-    """The body's fields, with those added that the dialect has too."""
+    """The body's fields, including added fields of the dialect."""
     values: dict[str, Any]
-    """Values of added fields that only `/v1` has, for its wire type."""
+    """Added fields that only `/v1` has, checked by its wire type."""
     rest: dict[str, Any]
     """Added fields that this server does not know."""
 
@@ -85,29 +84,29 @@ class MergedBody:
 def merge_extra_params(
     fields: dict[str, Any], own: Collection[str], shape: type[CommonRequest]
 ) -> MergedBody:
-    """Sorts the added fields of a body. Call it before the fields are converted to the dialect's wire type,
-    which checks the type and the number of `inference_extra_params`.
+    """Merges the added fields into a body. Call it before the conversion to the dialect's wire type, which
+    checks `inference_extra_params`.
 
-    `own`: names of the dialect's fields. `shape`: the wire type of `/v1`. Raises a RequestError for a field
-    that only the body itself can have, or that it has too, and for a wrong value of `/v1`.
+    `own`: names of the dialect's fields. `shape`: the wire type of `/v1`. Raises a RequestError for a
+    protected field, for a field that the body also has, and for an invalid value of a field of `/v1`.
     """
     added = fields.get(EXTRA_PARAMS)
     if not isinstance(added, dict):
         return MergedBody(fields, {}, {})
-    merged, known, rest = dict(fields), {}, {}
+    merged, v1_values, unknown = dict(fields), {}, {}
     for name, value in added.items():
         _require_free(name, fields)
         if name in own:
             merged[name] = value
         elif name in shape.__struct_fields__:
-            known[name] = value
+            v1_values[name] = value
         else:
-            rest[name] = value
-    return MergedBody(merged, _read_values(known, shape), rest)
+            unknown[name] = value
+    return MergedBody(merged, _read_values(v1_values, shape), unknown)
 
 
 def _require_free(name: str, fields: Mapping[str, Any]) -> None:
-    """Raises a RequestError if a field cannot be added under this name."""
+    """Raises a RequestError if no field can be added under this name."""
     field = f"{EXTRA_PARAMS}.{sanitize_key(name)}"
     if not PARAM_NAME.fullmatch(name):
         raise InvalidValue(
@@ -122,28 +121,30 @@ def _require_free(name: str, fields: Mapping[str, Any]) -> None:
         raise InvalidValue(f"{field} and {name} are both set; send one of them", param=field)
 
 
-def _read_values(known: dict[str, Any], shape: type[CommonRequest]) -> dict[str, Any]:
-    """Returns the values of fields of `/v1`, checked as there. Null means absent."""
-    if not known:
+def _read_values(values: dict[str, Any], shape: type[CommonRequest]) -> dict[str, Any]:
+    """Returns the values of `/v1`'s fields, checked by its wire type. Null means absent."""
+    if not values:
         return {}
-    checked = getattr(convert({EXTRA_PARAMS: known}, _build_shape(shape)), EXTRA_PARAMS)
-    return {name: value for name in known if (value := getattr(checked, name)) is not None}
+    checked = getattr(convert({EXTRA_PARAMS: values}, _build_shape(shape)), EXTRA_PARAMS)
+    return {name: value for name in values if (value := getattr(checked, name)) is not None}
 
 
 @cache
 def _build_shape(shape: type[CommonRequest]) -> type[msgspec.Struct]:
-    """Builds the wire type of a body that has only `inference_extra_params`, with fields of `/v1`."""
+    """Builds the wire type of a body that has only `inference_extra_params`, with the fields of `/v1`."""
     fields = [
-        (each.name, each.type, None) for each in msgspec.structs.fields(shape) if each.name not in PROTECTED
+        (field.name, field.type, None)
+        for field in msgspec.structs.fields(shape)
+        if field.name not in PROTECTED
     ]
     inner = msgspec.defstruct("ExtraFields", fields, frozen=True, kw_only=True)
     return msgspec.defstruct("ExtraBody", [(EXTRA_PARAMS, inner)], frozen=True)
 
 
 def read_extra_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the headers that a caller adds, with names in lower case. Raises a RequestError for a name or a
-    value that no header has, and for headers that callers never set."""
-    found: dict[str, str] = {}
+    """Returns the headers that a caller adds, with names in lower case. Raises a RequestError for an invalid
+    name or value, and for headers that callers cannot set."""
+    lower_case: dict[str, str] = {}
     for name, value in headers.items():
         field = f"{EXTRA_HEADERS}.{sanitize_key(name)}"
         if len(name) > LONGEST_NAME or not is_header_name(name):
@@ -158,9 +159,9 @@ def read_extra_headers(headers: Mapping[str, str]) -> dict[str, str]:
                 "leave it out",
                 param=field,
             )
-        if name.lower() in found:
-            raise InvalidValue(f"{field} is set twice, since case means nothing; send it once", param=field)
+        if name.lower() in lower_case:
+            raise InvalidValue(f"{field} is set twice, because case is ignored; send it once", param=field)
         if not value.isascii() or not value.isprintable():
             raise InvalidValue(f"{field} must be printable ASCII", param=field)
-        found[name.lower()] = value
-    return found
+        lower_case[name.lower()] = value
+    return lower_case

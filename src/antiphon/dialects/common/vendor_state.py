@@ -1,6 +1,6 @@
-"""Reads what a vendor put into an earlier answer and needs back: blocks of reasoning, signatures of calls.
+"""Reads data of an earlier answer that a vendor needs again: blocks of reasoning and signatures of calls.
 
-Clients send both back inside the assistant's messages. Their content stays as it is.
+Clients send both in the assistant's messages. Their content is not changed.
 """
 
 import json
@@ -22,8 +22,8 @@ NOTHING: tuple[Mapping[str, object], ...] = ()
 
 
 def read_thinking_blocks(message: ChatMessage, path: str) -> tuple[Mapping[str, object], ...]:
-    """Returns the blocks of reasoning of a message. Raises InvalidValue if they are too large or too deep, or
-    not the assistant's."""
+    """Returns the blocks of reasoning of a message. Raises InvalidValue if they are too large, nested too
+    deeply, or not in an assistant's message."""
     blocks: Sequence[Mapping[str, Any]] | None = message.thinking_blocks
     if not blocks:
         return NOTHING
@@ -37,14 +37,14 @@ def read_thinking_blocks(message: ChatMessage, path: str) -> tuple[Mapping[str, 
         raise InvalidValue(f"{field} must hold finite numbers", param=field) from None
     if size > LARGEST_BLOCKS:
         raise InvalidValue(
-            f"{field} has {size:,} characters as JSON, and {LARGEST_BLOCKS:,} are the most", param=field
+            f"{field} has {size:,} characters as JSON; the limit is {LARGEST_BLOCKS:,}", param=field
         )
     return tuple(blocks)
 
 
 def read_signature(extra: Mapping[str, Any] | None, field: str) -> str | None:
     """Returns the signature of a call, in Google's form. `field`: the caller's name of `extra`. Raises
-    InvalidValue for a signature that is no text or too long."""
+    InvalidValue if the signature is not a text or too long."""
     google = extra.get("google") if extra else None
     signature = google.get("thought_signature") if isinstance(google, Mapping) else None
     if signature is None:
@@ -55,8 +55,8 @@ def read_signature(extra: Mapping[str, Any] | None, field: str) -> str | None:
     return signature
 
 
-def is_signature_alone(extra: object) -> bool:
-    """Whether the object contains a signature and nothing else."""
+def is_only_signature(extra: object) -> bool:
+    """Whether the object contains only a signature."""
     if not isinstance(extra, dict) or extra.keys() != {"google"}:
         return False
     google = extra["google"]

@@ -63,14 +63,13 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _refuse_biases(fields: Mapping[str, Any]) -> None:
-    """Raises UnsupportedParameter for a logit bias, in the words of Empower's own service."""
+    """Raises UnsupportedParameter for a logit bias, with the message of Empower's service."""
     if fields.get("logit_bias") not in (None, {}):
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
 def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
-    """Builds the prompts. A text is one prompt, and each text of a list is a prompt. Each text becomes a user
-    message."""
+    """Builds one prompt for a text, or one for each text of a list. Each text becomes a user message."""
     if isinstance(messages, str):
         return (_build_user_prompt(messages, "messages"),)
     texts = [message for message in messages if isinstance(message, str)]
@@ -84,7 +83,7 @@ def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversatio
         raise InvalidValue(
             f"messages must hold at most {MAX_SEQUENCES} texts; got {len(texts)}", param="messages"
         )
-    return tuple(_build_user_prompt(text, f"messages[{at}]") for at, text in enumerate(texts))
+    return tuple(_build_user_prompt(text, f"messages[{index}]") for index, text in enumerate(texts))
 
 
 def _build_user_prompt(text: str, field: str) -> Conversation:
@@ -133,13 +132,13 @@ def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
     sampling = read_sampling(wire, limit)
     return changed(
         sampling,
-        temperature=_or(sampling.temperature, DEFAULTS.temperature),
-        top_p=_or(sampling.top_p, DEFAULTS.top_p),
-        frequency_penalty=_or(sampling.frequency_penalty, DEFAULTS.frequency_penalty),
-        presence_penalty=_or(sampling.presence_penalty, DEFAULTS.presence_penalty),
+        temperature=_replace_none(sampling.temperature, DEFAULTS.temperature),
+        top_p=_replace_none(sampling.top_p, DEFAULTS.top_p),
+        frequency_penalty=_replace_none(sampling.frequency_penalty, DEFAULTS.frequency_penalty),
+        presence_penalty=_replace_none(sampling.presence_penalty, DEFAULTS.presence_penalty),
     )
 
 
-def _or(value: float | None, default: float | None) -> float | None:
-    """Returns the value that the caller sent, or the default if the value is None."""
+def _replace_none(value: float | None, default: float | None) -> float | None:
+    """Returns the value, or the default if the value is None."""
     return default if value is None else value

@@ -68,10 +68,12 @@ class EmpowerChatCompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_chat(meta, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return EmpowerStreamEncoder(meta, call)
 
 
@@ -90,13 +92,13 @@ class Empower(DialectDefaults):
             *declare_loras(EmpowerScope.DEPLOY, f"{PREFIX}/base-model"),
         )
 
-    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_flat_error(error)
 
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
 
-    def fields(self) -> frozenset[str]:
+    def list_fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
-from antiphon.dialects.common.encode import FINISHES, build_calls, build_extras, build_meta, error_type
+from antiphon.dialects.common.encode import FINISHES, build_calls, build_extras, build_meta, get_error_type
 from antiphon.dialects.common.response_types import FunctionPart, ToolCallPart
 from antiphon.dialects.empower.wire_types import (
     AnswerMessage,
@@ -38,12 +38,12 @@ from antiphon.errors import AntiphonError
 PREFIX = "cmpl-"
 """The prefix of an answer's id, also for chats."""
 
-THINKING, THOUGHT = "<thinking>", "</thinking>"
+THINKING, END_THINKING = "<thinking>", "</thinking>"
 
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_chat(head: ResponseMeta, generation: CollectedGeneration) -> bytes:
+def encode_chat(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     choices = [
         EmpowerChatChoice(
@@ -52,15 +52,15 @@ def encode_chat(head: ResponseMeta, generation: CollectedGeneration) -> bytes:
         for choice in generation.choices
     ]
     return _encode(
-        ChatAnswer(**build_meta(PREFIX, head), choices=choices, usage=_build_usage(generation.usage))
+        ChatAnswer(**build_meta(PREFIX, meta), choices=choices, usage=_build_usage(generation.usage))
     )
 
 
 def _build_message(choice: CollectedChoice) -> AnswerMessage:
     """Builds the message of a choice. The reasoning precedes the text, between two markers."""
     calls = build_calls(choice)
-    thought = f"{THINKING}{choice.reasoning}{THOUGHT}" if choice.reasoning else ""
-    content = thought + choice.text
+    reasoning = f"{THINKING}{choice.reasoning}{END_THINKING}" if choice.reasoning else ""
+    content = reasoning + choice.text
     return AnswerMessage(
         content=None if calls and not content else content,
         tool_calls=calls or msgspec.UNSET,
@@ -69,12 +69,12 @@ def _build_message(choice: CollectedChoice) -> AnswerMessage:
 
 
 class EmpowerStreamEncoder:
-    """Encodes one stream. With one prompt, each choice's last chunk contains the choice's usage. With several
-    prompts, and with a vendor, which counts only at the end, only the last chunk of the stream contains the
-    usage, for all choices together."""
+    """Encodes one stream. With one prompt, the last chunk of each choice contains the choice's usage. With
+    several prompts or a vendor, only the last chunk of the stream contains the usage, for all choices
+    together. A vendor reports the usage only at the end."""
 
-    def __init__(self, head: ResponseMeta, call: GenerationCall) -> None:
-        self._meta = build_meta(PREFIX, head)
+    def __init__(self, meta: ResponseMeta, call: GenerationCall) -> None:
+        self._meta = build_meta(PREFIX, meta)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices
         self._counts_choices = prompts == 1
@@ -84,9 +84,9 @@ class EmpowerStreamEncoder:
         self._reasoning_choices: set[int] = set()
         """The choices whose reasoning is not closed yet."""
         self._blocks: dict[int, list[Mapping[str, Any]]] = {}
-        self._open = self._choices
-        self._last: Finished | None = None
-        """The end of the last choice, until the encoder gets the usage."""
+        self._open_choices = self._choices
+        self._last_finish: Finished | None = None
+        """The end of the last choice, until the usage is known."""
 
     def encode(self, event: Event | ReasoningDelta) -> bytes:
         match event:
@@ -94,7 +94,8 @@ class EmpowerStreamEncoder:
                 self._prompt_tokens = event.prompt_tokens
                 self._counts_choices &= event.source is not UsageSource.ESTIMATED
                 return b"".join(
-                    self._encode_delta(at, EmpowerDelta(role="assistant")) for at in range(self._choices)
+                    self._encode_delta(choice, EmpowerDelta(role="assistant"))
+                    for choice in range(self._choices)
                 )
             case TextDelta() | ReasoningDelta():
                 self._count(event.choice, event.tokens)
@@ -113,14 +114,17 @@ class EmpowerStreamEncoder:
                     + self._encode_finish(event)
                 )
             case Usage():
-                return self._encode_last_chunk(self._last, _build_usage(event)) if self._last else b""
+                return (
+                    self._encode_last_chunk(self._last_finish, _build_usage(event))
+                    if self._last_finish
+                    else b""
+                )
         return b""
 
     def end(self) -> bytes:
-        """Returns the last bytes of a complete stream."""
         return DONE
 
-    def error(self, error: AntiphonError) -> bytes:
+    def encode_error(self, error: AntiphonError) -> bytes:
         return b"data: %b\n\n" % encode_streamed_error(error)
 
     def _count(self, choice: int, tokens: int) -> None:
@@ -128,21 +132,20 @@ class EmpowerStreamEncoder:
         self._tokens[choice] = self._tokens.get(choice, 0) + tokens
 
     def _mark_reasoning(self, event: TextDelta | ReasoningDelta) -> str:
-        """Returns the event's text. A marker precedes it if the reasoning begins or ends here."""
+        """Returns the event's text, with a marker before it if the reasoning starts or ends here."""
         is_open = event.choice in self._reasoning_choices
         if isinstance(event, ReasoningDelta):
             self._reasoning_choices.add(event.choice)
             return event.text if is_open else THINKING + event.text
         self._reasoning_choices.discard(event.choice)
-        return THOUGHT + event.text if is_open else event.text
+        return END_THINKING + event.text if is_open else event.text
 
     def _close_reasoning(self, choice: int) -> bytes:
-        """Returns a chunk that closes the choice's reasoning. The result is empty if the reasoning is closed
-        already."""
+        """Returns a chunk that closes the choice's reasoning; empty if it is not open."""
         if choice not in self._reasoning_choices:
             return b""
         self._reasoning_choices.remove(choice)
-        return self._encode_delta(choice, EmpowerDelta(content=THOUGHT))
+        return self._encode_delta(choice, EmpowerDelta(content=END_THINKING))
 
     def _encode_blocks(self, choice: int) -> bytes:
         """Returns a chunk with the choice's blocks of reasoning; empty if there are none."""
@@ -153,15 +156,15 @@ class EmpowerStreamEncoder:
         """Encodes the end of a choice. If the tokens of each choice are unknown, the end of the last choice
         waits for the usage."""
         self._count(event.choice, event.tokens)
-        self._open -= 1
+        self._open_choices -= 1
         if self._counts_choices:
             tokens = self._tokens[event.choice]
             return self._encode_last_chunk(
                 event, EmpowerUsageShape(self._prompt_tokens, tokens, self._prompt_tokens + tokens)
             )
-        if self._open:
+        if self._open_choices:
             return self._encode_last_chunk(event, msgspec.UNSET)
-        self._last = event
+        self._last_finish = event
         return b""
 
     def _encode_last_chunk(self, event: Finished, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
@@ -179,7 +182,7 @@ class EmpowerStreamEncoder:
 
 
 def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
-    """Builds the delta that begins a call with the whole name, or that adds to the call's arguments."""
+    """Builds the delta that starts a call with the whole name, or adds to the call's arguments."""
     if isinstance(event, ToolCallStarted):
         function = FunctionPart(name=event.name, arguments="")
         return EmpowerDelta(
@@ -199,7 +202,7 @@ def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
 
 
 def _build_usage(usage: Usage) -> EmpowerUsageShape | msgspec.UnsetType:
-    """Builds the usage in Empower's form. An estimate is not shown."""
+    """Builds the usage in Empower's form. Returns UNSET for an estimate."""
     if usage.source is UsageSource.ESTIMATED:
         return msgspec.UNSET
     return EmpowerUsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
@@ -217,4 +220,4 @@ def encode_streamed_error(error: AntiphonError) -> bytes:
 
 def _build_error(error: AntiphonError) -> FlatError:
     """Builds the error in Empower's form."""
-    return FlatError(message=error.message, type=error_type(error), param=error.param, code=error.code)
+    return FlatError(message=error.message, type=get_error_type(error), param=error.param, code=error.code)

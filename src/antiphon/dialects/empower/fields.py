@@ -1,6 +1,5 @@
-"""The table of every request field of Empower's page and of its former engine, and what Antiphon does with
-it.
-"""
+"""The table of all request fields of Empower's page and of its former engine, and how Antiphon treats
+them."""
 
 from enum import StrEnum
 
@@ -16,7 +15,7 @@ PREFIX = "/empower/api/v1"
 
 
 class EmpowerScope(StrEnum):
-    """The object that a field belongs to. The fields of messages and tools are in OpenAI's table."""
+    """The object that contains a field. The fields of messages and tools are in OpenAI's table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     DEPLOY = f"{PREFIX}/lora"

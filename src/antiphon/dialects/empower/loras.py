@@ -1,4 +1,4 @@
-"""Empower's endpoints of LoRA adapters and base models."""
+"""Empower's endpoints for LoRA adapters and base models."""
 
 import re
 from typing import Literal
@@ -23,7 +23,7 @@ from antiphon.domain.models import (
 from antiphon.errors import InvalidValue
 
 HUB_TOKEN = re.compile(r"[A-Za-z0-9._-]+")
-"""The pattern of a hub token. The token is sent as a header, so only these characters are allowed."""
+"""The allowed characters of a hub token, which is sent as a header."""
 
 SOURCES = {"HF_HUB": AdapterOrigin.HUB, "LOCAL": AdapterOrigin.LOCAL}
 
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EmpowerUser(Struct, frozen=True, kw_only=True):
-    """A person. No person has a name of their own here yet."""
+    """A person. This server stores no names of persons."""
 
     email: str | None = None
     first_name: str | None = None
@@ -51,14 +51,14 @@ class Creator(Struct, frozen=True, kw_only=True):
     """The caller who deployed a LoRA."""
 
     actor_type: str
-    """API_KEY for the bearer of a key, ANONYMOUS for a caller of this machine without a key. Other callers
-    are named by their kind, such as USER."""
+    """API_KEY for a service key, ANONYMOUS for a caller of this machine without a key, and otherwise the kind
+    of actor, such as USER."""
     user: EmpowerUser | None = None
     api_key: ApiKey | None = None
 
 
 class LoraDeployment(Struct, frozen=True, kw_only=True):
-    """The adapter that is served under a LoRA's name."""
+    """The adapter of a LoRA."""
 
     base_model_name: str
     model_name: str
@@ -76,13 +76,13 @@ class Lora(Struct, frozen=True, kw_only=True):
 
     name: str
     unit_price: float = 0
-    """The price, which is always zero on this server."""
+    """Always zero on this server."""
     active_deployment: LoraDeployment | None
     """The current deployment; null for a LoRA that was removed."""
 
 
 class BaseDeployment(Struct, frozen=True, kw_only=True):
-    """The model that is served under a base model's name, as the operator's settings define it."""
+    """The model of a base model's name, from the operator's settings."""
 
     model_name: str
     model_source: SourceName
@@ -108,9 +108,9 @@ def decode_deploy(body: bytes) -> DeploymentRequest:
     field = "model_name" if wire.name is None else "name"
     name = wire.model_name if wire.name is None else wire.name
     if not ADAPTER_NAME.fullmatch(name):
-        also = "; send a name that does" if wire.name is None else ""
+        hint = "; send a name that does" if wire.name is None else ""
         raise InvalidValue(
-            f"{field} must be {ADAPTER_NAME_RULE}{also}",
+            f"{field} must be {ADAPTER_NAME_RULE}{hint}",
             param=field,
         )
     if wire.hf_token is not None and not HUB_TOKEN.fullmatch(wire.hf_token):
@@ -161,7 +161,7 @@ async def deploy(request: Request, services: Services) -> Answer:
     """Deploys a LoRA."""
     services.require_owner(request)
     deployment = await decode_body(decode_deploy, request, services)
-    return _show(_build_lora(await services.deployments.deploy(deployment, request.actor)))
+    return _respond(_build_lora(await services.deployments.deploy(deployment, request.actor)))
 
 
 async def remove_lora(request: Request, services: Services) -> Answer:
@@ -169,39 +169,38 @@ async def remove_lora(request: Request, services: Services) -> Answer:
     services.require_owner(request)
     name = request.path_params["name"]
     await services.deployments.remove(name, request.actor)
-    return _show(Lora(name=name, active_deployment=None))
+    return _respond(Lora(name=name, active_deployment=None))
 
 
 async def show_lora(request: Request, services: Services) -> Answer:
     """Shows one LoRA."""
-    return _show(_build_lora(services.deployments.find(request.path_params["name"], request.actor)))
+    return _respond(_build_lora(services.deployments.find(request.path_params["name"], request.actor)))
 
 
 async def list_loras(request: Request, services: Services) -> Answer:
     """Lists the LoRAs."""
-    return _show(list(map(_build_lora, services.deployments.list_deployed(request.actor))))
+    return _respond(list(map(_build_lora, services.deployments.list_deployed(request.actor))))
 
 
 async def show_base(request: Request, services: Services) -> Answer:
     """Shows one base model."""
-    return _show(
+    return _respond(
         _build_base_model(services.deployments.find_base(request.path_params["name"], request.actor))
     )
 
 
 async def list_bases(request: Request, services: Services) -> Answer:
     """Lists the base models."""
-    return _show(list(map(_build_base_model, services.deployments.list_bases(request.actor))))
+    return _respond(list(map(_build_base_model, services.deployments.list_bases(request.actor))))
 
 
-def _show(answer: object) -> Response:
+def _respond(answer: object) -> Response:
     """Returns a response with the answer as JSON."""
     return Response(_encode(answer))
 
 
 def declare_loras(loras: str, bases: str) -> tuple[Endpoint, ...]:
-    """Declares the endpoints of LoRAs and base models, below two paths. The names in these paths may contain
-    slashes."""
+    """Declares the endpoints of LoRAs and base models, below two paths. Their names can contain slashes."""
     post = Endpoint(
         method="POST",
         path=loras,

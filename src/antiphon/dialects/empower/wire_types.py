@@ -1,7 +1,7 @@
-"""Wire types of Empower's requests, answers and errors. If Empower's page does not define a type, OpenAI's
-type is used.
+"""Wire types of Empower's requests, answers and errors. Types that Empower's page does not define are
+OpenAI's.
 
-The chat request has all fields of OpenAI's request. `fields` tells which of them are supported.
+The chat request has all fields of OpenAI's request; `fields` lists the supported ones.
 """
 
 from collections.abc import Mapping
@@ -49,8 +49,7 @@ class DeployRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class EmpowerUsageShape(Struct, frozen=True):
-    """The number of tokens of the whole request. In a stream of one prompt, the tokens of one choice and the
-    prompt."""
+    """The tokens of the whole request. In a stream of one prompt: the tokens of the prompt and one choice."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -85,7 +84,7 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[EmpowerChatChoice]
     usage: EmpowerUsageShape | UnsetType
-    """The usage, unless a vendor tells none."""
+    """The usage; absent if a vendor does not report it."""
 
 
 class EmpowerDelta(Struct, frozen=True, kw_only=True):

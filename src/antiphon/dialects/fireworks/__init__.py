@@ -1,2 +1,2 @@
-"""Fireworks AI's dialect, as Fireworks' page of text completions describes it: requests, answers, streams and
+"""Fireworks AI's dialect, as its page of text completions specifies it: requests, answers, streams and
 errors."""

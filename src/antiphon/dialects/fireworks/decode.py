@@ -1,7 +1,7 @@
 """Decodes a body of Fireworks' endpoints to a generation request, with the defaults and rules of Fireworks'
 page.
 
-The decoder of `/v1` reads the fields that have the same meaning there.
+The decoder of `/v1` reads the fields with the same meaning.
 """
 
 from dataclasses import dataclass, replace
@@ -40,8 +40,8 @@ CHAT_MAX_TOKENS = 200
 """The page's default of max_tokens for a chat."""
 
 LEAST_REPETITION = 1e-6
-"""The value that replaces a repetition penalty of 0, because a division by 0 is impossible. It favours
-earlier tokens as strongly as a logit can."""
+"""Replaces a repetition penalty of 0, because a division by 0 is impossible. It favours earlier tokens as
+much as possible."""
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 1.0,
@@ -50,7 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""The default values of the page. A model's own defaults do not change them."""
+"""The page's defaults. They override a model's own defaults."""
 
 SAME_FIELDS = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
@@ -60,24 +60,24 @@ SAME_FIELDS = (
 """The fields that have the same name in `/v1`."""
 
 ON, OFF = "medium", "none"
-"""The reasoning efforts that true and false mean."""
+"""The reasoning efforts for true and false."""
 
 EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
 
 THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
 
-PLACE = "<image>"
-"""The mark for the place of an image in a prompt."""
+IMAGE_PLACEHOLDER = "<image>"
+"""The placeholder of an image in a prompt."""
 
-WHERE = "response_format"
+FORMAT_FIELD = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
 class FireworksCall(GenerationCall):
-    """A call of Fireworks' endpoints, and the form of its log-probabilities."""
+    """A call of Fireworks' endpoints, with the form of its log-probabilities."""
 
     entries: bool = False
-    """Whether the log-probabilities are a list with one entry per token. If not, they are arrays."""
+    """Whether the log-probabilities are a list with one entry per token instead of arrays."""
 
 
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
@@ -120,9 +120,9 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
         **_read_same_fields(wire),
     )
     call = build_chat_call(openai_request, field_report.names, strict)
-    thought = read_reasoning(wire)
+    reasoning = read_reasoning(wire)
     prompts = tuple(
-        replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
+        replace(prompt, reasoning=reasoning) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
     form = read_fireworks_format(wire.response_format, strict)
@@ -132,8 +132,8 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
-    """Returns the fields that have the same name in `/v1`, with the page's defaults and values that `/v1`
-    accepts."""
+    """Returns the fields with the same name in `/v1`, with the page's defaults. Replaces values that `/v1`
+    does not accept."""
     values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     if values.get("repetition_penalty") == 0:
         values["repetition_penalty"] = LEAST_REPETITION
@@ -141,8 +141,7 @@ def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
 
 
 def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
-    """Returns the page's max_tokens, which the caller can send under two names. Raises InvalidValue if the
-    two differ."""
+    """Returns max_tokens, which has two names. Raises InvalidValue if both are sent and differ."""
     newer = wire.max_completion_tokens
     if None is not newer != max_tokens is not None:
         raise InvalidValue(
@@ -152,7 +151,7 @@ def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> in
 
 
 def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
-    """Returns the number of likeliest tokens that the caller wants; None without log-probabilities."""
+    """Returns the requested number of likeliest tokens; None without log-probabilities."""
     if wire.logprobs is None or wire.logprobs is False:
         if wire.top_logprobs:
             raise InvalidValue("top_logprobs is taken only together with logprobs", param="top_logprobs")
@@ -164,7 +163,7 @@ def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
 
 def _read_tool_choice(
     wire: FireworksChatCompletionRequest,
-) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
+) -> Any:  # noqa: ANN401 - a word or the shape of /v1
     """Returns the tool choice in the form of `/v1`."""
     tool_choice = wire.tool_choice
     if not isinstance(tool_choice, ChosenTool):
@@ -184,15 +183,15 @@ def _read_tool_choice(
 
 
 def _complete_call(
-    call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
+    call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_default_limit: bool
 ) -> FireworksCall:
-    """Completes a call with the differences from `/v1`: answers keep their stop texts, too many tokens are
-    handled differently, and every stream contains the usage. `is_usual`: whether the caller left max_tokens
-    out."""
+    """Completes a call with the differences from `/v1`: choices keep their stop texts, too many tokens are
+    handled by `context_length_exceeded_behavior`, and every stream contains the usage. `is_default_limit`:
+    whether the caller sent no max_tokens."""
     output = changed(
         call.request.output,
         constraint=form.constraint,
-        is_usual=is_usual,
+        is_usual=is_default_limit,
         include_stop=True,
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
@@ -214,16 +213,18 @@ def read_fireworks_format(response_format: FireworksResponseFormat | None, stric
         return RelaxedConstraint(None)
     for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
         if getattr(response_format, field) is not None and response_format.type != kind:
-            raise InvalidValue(f"{WHERE}.{field} is taken only with type {kind}", param=f"{WHERE}.{field}")
+            raise InvalidValue(
+                f"{FORMAT_FIELD}.{field} is taken only with type {kind}", param=f"{FORMAT_FIELD}.{field}"
+            )
     if response_format.type == "grammar":
         if response_format.grammar is None:
-            raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
-        return RelaxedConstraint(build_grammar(response_format.grammar, f"{WHERE}.grammar"))
+            raise MissingParameter(f"{FORMAT_FIELD}.grammar is missing", param=f"{FORMAT_FIELD}.grammar")
+        return RelaxedConstraint(build_grammar(response_format.grammar, f"{FORMAT_FIELD}.grammar"))
     schema, json_schema = response_format.schema, response_format.json_schema
     if isinstance(schema, str):
-        schema = _read_schema(schema, f"{WHERE}.schema")
+        schema = _read_schema(schema, f"{FORMAT_FIELD}.schema")
     if isinstance(json_schema, str):
-        json_schema = NamedSchema(_read_schema(json_schema, f"{WHERE}.json_schema"))
+        json_schema = NamedSchema(_read_schema(json_schema, f"{FORMAT_FIELD}.json_schema"))
     return next(
         read_response_format(SupersetFormat(response_format.type, json_schema, schema), strict),
         RelaxedConstraint(None),
@@ -239,17 +240,20 @@ def _read_schema(text: str, field: str) -> dict[str, Any]:
 
 
 def require_images(wire: FireworksCompletionRequest) -> None:
-    """Raises InvalidValue if images and their places differ in number, and UnsupportedParameter for any
+    """Raises InvalidValue if the number of images and placeholders differs, and UnsupportedParameter for any
     image."""
     if wire.images is None:
         return
-    many = isinstance(wire.prompt, list) and any(isinstance(item, str | list) for item in wire.prompt)
-    pairs = _pair_images(wire, many)
+    has_many_prompts = isinstance(wire.prompt, list) and any(
+        isinstance(item, str | list) for item in wire.prompt
+    )
+    pairs = _pair_images(wire, has_many_prompts)
     for field, prompt, images in pairs:
-        if isinstance(prompt, str) and prompt.count(PLACE) != len(images):
+        if isinstance(prompt, str) and prompt.count(IMAGE_PLACEHOLDER) != len(images):
             raise InvalidValue(
-                f"{field} must hold one image for each {PLACE} in the prompt: it holds {len(images)}, and "
-                f"the prompt has {prompt.count(PLACE)}",
+                f"{field} must hold one image for each {IMAGE_PLACEHOLDER} in the prompt: it holds "
+                f"{len(images)}, and "
+                f"the prompt has {prompt.count(IMAGE_PLACEHOLDER)}",
                 param="images",
             )
     if any(images for _, _, images in pairs):
@@ -260,14 +264,16 @@ def require_images(wire: FireworksCompletionRequest) -> None:
         )
 
 
-def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
-    """Pairs each prompt with its images and the names of their fields."""
+def _pair_images(
+    wire: FireworksCompletionRequest, has_many_prompts: bool
+) -> list[tuple[str, object, list[str]]]:
+    """Returns the field name, the prompt and the images of each prompt. Raises InvalidValue."""
     images = wire.images or []
     nested = [item for item in images if isinstance(item, list)]
     flat = [item for item in images if isinstance(item, str)]
     if nested and flat:
         raise InvalidValue("images must hold only texts or only lists of texts", param="images")
-    if not many:
+    if not has_many_prompts:
         if len(nested) > 1:
             raise InvalidValue("images must be one list for one prompt", param="images")
         return [("images", wire.prompt, nested[0] if nested else flat)]
@@ -276,7 +282,7 @@ def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str
             f"images must hold a list for each prompt, of which there are {len(wire.prompt)}", param="images"
         )
     lists = nested or [[] for _ in wire.prompt]
-    return [(f"images[{at}]", prompt, lists[at]) for at, prompt in enumerate(wire.prompt)]
+    return [(f"images[{index}]", prompt, lists[index]) for index, prompt in enumerate(wire.prompt)]
 
 
 def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:

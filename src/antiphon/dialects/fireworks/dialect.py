@@ -78,14 +78,14 @@ ERROR = wire_types.FireworksErrorEnvelope
 
 
 class FireworksModelShape(Struct, frozen=True, kw_only=True):
-    """One model. Its abilities are left out while its engine is not available."""
+    """One model. Its capabilities are absent while its engine is unavailable."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = OWNER
     kind: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON", "EMBEDDING_MODEL"]
-    """The kind of the model: a base model, a LoRA adapter, or a model that makes vectors."""
+    """A base model, a LoRA adapter, or an embedding model."""
     supports_chat: bool | UnsetType = UNSET
     supports_image_input: bool | UnsetType = UNSET
     supports_tools: bool | UnsetType = UNSET
@@ -127,8 +127,7 @@ def _build_model(model: ModelEntry) -> FireworksModelShape:
         kind=base if profile.embedding is None else "EMBEDDING_MODEL",
         supports_chat=profile.chat,
         supports_image_input="image" in profile.modalities,
-        # Every chat model can get tools. If the model's template has no place for tools, the server adds them
-        # to the prompt.
+        # Every chat model supports tools: the server adds them to the prompt if the template does not.
         supports_tools=profile.chat,
         context_length=UNSET if profile.context_length is None else profile.context_length,
     )
@@ -146,10 +145,12 @@ class FireworksCompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_text(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
 
 
@@ -165,10 +166,12 @@ class FireworksChatCompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_chat(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
 
 
@@ -178,8 +181,7 @@ class Fireworks(DialectDefaults):
     name = NAME
     prefix = "/fireworks"
     aliases: Mapping[str, str] = MappingProxyType({"accounts/fireworks/models/*": "*"})
-    """The names that callers of this dialect use for models, as a rule for aliases. The aliases of the
-    settings come first."""
+    """Aliases of this dialect: callers use these names for models. Aliases of the settings override them."""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
@@ -192,16 +194,16 @@ class Fireworks(DialectDefaults):
             *declare_models(f"{PREFIX}/models", FireworksModels()),
         )
 
-    def status(self, error: AntiphonError) -> int:
+    def get_status(self, error: AntiphonError) -> int:
         return map_status(error)
 
-    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_fireworks_error(error)
 
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
 
-    def fields(self) -> frozenset[str]:
+    def list_fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
 
 

@@ -55,7 +55,7 @@ from antiphon.errors import AntiphonError, BudgetExceeded
 _encode = msgspec.json.Encoder().encode
 
 STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
-"""Fireworks' status for each status that Fireworks does not have."""
+"""Fireworks' status for each status that it does not use."""
 
 OVER_LIMIT = 402
 """Fireworks' status for an exceeded budget. It uses 429 for rates."""
@@ -80,7 +80,7 @@ SENTENCES: Mapping[str, str] = {
     "invalid_api_key": "The API key you provided is invalid",
     "context_length_exceeded": "The prompt is too long",
 }
-"""The beginnings of Fireworks' error messages. Antiphon's message follows each of them."""
+"""The starts of Fireworks' error messages. Antiphon's message follows."""
 
 FINISH_NAMES: Mapping[FinishReason, FireworksFinishName] = MappingProxyType(
     {
@@ -90,14 +90,14 @@ FINISH_NAMES: Mapping[FinishReason, FireworksFinishName] = MappingProxyType(
         FinishReason.CONTENT_FILTER: "error",
     }
 )
-"""Fireworks has no word for a choice that a filter cut. Its clients know `error` as a choice that is not
-complete."""
+"""Fireworks has no reason for a choice that a filter cut. Its clients treat `error` as an incomplete
+choice."""
 
 FIRST_LOGPROB = 0.0
 """The log-probability of the first token."""
 
 
-def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+def encode_text(meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered text completion."""
     logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
@@ -114,11 +114,11 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedG
         for choice in generation.choices
     ]
     return _encode(
-        FireworksCompletion(**_build_meta(head), choices=choices, usage=build_usage(generation.usage))
+        FireworksCompletion(**_build_meta(meta), choices=choices, usage=build_usage(generation.usage))
     )
 
 
-def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+def encode_chat(meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered chat completion."""
     logprobs = LogprobsBuilder(call)
     choices = [
@@ -133,7 +133,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
     ]
     return _encode(
         FireworksChatCompletion(
-            **_build_meta(head),
+            **_build_meta(meta),
             choices=choices,
             usage=build_usage(generation.usage),
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
@@ -142,21 +142,25 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
     )
 
 
-def _build_meta(head: ResponseMeta) -> MetaFields:
+def _build_meta(meta: ResponseMeta) -> MetaFields:
     """Returns the common fields of an answer. Its id is a UUID without a prefix."""
-    parts = (head.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
-    return {"id": "-".join(parts), "created": head.created, "model": head.model}
+    parts = (meta.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
+    return {"id": "-".join(parts), "created": meta.created, "model": meta.model}
 
 
 class LogprobsBuilder:
-    """Builds log-probabilities in the form that a call asks for."""
+    """Builds log-probabilities in the form of a call."""
 
     def __init__(self, call: GenerationCall) -> None:
-        self._entries = isinstance(call, FireworksCall) and call.entries
-        self._ranked = bool(call.request.output.logprobs)
+        self._has_entries = isinstance(call, FireworksCall) and call.entries
+        self._is_ranked = bool(call.request.output.logprobs)
 
     def __call__(self, scores: Scores) -> Logprobs:
-        return build_entry_logprobs(scores) if self._entries else build_array_logprobs(scores, self._ranked)
+        return (
+            build_entry_logprobs(scores)
+            if self._has_entries
+            else build_array_logprobs(scores, self._is_ranked)
+        )
 
 
 Part = TypeVar("Part")
@@ -221,33 +225,33 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 
 
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
-    """Encodes one stream. The encoder delays the end of each choice until the usage is known, because the
-    last chunk of a choice contains the usage."""
+    """Encodes one stream. The end of each choice is delayed until the usage is known, because the last chunk
+    of a choice contains the usage."""
 
     def __init__(
-        self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: GenerationCall
+        self, builder: FireworksChunkBuilder[Part], meta: ResponseMeta, call: GenerationCall
     ) -> None:
-        super().__init__(builder, head, call)
-        self._meta = _build_meta(head)
-        self._ends: dict[int, Finished] = {}
+        super().__init__(builder, meta, call)
+        self._meta = _build_meta(meta)
+        self._finishes: dict[int, Finished] = {}
         self._build_failure = builder.build_failure
 
     def encode_finish(self, event: Finished) -> bytes:
-        """Remembers the end of the choice until the usage is known, and returns nothing."""
-        self._ends[event.choice] = event
+        """Stores the end of the choice until the usage is known. Returns nothing."""
+        self._finishes[event.choice] = event
         return b""
 
     def encode_usage(self, usage: Usage) -> bytes:
         """Encodes the end of each choice, with the usage of the whole request."""
         shape = build_usage(usage)
-        return b"".join(self._encode_end(event, shape) for event in self._ends.values())
+        return b"".join(self._encode_end(event, shape) for event in self._finishes.values())
 
-    def error(self, error: AntiphonError) -> bytes:
-        """Encodes the end of each open choice, and then the error. The stream ends without `[DONE]`."""
-        whole = b"".join(self._encode_end(event, None) for event in self._ends.values())
-        cut = (choice for choice in range(self._choices) if choice not in self._ends)
-        broken = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in cut)
-        return whole + broken + b"data: %b\n\n" % encode_fireworks_error(error)
+    def encode_error(self, error: AntiphonError) -> bytes:
+        """Encodes the end of each choice, and then the error. The stream has no `[DONE]`."""
+        finished = b"".join(self._encode_end(event, None) for event in self._finishes.values())
+        open_choices = (choice for choice in range(self._choices) if choice not in self._finishes)
+        failures = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in open_choices)
+        return finished + failures + b"data: %b\n\n" % encode_fireworks_error(error)
 
     def _encode_end(self, event: Finished, usage: UsageShape | None) -> bytes:
         """Encodes the last chunk of a choice."""
@@ -280,7 +284,7 @@ def _build_entry(score: TokenScore) -> TokenEntry:
         FireworksRankedToken(
             token=spell_token(piece),
             logprob=max(value, UNLIKELY),
-            token_id=_show_id(token),
+            token_id=_get_id(token),
             bytes=list(piece),
         )
         for token, piece, value in score.alternatives
@@ -288,15 +292,15 @@ def _build_entry(score: TokenScore) -> TokenEntry:
     return TokenEntry(
         token=spell_token(score.piece),
         logprob=_clamp_logprob(score),
-        token_id=_show_id(score.token),
+        token_id=_get_id(score.token),
         bytes=list(score.piece),
         text_offset=score.offset,
         top_logprobs=best,
     )
 
 
-def _show_id(token: int) -> int | UnsetType:
-    """Returns the id of a token, or UNSET for a vendor's token, whose id is unknown."""
+def _get_id(token: int) -> int | UnsetType:
+    """Returns the id of a token; UNSET for a vendor's token, whose id is unknown."""
     return UNSET if token == NO_ID else token
 
 
@@ -311,7 +315,7 @@ def _clamp_logprob(score: TokenScore) -> float:
 
 
 def map_status(error: AntiphonError) -> int:
-    """Returns the error's status in Fireworks' table."""
+    """Returns Fireworks' status for an error."""
     if isinstance(error, BudgetExceeded):
         return OVER_LIMIT
     return STATUSES.get(error.status, error.status)

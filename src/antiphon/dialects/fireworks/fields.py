@@ -1,5 +1,5 @@
-"""The table of every request field of Fireworks' page and its later documentation. It says what Antiphon does
-with each field.
+"""The table of all request fields of Fireworks' page and its later documentation, and how Antiphon treats
+them.
 
 A field of the page has the page's default and range.
 """
@@ -25,7 +25,7 @@ PREFIX = "/fireworks/inference/v1"
 
 
 class FireworksScope(StrEnum):
-    """The object that a field belongs to. The fields of messages and tools are in OpenAI's table."""
+    """The object that contains a field. The fields of messages and tools are in OpenAI's table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     TEXT = f"{PREFIX}/completions"

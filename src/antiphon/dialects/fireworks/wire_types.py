@@ -1,7 +1,7 @@
-"""The JSON shapes of Fireworks' requests, answers and errors. A part that has the same meaning in OpenAI's
-format uses OpenAI's type.
+"""The JSON types of Fireworks' requests, answers and errors. Parts with the same meaning in OpenAI's format
+use OpenAI's types.
 
-Types and ranges of requests are those of Fireworks' page. The page's bounds are inclusive.
+Types and ranges of requests are those of Fireworks' page. Its bounds are inclusive.
 """
 
 from typing import Annotated, Any, Literal
@@ -45,16 +45,16 @@ from antiphon.dialects.common.response_types import (
 )
 
 MOST_ALTERNATIVES = 5
-"""The most alternatives at each place. The bound is the page's."""
+"""The most alternatives at each position, as on the page."""
 
 MOST_CANDIDATES = 128
-"""The largest `top_k`. The bound is the page's."""
+"""The largest `top_k`, as on the page."""
 
 LEAST_BUDGET = 1024
-"""The smallest `thinking.budget_tokens`. The bound is Fireworks'."""
+"""The smallest `thinking.budget_tokens`, as at Fireworks."""
 
 MAX_IMAGES = 1024
-"""The most images of one request. It is more than fit any prompt."""
+"""The most images of one request. No prompt can contain as many."""
 
 PromptText = Annotated[str, Meta(min_length=1)]
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
@@ -169,7 +169,7 @@ class FireworksRankedToken(Struct, frozen=True, kw_only=True):
     logprob: float
     """The value -9999 means that the token is practically impossible."""
     token_id: int | UnsetType = UNSET
-    """Missing if a vendor's model made the token, since vendors tell no ids."""
+    """Absent for tokens of a vendor's model, because vendors do not report ids."""
     bytes: list[int]
 
 

@@ -1,1 +1,1 @@
-"""JamAI Base's dialect, as its client `jamaibase` speaks it."""
+"""JamAI Base's dialect, as its client `jamaibase` uses it."""

@@ -1,6 +1,6 @@
 """Decodes bodies of JamAI Base's endpoints to requests, with the defaults and rules of JamAI's page.
 
-The decoder of `/v1` reads the fields that have the same meaning there.
+The decoder of `/v1` reads the fields with the same meaning.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue
 
 DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
-"""The default values of the page. A model's own defaults do not change them."""
+"""The page's defaults. They override a model's own defaults."""
 
 MAX_TOKENS = 2048
 """The page's default of max_tokens."""
@@ -50,12 +50,12 @@ OPTIONAL = frozenset(
     "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort "
     "thinking_budget".split()
 )
-"""The parameters that JamAI's page ignores where a model lacks them."""
+"""Parameters that are ignored if the model does not support them, as on JamAI's page."""
 
 TERMS = ReasoningTerms("reasoning_effort", "thinking_budget", "disable")
 
 EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
-"""Values that the product's client sends where its user said nothing."""
+"""Values that the product's client sends for missing parameters."""
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
@@ -63,8 +63,10 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     unknown fields are ignored and named instead of refused. `strict`: a schema with a keyword that is not
     enforced is refused. Raises a RequestError."""
     field_report = FieldReport(report)
-    sent = read_object(body)
-    fields = {name: value for name, value in sent.items() if EMPTY_DEFAULTS.get(name, sent) != value}
+    body_fields = read_object(body)
+    fields = {
+        name: value for name, value in body_fields.items() if EMPTY_DEFAULTS.get(name, body_fields) != value
+    }
     accepted = filter_fields(fields, JamaiScope.CHAT, report=field_report)
     accepted = filter_messages(normalize_messages(accepted), field_report)
     wire = convert(filter_tools(normalize_tools(accepted), field_report), JamaiChatRequest)
@@ -78,7 +80,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def decode_embeddings(body: bytes, report: bool = False) -> EmbeddingCall:
-    """Decodes a body of POST embeddings. `report`: as of `decode_chat`. Raises a RequestError."""
+    """Decodes a body of POST embeddings. `report`: see `decode_chat`. Raises a RequestError."""
     field_report = FieldReport(report)
     accepted = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
     require_form(accepted.get("encoding_format"))
@@ -88,7 +90,7 @@ def decode_embeddings(body: bytes, report: bool = False) -> EmbeddingCall:
 
 
 def decode_rerank(body: bytes, report: bool = False) -> RerankCall:
-    """Decodes a body of POST rerank. `report`: as of `decode_chat`. Raises a RequestError."""
+    """Decodes a body of POST rerank. `report`: see `decode_chat`. Raises a RequestError."""
     field_report = FieldReport(report)
     accepted = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
     wire = convert(accepted, JamaiRerankRequest)
@@ -97,8 +99,8 @@ def decode_rerank(body: bytes, report: bool = False) -> RerankCall:
 
 
 def _read_limit(wire: JamaiChatRequest, report: FieldReport) -> int | None:
-    """Returns the most tokens of a choice, or None. Reports `max_tokens` if it loses. Raises InvalidValue if
-    the reasoning may be longer."""
+    """Returns the most tokens of a choice, or None. Reports `max_tokens` if `max_completion_tokens` overrides
+    it. Raises InvalidValue if the thinking budget is larger."""
     newer, older = wire.max_completion_tokens, wire.max_tokens
     if None is not newer != older is not None:
         report.paths.append("max_tokens")
@@ -113,8 +115,7 @@ def _read_limit(wire: JamaiChatRequest, report: FieldReport) -> int | None:
 
 
 def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bool) -> GenerationCall:
-    """Completes a call with the differences from `/v1`. `is_usual`: whether the caller left max_tokens
-    out."""
+    """Completes a call with the differences from `/v1`. `is_usual`: whether the caller sent no max_tokens."""
     output = changed(call.request.output, overflow=Overflow.SHORTEN, is_usual=is_usual)
     reasoning = Reasoning(
         "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
@@ -127,7 +128,7 @@ def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bo
 
 
 def _complete_prompt(prompt: Prompt, reasoning: Reasoning) -> Prompt:
-    """Returns the conversation with JamAI's turns and these options of reasoning."""
+    """Returns the conversation with the messages that JamAI adds, and with these reasoning options."""
     if not isinstance(prompt, Conversation):
         return prompt
     return replace(prompt, messages=complete_turns(prompt.messages), reasoning=reasoning)
@@ -135,8 +136,8 @@ def _complete_prompt(prompt: Prompt, reasoning: Reasoning) -> Prompt:
 
 def _read_attribution(wire: JamaiChatRequest) -> Attribution:
     """Reads the end user and the chat's id. Raises InvalidValue."""
-    given = {"user": wire.user, "id": wire.id}
-    values = {name: value for name, value in given.items() if value}
+    fields = {"user": wire.user, "id": wire.id}
+    values = {name: value for name, value in fields.items() if value}
     for name, value in values.items():
         require_text(name, value)
     tags = {"id": values["id"]} if "id" in values else {}

@@ -15,7 +15,7 @@ from antiphon.dialects.common.openapi_schemas import (
     list_parameters,
     list_shapes,
 )
-from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, name_error
+from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
@@ -67,11 +67,11 @@ class Jamai(DialectDefaults):
         has_keys: bool = True,
         max_file_bytes: int | None = None,
     ) -> None:
-        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
+        """`report_unknown`: unknown fields are named in the answer and not refused. `strict_schemas`: a
         schema with a keyword that is not enforced is refused. `has_keys`: whether there are access tokens.
-        `max_file_bytes`: of files of knowledge tables; None means the server's limit of bodies."""
+        `max_file_bytes`: the largest file of a knowledge table; None means the server's limit of bodies."""
         self.endpoints = (
-            *JamaiGeneration(report_unknown, strict_schemas).endpoints(),
+            *JamaiGeneration(report_unknown, strict_schemas).declare(),
             *declare_models(),
             *declare_projects(),
             *(declare_tokens() if has_keys else ()),
@@ -80,26 +80,26 @@ class Jamai(DialectDefaults):
             *declare_features(has_keys),
         )
 
-    def status(self, error: AntiphonError) -> int:
-        return name_error(error).status
+    def get_status(self, error: AntiphonError) -> int:
+        return get_error_name(error).status
 
-    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_jamai_error(error, request)
 
-    def error_headers(self, error: AntiphonError, now: float) -> Headers:
+    def build_error_headers(self, error: AntiphonError, now: float) -> Headers:
         return build_limit_headers(error, now)
 
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
 
-    def fields(self) -> frozenset[str]:
+    def list_fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
 
 
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Returns the names of the fields and parameters of requests."""
-    parameters = {str(each["name"]) for endpoint in endpoints for each in list_parameters(endpoint)}
+    parameters = {str(parameter["name"]) for endpoint in endpoints for parameter in list_parameters(endpoint)}
     shapes = list_body_shapes(endpoints)
     return list_field_names(shapes, (*TABLES.values(), *OPENAI_TABLES.values())) | parameters
 
@@ -112,7 +112,7 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
 
 
 def _describe_normalized(schemas: dict[str, dict[str, Any]]) -> None:
-    """Changes the schemas of OpenAI's messages and tools to what this dialect takes."""
+    """Adapts the schemas of OpenAI's messages and tools to the forms that this dialect also accepts."""
     message, text, tool = (schemas[f"Jamai{name}"] for name in ("ChatMessage", "TextPart", "ToolShape"))
     tool["required"].remove("type")
     text["properties"]["text"]["type"] = ["string", "null"]

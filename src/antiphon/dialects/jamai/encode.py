@@ -1,6 +1,6 @@
 """Encodes answers, streams and errors in JamAI Base's form.
 
-JamAI's client reads only `data:` lines and blank lines. It fails at comments and at names of events.
+JamAI's client reads only `data:` lines and blank lines. It fails at comments and event names.
 """
 
 import math
@@ -57,33 +57,33 @@ from antiphon.validation_messages import STEP
 _encode = msgspec.json.Encoder().encode
 
 KEEP_ALIVE = b"\n"
-"""A blank line, which JamAI's client skips."""
+"""A blank line. JamAI's client ignores it."""
 
 QUERY = "query"
-"""The first word of a query parameter's path, as `query.page`."""
+"""The start of a query parameter's path, such as `query.page`."""
 
 UNAUTHORIZED, UNPROCESSABLE, BAD_REQUEST, TOO_MANY = 401, 422, 400, 429
 
 LARGEST_BODY = 1 << 16
-"""The most bytes of a body that an error repeats."""
+"""The most bytes of a body that an error contains."""
 
-SHOWN_HEADERS = (
+ERROR_HEADERS = (
     "authorization", "x-user-id", "x-project-id", "x-request-id", "user-agent", "content-type",
     "content-length", "accept",
 )  # fmt: skip
-"""The headers that an error repeats."""
+"""The request headers that an error contains."""
 
 SCOPE_HEADERS = frozenset({"authorization", "x-user-id", "x-project-id"})
-"""The headers that say who calls."""
+"""The headers that identify the caller."""
 
 MASK = "***"
 
-FIELDS: Mapping[str, str] = MappingProxyType({"expires_at": "expiry", "project": "project_id"})
-"""JamAI's names of fields of access tokens."""
+FIELD_NAMES: Mapping[str, str] = MappingProxyType({"expires_at": "expiry", "project": "project_id"})
+"""JamAI's names of access tokens' fields."""
 
 
 class ErrorName(NamedTuple):
-    """What JamAI calls an error."""
+    """JamAI's status, code and class of an error."""
 
     status: int
     code: str
@@ -93,11 +93,11 @@ class ErrorName(NamedTuple):
 VALIDATION = ErrorName(UNPROCESSABLE, "validation_error", "RequestValidationError")
 BAD_INPUT = ErrorName(UNPROCESSABLE, "bad_input", "BadInputError")
 NOT_FOUND = ErrorName(404, "resource_not_found", "ResourceNotFoundError")
-STRANGER = ErrorName(UNAUTHORIZED, "unauthorized", "AuthorizationError")
+UNAUTHORIZED_NAME = ErrorName(UNAUTHORIZED, "unauthorized", "AuthorizationError")
 
 BY_CLASS: Mapping[type[AntiphonError], ErrorName] = MappingProxyType(
     {
-        AuthenticationFailed: STRANGER,
+        AuthenticationFailed: UNAUTHORIZED_NAME,
         ProviderKeyRefused: ErrorName(401, "external_authentication_failed", "ExternalAuthError"),
         BudgetExceeded: ErrorName(403, "insufficient_credits", "InsufficientCreditsError"),
         PermissionDenied: ErrorName(403, "forbidden", "ForbiddenError"),
@@ -131,11 +131,11 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "unknown_parameter": "extra_forbidden",
     }
 )
-"""The type of a problem for codes of errors. Others are `value_error`."""
+"""The type of a problem, by the error's code. The default is `value_error`."""
 
 
 class JamaiChunkBuilder(ChatChunkBuilder):
-    """Builds OpenAI's chat chunks, with the keys in each part of a call that JamAI's client needs."""
+    """Builds OpenAI's chat chunks. JamAI's client needs further keys in each part of a call."""
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> ChatChunkChoice:
         if isinstance(event, ToolCallStarted):
@@ -153,15 +153,15 @@ class JamaiChunkBuilder(ChatChunkBuilder):
 class JamaiStreamEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
     """Encodes one stream. Its last chunk always has a usage."""
 
-    def __init__(self, head: ResponseMeta, call: GenerationCall, request: Request) -> None:
-        super().__init__(JamaiChunkBuilder(), head, call)
+    def __init__(self, meta: ResponseMeta, call: GenerationCall, request: Request) -> None:
+        super().__init__(JamaiChunkBuilder(), meta, call)
         self._request = request
 
     def encode_references(self, references: References) -> bytes:
         return b"data: %b\n\n" % _encode(build_references(references))
 
     def encode_unknown(self, unknown: UnknownCitations) -> bytes:
-        """Shows nothing: JamAI's clients read references from the first event only."""
+        """Returns nothing: JamAI's clients read references only from the first event."""
         return b""
 
     def encode_usage(self, usage: Usage) -> bytes:
@@ -170,7 +170,7 @@ class JamaiStreamEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
             self._builder.build_chunk(self._meta, [], shape)  # type: ignore[arg-type]
         )
 
-    def error(self, error: AntiphonError) -> bytes:
+    def encode_error(self, error: AntiphonError) -> bytes:
         return b"data: %b\n\n" % encode_jamai_error(error, self._request)
 
 
@@ -180,24 +180,26 @@ class JamaiChatEncoder:
     def __init__(self, request: Request) -> None:
         self._request = request
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_chat(meta, call, generation, JamaiUsage())
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> JamaiStreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> JamaiStreamEncoder:
         return JamaiStreamEncoder(meta, call, self._request)
 
 
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-def name_error(error: AntiphonError) -> ErrorName:
-    """Returns what JamAI calls an error. A request that is no proper HTTP keeps its status."""
+def get_error_name(error: AntiphonError) -> ErrorName:
+    """Returns JamAI's name of an error. An invalid HTTP request keeps its status."""
     is_scope = error.param in SCOPE_HEADERS and isinstance(error, PermissionDenied | MissingParameter)
     if is_scope:
-        return STRANGER
-    known = next((BY_CLASS[each] for each in type(error).__mro__ if each in BY_CLASS), None)
-    if known is not None:
-        return known
+        return UNAUTHORIZED_NAME
+    name = next((BY_CLASS[cls] for cls in type(error).__mro__ if cls in BY_CLASS), None)
+    if name is not None:
+        return name
     if error.status in BY_STATUS and error.code != RequestError.code:
         return BY_STATUS[error.status]
     if isinstance(error, RequestError):
@@ -207,13 +209,13 @@ def name_error(error: AntiphonError) -> ErrorName:
 
 def encode_jamai_error(error: AntiphonError, request: Request | None) -> bytes:
     """Encodes an error in JamAI's envelope."""
-    name, message = name_error(error), error.message
+    name, message = get_error_name(error), error.message
     detail: str | list[JamaiProblem] = message
     body: object = UNSET
     if name is VALIDATION:
-        place = _split_param(error.param or "", b"" if request is None else request.body)
-        detail = [JamaiProblem(TYPES.get(error.code, "value_error"), place, message)]
-        message = f"Your request contains errors:\n1. {'.'.join(map(str, place))} : {message}"
+        path = _split_param(error.param or "", b"" if request is None else request.body)
+        detail = [JamaiProblem(TYPES.get(error.code, "value_error"), path, message)]
+        message = f"Your request contains errors:\n1. {'.'.join(map(str, path))} : {message}"
         body = _quote_body(error, request)
     return _encode(
         JamaiError(
@@ -229,18 +231,18 @@ def encode_jamai_error(error: AntiphonError, request: Request | None) -> bytes:
 
 
 def _split_param(param: str, body: bytes) -> list[str | int]:
-    """Returns the place of a field: `messages[0].role` is `body`, `messages`, 0 and `role`. A body can have a
-    field `query` of its own."""
+    """Returns the path of a field as JamAI writes it: `messages[0].role` becomes `body`, `messages`, 0 and
+    `role`. The body itself can have a field `query`."""
     if param in SCOPE_HEADERS:
         return ["header", param]
-    steps = STEP.findall(FIELDS.get(param, param))
+    steps = STEP.findall(FIELD_NAMES.get(param, param))
     path: list[str | int] = [int(index) if index else name for name, index in steps]
     is_in_query = param.startswith(f"{QUERY}.") and f'"{QUERY}"'.encode() not in body
     return path if is_in_query else ["body", *path]
 
 
 def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | msgspec.UnsetType | None:
-    """Returns the request's body if it is a small JSON object, and UNSET if there is none."""
+    """Returns the request's body if it is a small JSON object; UNSET if there is no body; otherwise None."""
     if request is None or not request.body:
         return UNSET
     is_json = request.headers.get(b"content-type", [b""])[0].startswith(b"application/json")
@@ -250,17 +252,17 @@ def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | 
 
 
 def _mask_headers(request: Request) -> dict[str, str]:
-    """Returns the request's headers that an error repeats. The credential is masked."""
-    found = {
-        name: b", ".join(request.headers.get(name.encode(), ())).decode("latin-1") for name in SHOWN_HEADERS
+    """Returns the request headers for an error. The credential is masked."""
+    values = {
+        name: b", ".join(request.headers.get(name.encode(), ())).decode("latin-1") for name in ERROR_HEADERS
     }
-    return {name: MASK if name == "authorization" else value for name, value in found.items() if value}
+    return {name: MASK if name == "authorization" else value for name, value in values.items() if value}
 
 
 def build_limit_headers(error: AntiphonError, now: float) -> Headers:
-    """Returns JamAI's headers of a refusal by a limit, with whole numbers. `now`: Unix seconds."""
-    standings = error.standings if isinstance(error, RateLimited) else ()
-    status = next((each for each in standings if isinstance(each, LimitStatus)), None)
+    """Returns JamAI's headers of a refusal by a limit. They contain whole numbers. `now`: Unix seconds."""
+    statuses = error.standings if isinstance(error, RateLimited) else ()
+    status = next((status for status in statuses if isinstance(status, LimitStatus)), None)
     if status is None:
         return ()
     limit = status.limit

@@ -27,23 +27,23 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "v2/users": "accounts of users; the admin API has users",
     }
 )
-"""Each part's path below the base, and its name."""
+"""The missing parts by their paths below the base."""
 
 NO_KEYS = "access tokens, since keys are off; set ANTIPHON_KEYS=true and restart the server"
-"""What is said of access tokens where keys are off."""
+"""The message about access tokens if keys are off."""
 
 CHANGED_PROJECTS = "changes of projects; the admin API has them"
-"""What other methods than GET do with a project."""
+"""The message about methods other than GET for a project."""
 
 
 def declare_features(has_keys: bool = True) -> tuple[Endpoint, ...]:
-    """Declares the endpoints of what is missing. The OpenAPI document omits them. `has_keys`: whether there
-    are access tokens."""
-    return tuple(_declare_all(FEATURES if has_keys else {**FEATURES, "v2/pats": NO_KEYS}))
+    """Declares the endpoints of the missing parts. They are not in the OpenAPI document. `has_keys`: whether
+    there are access tokens."""
+    return tuple(_declare_missing(FEATURES if has_keys else {**FEATURES, "v2/pats": NO_KEYS}))
 
 
-def _declare_all(features: Mapping[str, str]) -> Iterator[Endpoint]:
-    """Yields an endpoint for each method of each part."""
+def _declare_missing(features: Mapping[str, str]) -> Iterator[Endpoint]:
+    """Yields an endpoint for each method of each missing part."""
     for path, noun in features.items():
         yield from (_declare(method, f"{BASE}/{path}", noun) for method in METHODS)
     for path in ("v2/projects/members", "v2/projects/invites", "v2/projects/import", "v2/projects/export"):
@@ -59,7 +59,7 @@ def _declare_all(features: Mapping[str, str]) -> Iterator[Endpoint]:
 
 
 def _declare(method: str, path: str, noun: str) -> Endpoint:
-    """Declares an endpoint of a path and of all paths below it."""
+    """Declares an endpoint for a path and all paths below it."""
     return Endpoint(
         method=method,
         path=path,
@@ -80,5 +80,5 @@ def _build_handler(noun: str) -> Handler:
 
 
 def build_refusal(noun: str) -> FeatureNotServed:
-    """Returns the error of a part that this server does not have."""
+    """Returns the error for a part that this server does not have."""
     return FeatureNotServed(f"not part of this server's JamAI Base: {noun}")

@@ -1,6 +1,5 @@
-"""The table of every request field of JamAI Base's page and of its embeddings and rankings. It says what
-Antiphon does with each field.
-"""
+"""The table of all request fields of JamAI Base's page, its embeddings and rankings, and how Antiphon treats
+them."""
 
 from enum import StrEnum
 
@@ -17,7 +16,7 @@ BASE = "/jamai/api"
 
 
 class JamaiScope(StrEnum):
-    """The object that a field belongs to. Fields of messages that are not listed are in OpenAI's table."""
+    """The object that contains a field. Other fields of messages are in OpenAI's table."""
 
     CHAT = f"{BASE}/v1/chat/completions"
     MESSAGE = "JamAI's message"

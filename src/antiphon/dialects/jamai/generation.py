@@ -57,7 +57,7 @@ class JamaiGeneration:
         self._report = report
         self._decode_chat = partial(decode_chat, report=report, strict=strict)
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def declare(self) -> tuple[Endpoint, ...]:
         """Declares the endpoints."""
         answers = {JSON: JamaiChatCompletion, EVENT_STREAM: JamaiChatChunk}
         chat = _declare(JamaiScope.CHAT, self.answer_chat, JamaiChatRequest, "completions")
@@ -72,38 +72,40 @@ class JamaiGeneration:
     async def answer_chat(self, request: Request, services: Services) -> Answer:
         """Answers a conversation."""
         call = await decode_body(self._decode_chat, request, services)
-        name, shown = await choose_model(call.request.model, list_needs(call), request, services)
+        name, shown_id = await choose_model(call.request.model, list_needs(call), request, services)
         call = replace(call, request=changed(call.request, model=name))
-        meta, origin = services.create_meta(shown), Origin(DIALECT, JamaiScope.CHAT)
+        meta, origin = services.create_meta(shown_id), Origin(DIALECT, JamaiScope.CHAT)
         encoder = JamaiChatEncoder(request)
         answer = await answer_generation(call, meta, encoder, origin, request, services)
         return replace(answer, keep_alive=KEEP_ALIVE) if isinstance(answer, EventStream) else answer
 
     async def embed(self, request: Request, services: Services) -> Answer:
-        """Makes vectors of texts."""
+        """Answers a request for embeddings."""
         call = await decode_body(partial(decode_embeddings, report=self._report), request, services)
-        name, shown = await choose_model(call.request.model, frozenset({"embed"}), request, services)
+        name, shown_id = await choose_model(call.request.model, frozenset({"embed"}), request, services)
         call = replace(call, request=replace(call.request, model=name))
-        return await answer_embeddings(call, shown, Origin(DIALECT, JamaiScope.EMBEDDINGS), request, services)
+        return await answer_embeddings(
+            call, shown_id, Origin(DIALECT, JamaiScope.EMBEDDINGS), request, services
+        )
 
     async def rank(self, request: Request, services: Services) -> Answer:
         """Ranks documents."""
         call = await decode_body(partial(decode_rerank, report=self._report), request, services)
-        name, shown = await choose_model(call.request.model, frozenset({"rerank"}), request, services)
+        name, shown_id = await choose_model(call.request.model, frozenset({"rerank"}), request, services)
         context = services.build_context(request, Origin(DIALECT, JamaiScope.RERANK))
         ranking = await services.rerank(replace(call.request, model=name), context)
         headers = build_report_headers(call, request, services)
-        return Response(encode_ranking(shown, call, ranking), headers=headers)
+        return Response(encode_ranking(shown_id, call, ranking), headers=headers)
 
 
 def _declare(path: str, handler: Handler, shape: type, tag: str) -> Endpoint:
-    """Declares an endpoint of POST that needs the right to generate."""
+    """Declares a POST endpoint that needs the right to generate."""
     body = RequestBody(shape=shape)
     return Endpoint(method="POST", path=path, handler=handler, right=Right.GENERATE, body=body, tag=tag)
 
 
 def list_needs(call: GenerationCall) -> frozenset[str]:
-    """Returns the capabilities that a model needs to answer a chat."""
+    """Returns the capabilities that a model needs for a chat."""
     chats = [prompt for prompt in call.request.prompts if isinstance(prompt, Conversation)]
     modalities = frozenset[str]().union(*(list_modalities(chat.messages) for chat in chats))
     has_tools = any(chat.tools is not None and chat.tools.tools for chat in chats)

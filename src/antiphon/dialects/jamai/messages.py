@@ -1,7 +1,7 @@
-"""Brings messages and tools of JamAI's clients into OpenAI's form.
+"""Converts messages and tools of JamAI's clients to OpenAI's form.
 
-The first two functions read the JSON before its types are checked, so values of a wrong type stay as they
-are. The last one adds the turns that JamAI adds.
+`normalize_messages` and `normalize_tools` run before the types are checked, so they leave values of a wrong
+type unchanged. `complete_turns` adds the messages that JamAI adds.
 """
 
 import re
@@ -12,13 +12,13 @@ from typing import Any
 from antiphon.domain.messages import MediaContent, Message, Role
 
 NAME_GAP = re.compile(r"[^a-zA-Z0-9_-]")
-"""A character that a name does not keep."""
+"""A character that names must not contain."""
 
 DOT = "."
-"""The text of a turn that JamAI adds, and of an empty system message."""
+"""The text of a message that JamAI adds, and of an empty system message."""
 
 EMPTY: tuple[object, ...] = ("", [])
-"""Values that the product's client writes for a keyword that its user left out."""
+"""Values that the product's client sends for a missing keyword."""
 
 KEYWORDS = ("type", "description", "enum")
 
@@ -32,22 +32,22 @@ def normalize_messages(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalize_message(message: object) -> object:
-    """Returns one message with a plain name, and with a content that is no null."""
+    """Returns one message with a valid name, and without a content of null."""
     if not isinstance(message, dict):
         return message
-    normal: dict[str, Any] = dict(message)
-    name = normal.get("name")
+    normalized: dict[str, Any] = dict(message)
+    name = normalized.get("name")
     if isinstance(name, str):
-        normal["name"] = NAME_GAP.sub("_", name) or None
-    if "content" in normal and not normal["content"] and not normal.get("tool_calls"):
-        normal["content"] = "" if normal["content"] in (None, []) else normal["content"]
-    if isinstance(normal.get("content"), list):
-        normal["content"] = [_normalize_part(part) for part in normal["content"]]
-    return normal
+        normalized["name"] = NAME_GAP.sub("_", name) or None
+    if "content" in normalized and not normalized["content"] and not normalized.get("tool_calls"):
+        normalized["content"] = "" if normalized["content"] in (None, []) else normalized["content"]
+    if isinstance(normalized.get("content"), list):
+        normalized["content"] = [_normalize_part(part) for part in normalized["content"]]
+    return normalized
 
 
 def _normalize_part(part: object) -> object:
-    """Returns one part of a content. A text that is null is empty."""
+    """Returns one part of a content. A text of null becomes empty."""
     if isinstance(part, dict) and part.get("type") == "text" and part.get("text", "") is None:
         return part | {"text": ""}
     return part
@@ -62,15 +62,15 @@ def normalize_tools(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalize_tool(tool: object) -> object:
-    """Returns one tool with its type, and without the empty keywords of its properties."""
+    """Returns one tool with its type, and without empty keywords in the schemas of its properties."""
     if not isinstance(tool, dict):
         return tool
     function = tool.get("function")
     parameters = function.get("parameters") if isinstance(function, dict) else None
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if isinstance(function, dict) and isinstance(parameters, dict) and isinstance(properties, dict):
-        filled = {name: _drop_empty(schema) for name, schema in properties.items()}
-        tool = tool | {"function": function | {"parameters": parameters | {"properties": filled}}}
+        normalized = {name: _drop_empty(schema) for name, schema in properties.items()}
+        tool = tool | {"function": function | {"parameters": parameters | {"properties": normalized}}}
     return {"type": "function"} | tool
 
 
@@ -82,24 +82,24 @@ def _drop_empty(schema: object) -> object:
 
 
 def complete_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Returns the messages with the turns that JamAI adds, so that the user speaks before the assistant."""
-    filled = tuple(map(_fill_system, messages))
-    roles = [message.role for message in filled[:2]]
+    """Adds the messages that JamAI adds, so that a user message precedes the assistant's."""
+    completed = tuple(map(_fill_system, messages))
+    roles = [message.role for message in completed[:2]]
     user = Message(Role.USER, DOT)
     if roles[:1] == [Role.ASSISTANT]:
-        return (Message(Role.SYSTEM, DOT), user, *filled)
+        return (Message(Role.SYSTEM, DOT), user, *completed)
     if roles in ([Role.SYSTEM], [Role.SYSTEM, Role.ASSISTANT]):
-        return (filled[0], user, *filled[1:])
-    return filled
+        return (completed[0], user, *completed[1:])
+    return completed
 
 
 def _fill_system(message: Message) -> Message:
-    """Returns the message. An empty system message becomes a dot."""
+    """Replaces an empty system message by a dot."""
     is_empty = message.role is Role.SYSTEM and not message.text and not message.content
     return replace(message, text=DOT) if is_empty else message
 
 
 def list_modalities(messages: Iterable[Message]) -> frozenset[str]:
-    """Returns the kinds of parts in messages besides text: `image`, `audio`."""
+    """Returns the kinds of media in messages: `image`, `audio`."""
     parts = (part for message in messages for part in message.content)
     return frozenset(str(part.kind) for part in parts if isinstance(part, MediaContent))

@@ -1,7 +1,7 @@
-"""The models in JamAI Base's form, their ids, and the choice of a model for a request that names none.
+"""Lists the models in JamAI Base's form, and chooses a model for a request that names none.
 
-An id contains a slash, as JamAI's do: `antiphon/NAME`, or the name itself if it contains one. Patterns of
-names are not listed, since nobody can call them.
+An id contains a slash, as in JamAI: `antiphon/NAME`, or the name itself if it contains one. Patterns of names
+are not listed, because they cannot be called.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,13 +26,13 @@ Kind = Literal["completion", "llm", "embed", "rerank"]
 CAPABILITIES = (
     "completion", "chat", "image", "audio", "document", "tool", "embed", "rerank", "reasoning",
 )  # fmt: skip
-"""The capabilities that a query can name. No model has `document`, which only JamAI's client knows."""
+"""The capabilities in a query. No model has `document`, which JamAI's client knows."""
 
 FAILED = "failed"
-"""The state of an engine that does not start any more."""
+"""The state of an engine that is not restarted any more."""
 
 PREFIX = f"{OWNER}/"
-"""The beginning of an id whose model's name has no slash."""
+"""The start of an id if the model's name has no slash."""
 
 IDS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}}
 """The schema of a list of ids."""
@@ -45,7 +45,7 @@ Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class JamaiModel(Struct, frozen=True, kw_only=True):
-    """One model. What is unknown while its engine is not available is absent."""
+    """One model. Unknown fields are absent while its engine is unavailable."""
 
     id: str
     type: Kind | UnsetType = UNSET
@@ -81,18 +81,20 @@ def declare_models() -> tuple[Endpoint, Endpoint]:
     models = declare_get(
         f"{BASE}/v1/models", list_models, "List the models", "models", JamaiModelList, *listing
     )
-    named = declare_get(f"{BASE}/v1/models/ids", list_ids, "List the ids of models", "models", IDS, *ids)
-    return models, replace(named, aliases=(f"{BASE}/v1/model_names",))
+    ids_endpoint = declare_get(
+        f"{BASE}/v1/models/ids", list_ids, "List the ids of models", "models", IDS, *ids
+    )
+    return models, replace(ids_endpoint, aliases=(f"{BASE}/v1/model_names",))
 
 
 async def list_models(request: Request, services: Services) -> Answer:
-    """Lists the models that the caller can use, of one id or with certain capabilities."""
+    """Lists the models that the caller can use, filtered by id and capabilities."""
     query = ListQuery(request, "model", *ORDERING, repeated=("capabilities",))
-    wanted = query.get("model")
+    model_id = query.get("model")
     models = [
         model
         for model in await _load_models(request, services, _read_capabilities(query))
-        if wanted in ("", model.id, model.name)
+        if model_id in ("", model.id, model.name)
     ]
     if query.get("order_by") or query.get("order_ascending"):
         models = order_items(models, query, SORT_KEYS, "id")
@@ -100,7 +102,7 @@ async def list_models(request: Request, services: Services) -> Answer:
 
 
 async def list_ids(request: Request, services: Services) -> Answer:
-    """Lists ids of models with certain capabilities, the preferred one first if it is among them."""
+    """Lists the ids of models with these capabilities. The preferred one is first."""
     query = ListQuery(request, "prefer", repeated=("capabilities",))
     models = await _load_models(request, services, _read_capabilities(query))
     preferred = query.get("prefer")
@@ -109,19 +111,23 @@ async def list_ids(request: Request, services: Services) -> Answer:
 
 
 def _read_capabilities(query: ListQuery) -> frozenset[str]:
-    """Returns the wanted capabilities. Raises InvalidValue for an unknown one."""
-    wanted = query.get_all("capabilities")
-    if not {*wanted} <= {*CAPABILITIES}:
+    """Returns the requested capabilities. Raises InvalidValue for an unknown one."""
+    names = query.get_all("capabilities")
+    if not {*names} <= {*CAPABILITIES}:
         raise InvalidValue(
             f"capabilities must be some of {', '.join(CAPABILITIES)}", param=f"{QUERY}.capabilities"
         )
-    return frozenset(wanted)
+    return frozenset(names)
 
 
-async def _load_models(request: Request, services: Services, wanted: frozenset[str]) -> list[JamaiModel]:
+async def _load_models(
+    request: Request, services: Services, capabilities: frozenset[str]
+) -> list[JamaiModel]:
     """Returns the models that have all these capabilities."""
     entries = await services.list_profiled_models(request.actor)
-    return [build_model(entry) for entry in _iterate_callable(entries) if wanted <= get_capabilities(entry)]
+    return [
+        build_model(entry) for entry in _iterate_callable(entries) if capabilities <= get_capabilities(entry)
+    ]
 
 
 def _iterate_callable(entries: Iterable[ModelEntry]) -> Iterator[ModelEntry]:
@@ -132,9 +138,9 @@ def _iterate_callable(entries: Iterable[ModelEntry]) -> Iterator[ModelEntry]:
 def build_model(entry: ModelEntry) -> JamaiModel:
     """Builds the entry of one model."""
     created, profile = datetime.fromtimestamp(entry.created, UTC), entry.profile
-    known = {} if profile is None else _describe_profile(profile)
+    profile_fields = {} if profile is None else _describe_profile(profile)
     return JamaiModel(
-        id=build_id(entry.name), name=entry.name, created_at=created, updated_at=created, **known
+        id=build_id(entry.name), name=entry.name, created_at=created, updated_at=created, **profile_fields
     )
 
 
@@ -142,7 +148,7 @@ def _describe_profile(profile: Profile) -> dict[str, Any]:
     """Returns the fields of a model that depend on its profile."""
     fields: dict[str, Any] = {
         "type": _get_kind(profile),
-        "capabilities": [each for each in CAPABILITIES if each in list_capabilities(profile)],
+        "capabilities": [name for name in CAPABILITIES if name in list_capabilities(profile)],
         "context_length": profile.context_length,
         "max_output_tokens": profile.max_output,
     }
@@ -157,18 +163,18 @@ def _get_kind(profile: Profile) -> Kind:
 
 
 def get_capabilities(entry: ModelEntry) -> frozenset[str]:
-    """Returns what a model can do; nothing while its engine is not available."""
+    """Returns a model's capabilities; none while its engine is unavailable."""
     return frozenset() if entry.profile is None else list_capabilities(entry.profile)
 
 
 def list_capabilities(profile: Profile) -> frozenset[str]:
-    """Returns what a model of this profile can do."""
+    """Returns the capabilities of a model with this profile."""
     kind = _get_kind(profile)
     if kind != "llm":
         return frozenset({str(kind)})
-    found = {"chat", *profile.modalities} - {"text"}
+    modalities = {"chat", *profile.modalities} - {"text"}
     return frozenset(
-        found
+        modalities
         | ({"tool"} if "tools" not in profile.refused else set())
         | ({"reasoning"} if profile.reasoning else set())
     )
@@ -182,8 +188,8 @@ def build_id(name: str) -> str:
 async def choose_model(
     model: str, needs: frozenset[str], request: Request, services: Services
 ) -> tuple[str, str]:
-    """Returns the name of the model that a request means, and the id that its answer shows. `needs`: the
-    capabilities of a model that the server chooses. Raises ModelNotFound if there is none."""
+    """Returns the name of a request's model, and the id in its answer. `needs`: the capabilities of a model
+    that the server chooses. Raises ModelNotFound if there is none."""
     if not model:
         name = find_capable(await services.list_profiled_models(request.actor), needs)
         return name, build_id(name)
@@ -193,14 +199,15 @@ async def choose_model(
 
 
 def find_capable(entries: Iterable[ModelEntry], needs: frozenset[str]) -> str:
-    """Returns the name of the first model that has these capabilities, of those whose engine can run. If
-    there is none, the first one that is not loaded yet may have them. Raises ModelNotFound."""
+    """Returns the name of the first usable model with these capabilities. If there is none, returns the first
+    model that is not loaded yet. Raises ModelNotFound."""
     running = [entry for entry in _iterate_callable(entries) if entry.state != FAILED]
     capable = [entry for entry in running if needs <= get_capabilities(entry)]
     for entry in capable or [entry for entry in running if entry.profile is None]:
         return entry.name
-    words = ", ".join(each for each in CAPABILITIES if each in needs)
+    words = ", ".join(name for name in CAPABILITIES if name in needs)
     raise ModelNotFound(
-        f"no model that you can use has the capabilities {words}; GET {BASE}/v1/models tells what each has",
+        f"no model that you can use has the capabilities {words}; GET {BASE}/v1/models shows those of each "
+        "model",
         param="model",
     )

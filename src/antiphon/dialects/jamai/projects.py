@@ -1,7 +1,7 @@
 """The caller's projects in JamAI Base's form, and the health of the process.
 
-JamAI's projects belong to an organization, which its client reads completely. This server is one
-organization. It has no plans, no credit and no quotas of JamAI's kind, so these fields are null or 0.
+JamAI's projects belong to an organization, and its client needs all fields of it. This server is one
+organization. It has no plans, credit or quotas like JamAI's, so these fields are null or 0.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ ORGANIZATION = OWNER
 SORT_KEYS = ("id", "name", "created_at", "updated_at")
 
 EPOCH = datetime.fromtimestamp(0, UTC)
-"""The time of what never happened."""
+"""The time of events that never happened."""
 
 NO_AGENTS = "projects have no chat agents; leave it out"
 
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JamaiOrganization(Struct, frozen=True, kw_only=True):
-    """This server as an organization. No field counts anything: the admin API shows usage and limits."""
+    """This server as an organization. The usage fields are always 0: the admin API shows usage and limits."""
 
     meta: dict[str, Any] = field(default_factory=dict)
     id: str = ORGANIZATION
@@ -133,40 +133,40 @@ def declare_health() -> Endpoint:
 async def list_projects(request: Request, services: Services) -> Answer:
     """Lists the projects that the caller can see."""
     query = ListQuery(request, "organization_id", "search_query", "list_chat_agents", *PAGING)
-    organization, searched = query.get("organization_id"), query.get("search_query").casefold()
+    organization, search_text = query.get("organization_id"), query.get("search_query").casefold()
     if organization not in ("", ORGANIZATION):
         raise NotFound(
             f"there is no such organization; this server is the organization {ORGANIZATION}",
             param=f"{QUERY}.organization_id",
         )
-    if query.read_switch("list_chat_agents", usual=False):
+    if query.read_switch("list_chat_agents", default=False):
         raise UnsupportedParameter(
             f"list_chat_agents is not supported: {NO_AGENTS}", param=f"{QUERY}.list_chat_agents"
         )
-    projects = [build_project(each) for each in _list_projects(request, services)]
-    found = [project for project in projects if searched in project.name.casefold()]
-    return Response(_encode(build_page(JamaiProjectPage, found, query, SORT_KEYS)))
+    projects = [build_project(project) for project in _list_projects(request, services)]
+    matching = [project for project in projects if search_text in project.name.casefold()]
+    return Response(_encode(build_page(JamaiProjectPage, matching, query, SORT_KEYS)))
 
 
 async def show_project(request: Request, services: Services) -> Answer:
     """Shows one project that the caller can see."""
-    wanted = ListQuery(request, "project_id").require("project_id")
+    project_id = ListQuery(request, "project_id").require("project_id")
     for project in _list_projects(request, services):
-        if project.id == wanted:
+        if project.id == project_id:
             return Response(_encode(build_project(project)))
     raise NotFound("there is no such project, or it is not yours", param=f"{QUERY}.project_id")
 
 
 async def show_health(_request: Request, _services: Services) -> Answer:
-    """Shows that the process lives."""
+    """Answers that the process is alive."""
     return Response(_encode(Health()))
 
 
 def _list_projects(request: Request, services: Services) -> list[Project]:
-    """Lists the projects of the caller. Where keys are off, there is only the default one."""
+    """Lists the projects of the caller. If keys are off, there is only the default one."""
     if services.tokens is None:
         return [Project(DEFAULT_PROJECT, DEFAULT_PROJECT, 0)]
-    return [each for each in services.tokens.list_projects(request.actor) if each.archived is None]
+    return [project for project in services.tokens.list_projects(request.actor) if project.archived is None]
 
 
 def build_project(project: Project) -> JamaiProject:

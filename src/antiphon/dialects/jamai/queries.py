@@ -1,4 +1,5 @@
-"""Reads the queries of JamAI Base's lists, and builds their pages. Every parameter acts or is refused."""
+"""Reads the query parameters of JamAI Base's lists, and builds their pages. Every parameter has an effect or
+is refused."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.jamai.encode import QUERY
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
-USUAL_LIMIT, LARGEST_LIMIT = 100, 1000
+DEFAULT_LIMIT, LARGEST_LIMIT = 100, 1000
 """The default and the largest number of items of one page."""
 
 LARGEST_OFFSET = 2**31 - 1
@@ -37,22 +38,24 @@ Page = TypeVar("Page", bound=JamaiPage)
 
 
 class ListQuery:
-    """The parameters of one request. Absent and empty ones are the same."""
+    """The query parameters of one request. An empty one counts as absent."""
 
     def __init__(self, request: Request, *known: str, repeated: tuple[str, ...] = ()) -> None:
-        """Raises a RequestError for a parameter that is not known, and for one that is sent twice unless it
-        is one of `repeated`."""
+        """Raises a RequestError for an unknown parameter, and for one that is sent twice unless it is in
+        `repeated`."""
         self._values: dict[str, list[str]] = {}
         for name, value in request.query():
-            shown = sanitize_key(name)
+            shown_name = sanitize_key(name)
             if name not in (*known, *repeated):
-                raise UnknownParameter(f"unknown query parameter {shown}", param=f"{QUERY}.{shown}")
+                raise UnknownParameter(f"unknown query parameter {shown_name}", param=f"{QUERY}.{shown_name}")
             if name in self._values and name not in repeated:
-                raise InvalidValue(f"{shown} is in the query twice; send it once", param=f"{QUERY}.{shown}")
+                raise InvalidValue(
+                    f"{shown_name} is in the query twice; send it once", param=f"{QUERY}.{shown_name}"
+                )
             self._values.setdefault(name, []).append(value)
 
     def get_all(self, name: str) -> list[str]:
-        """Returns all values of a parameter that are not empty."""
+        """Returns all values of a parameter, without empty ones."""
         return [value for value in self._values.get(name, ()) if value]
 
     def get(self, name: str) -> str:
@@ -65,24 +68,24 @@ class ListQuery:
             raise MissingParameter(f"{name} is missing in the query", param=f"{QUERY}.{name}")
         return value
 
-    def read_number(self, name: str, usual: int, least: int, most: int) -> int:
+    def read_number(self, name: str, default: int, least: int, most: int) -> int:
         """Returns a whole number. Raises InvalidValue."""
-        text = self.get(name) or str(usual)
+        text = self.get(name) or str(default)
         is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
         if not is_number or not least <= int(text) <= most:
             raise InvalidValue(f"{name} must be a whole number of {least} to {most}", param=f"{QUERY}.{name}")
         return int(text)
 
-    def read_switch(self, name: str, usual: bool) -> bool:
-        """Returns whether a switch is on. Raises InvalidValue."""
+    def read_switch(self, name: str, default: bool) -> bool:
+        """Returns the value of a boolean parameter. Raises InvalidValue."""
         text = self.get(name).lower()
         if text and text not in (*TRUE, *FALSE):
             raise InvalidValue(f"{name} must be true or false", param=f"{QUERY}.{name}")
-        return text in TRUE if text else usual
+        return text in TRUE if text else default
 
-    def read_word(self, name: str, usual: str, words: Sequence[str]) -> str:
+    def read_word(self, name: str, default: str, words: Sequence[str]) -> str:
         """Returns one of the words. Raises InvalidValue."""
-        text = self.get(name) or usual
+        text = self.get(name) or default
         if text not in words:
             raise InvalidValue(
                 f"{name} must be {', '.join(words[:-1])} or {words[-1]}", param=f"{QUERY}.{name}"
@@ -94,19 +97,18 @@ ORDERING = ("order_by", "order_ascending")
 PAGING = ("offset", "limit", *ORDERING)
 
 
-def order_items(items: Sequence[Item], query: ListQuery, fields: Sequence[str], usual: str) -> list[Item]:
-    """Returns the items in the order that the query names. `fields`: those that can order. Raises
-    InvalidValue."""
-    field = query.read_word("order_by", usual, fields)
-    is_ascending = query.read_switch("order_ascending", usual=True)
+def order_items(items: Sequence[Item], query: ListQuery, fields: Sequence[str], default: str) -> list[Item]:
+    """Sorts the items as the query requests. `fields`: the possible sort fields. Raises InvalidValue."""
+    field = query.read_word("order_by", default, fields)
+    is_ascending = query.read_switch("order_ascending", default=True)
     return sorted(items, key=lambda item: str(getattr(item, field)), reverse=not is_ascending)
 
 
 def build_page(shape: type[Page], items: Sequence[Struct], query: ListQuery, fields: Sequence[str]) -> Page:
-    """Builds the page that the query names. `fields`: those that can order the list. Raises InvalidValue."""
+    """Builds the page that the query requests. `fields`: the possible sort fields. Raises InvalidValue."""
     ordered = order_items(items, query, fields, "updated_at")
     offset = query.read_number("offset", 0, 0, LARGEST_OFFSET)
-    limit = query.read_number("limit", USUAL_LIMIT, 1, LARGEST_LIMIT)
+    limit = query.read_number("limit", DEFAULT_LIMIT, 1, LARGEST_LIMIT)
     return shape(items=ordered[offset : offset + limit], offset=offset, limit=limit, total=len(ordered))
 
 
@@ -114,13 +116,13 @@ def declare_paging(fields: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
     """Returns the parameters of a list in OpenAPI's form."""
     schemas: dict[str, Mapping[str, Any]] = {
         "offset": {"type": "integer", "minimum": 0, "maximum": LARGEST_OFFSET, "default": 0},
-        "limit": {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT, "default": USUAL_LIMIT},
+        "limit": {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT, "default": DEFAULT_LIMIT},
         "order_by": {"enum": list(fields)},
         "order_ascending": {"type": "boolean", "default": True},
     }
     return tuple(declare_parameter(name, schema) for name, schema in schemas.items())
 
 
-def declare_parameter(name: str, schema: Mapping[str, Any], **more: object) -> Mapping[str, Any]:
+def declare_parameter(name: str, schema: Mapping[str, Any], **properties: object) -> Mapping[str, Any]:
     """Returns a query parameter in OpenAPI's form."""
-    return {"name": name, "in": "query", "schema": schema, **more}
+    return {"name": name, "in": "query", "schema": schema, **properties}

@@ -1,7 +1,7 @@
-"""Personal access tokens in JamAI Base's form, which are this server's access tokens of the calling user.
+"""Personal access tokens in JamAI Base's form. They are this server's access tokens of the calling user.
 
 JamAI's id of a token is the token itself. This server shows a token only once, when it is created. Later its
-id is that of the key, and both are taken as `pat_id`.
+id is the id of the key. `pat_id` accepts both.
 """
 
 import re
@@ -46,7 +46,7 @@ PATH = f"{BASE}/v2/pats"
 SORT_KEYS = ("id", "name", "created_at", "updated_at", "expiry")
 
 LONGEST_NAME = 255
-"""The most characters of a token's name. The bound is JamAI's."""
+"""The most characters of a token's name. JamAI has the same limit."""
 
 NO_STORE = ((b"cache-control", b"no-store"),)
 
@@ -62,13 +62,13 @@ class NewPat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: TokenName
     expiry: Expiry | None = None
     project_id: str | None = None
-    """The only project of the token; null is every project of its user."""
+    """The only project of the token; null means every project of its user."""
     meta: dict[str, Any] | None = None
     """An empty object, which JamAI's client sends."""
 
 
 class PatChange(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The values to change; others stay. A null `expiry` means that the token never ends."""
+    """The values to change. Others stay. A null `expiry` means that the token never ends."""
 
     name: TokenName | None = None
     expiry: Expiry | UnsetType | None = UNSET
@@ -87,7 +87,7 @@ class Pat(Struct, frozen=True, kw_only=True):
     project_id: str | None
     created_at: Expiry
     updated_at: Expiry
-    """The same as `created_at`: no time of a change is kept."""
+    """The same as `created_at`: the time of a change is not stored."""
 
 
 class PatPage(JamaiPage, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class PatPage(JamaiPage, frozen=True, kw_only=True):
 
 def declare_tokens() -> tuple[Endpoint, ...]:
     """Declares the endpoints of personal access tokens."""
-    one = (declare_parameter("pat_id", {"type": "string"}, required=True),)
+    parameters = (declare_parameter("pat_id", {"type": "string"}, required=True),)
     body, change = RequestBody(shape=NewPat), RequestBody(shape=PatChange)
     return (
         replace(_declare("POST", PATH, create_token, Pat, "Create an access token"), body=body),
@@ -107,9 +107,13 @@ def declare_tokens() -> tuple[Endpoint, ...]:
             parameters=declare_paging(SORT_KEYS),
         ),
         replace(
-            _declare("PATCH", PATH, change_token, Pat, "Change an access token"), body=change, parameters=one
+            _declare("PATCH", PATH, change_token, Pat, "Change an access token"),
+            body=change,
+            parameters=parameters,
         ),
-        replace(_declare("DELETE", PATH, end_token, Done, "End an access token now"), parameters=one),
+        replace(
+            _declare("DELETE", PATH, revoke_token, Done, "End an access token now"), parameters=parameters
+        ),
     )
 
 
@@ -128,7 +132,7 @@ def _declare(method: str, path: str, handler: Handler, answer: object, summary: 
 
 
 async def create_token(request: Request, services: Services) -> Answer:
-    """Creates a token of the calling user, and shows it this once."""
+    """Creates a token of the calling user. Only this answer contains it."""
     tokens, actor = _require_service(services), request.actor
     new = convert(read_object(request.body), NewPat)
     _require_no_meta(new.meta)
@@ -147,8 +151,8 @@ async def create_token(request: Request, services: Services) -> Answer:
 async def list_tokens(request: Request, services: Services) -> Answer:
     """Lists the tokens of the calling user that have not ended."""
     query = ListQuery(request, *PAGING)
-    found = [build_token(key) for key in _require_service(services).list_tokens(request.actor)]
-    return Response(_encode(build_page(PatPage, found, query, SORT_KEYS)), headers=NO_STORE)
+    tokens = [build_token(key) for key in _require_service(services).list_tokens(request.actor)]
+    return Response(_encode(build_page(PatPage, tokens, query, SORT_KEYS)), headers=NO_STORE)
 
 
 async def change_token(request: Request, services: Services) -> Answer:
@@ -167,41 +171,41 @@ async def change_token(request: Request, services: Services) -> Answer:
     return _answer(build_token(key))
 
 
-async def end_token(request: Request, services: Services) -> Answer:
-    """Ends a token now."""
+async def revoke_token(request: Request, services: Services) -> Answer:
+    """Revokes a token immediately."""
     pat_id = ListQuery(request, "pat_id").require("pat_id")
-    await _require_service(services).end_token(request.actor, pat_id)
+    await _require_service(services).revoke_token(request.actor, pat_id)
     return Response(_encode(Done()), headers=NO_STORE)
 
 
 def _answer(token: Pat) -> Response:
-    """Answers with one token, which no cache must store."""
+    """Returns the answer with one token. No cache must store it."""
     return Response(_encode(token), headers=NO_STORE)
 
 
 def _require_service(services: Services) -> TokenService:
-    """Returns the service of tokens. Raises FeatureNotServed where keys are off."""
+    """Returns the token service. Raises FeatureNotServed if keys are off."""
     if services.tokens is None:
         raise build_refusal(NO_KEYS)
     return services.tokens
 
 
 def _require_no_meta(meta: Mapping[str, Any] | None) -> None:
-    """Raises InvalidValue if the caller wants to keep data with a token."""
+    """Raises InvalidValue if the caller sends metadata for a token."""
     if meta:
-        raise InvalidValue("meta must be empty: tokens keep no further data", param="meta")
+        raise InvalidValue("meta must be empty: no metadata of tokens are stored", param="meta")
 
 
 def _require_name(name: str) -> None:
-    """Raises InvalidValue for a name that a list cannot show."""
+    """Raises InvalidValue for a name that lists cannot show."""
     if re.match(NAME_PATTERN, name) is None:
         raise InvalidValue(
-            "name must be a text without control characters, not of blanks alone", param="name"
+            "name must be a text without control characters, and not only blanks", param="name"
         )
 
 
 def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
-    """Returns the end in Unix seconds. Raises PermissionDenied if the caller's own key ends earlier."""
+    """Returns the expiry in Unix seconds. Raises PermissionDenied if the caller's own key ends earlier."""
     expires = None if expiry is None else int(expiry.timestamp())
     if actor.until is not None and (expires is None or expires > actor.until):
         end = datetime.fromtimestamp(actor.until, UTC).isoformat()
@@ -210,9 +214,9 @@ def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
 
 
 def build_token(key: Key) -> Pat:
-    """Builds the entry of one token. A key without a note has the beginning of its secret as its name."""
+    """Builds the entry of one token. The name of a key without a note is its prefix."""
     created = datetime.fromtimestamp(key.created, UTC)
-    printable = "".join(each if each.isprintable() else " " for each in key.note).strip()
+    printable = "".join(character if character.isprintable() else " " for character in key.note).strip()
     return Pat(
         id=key.id,
         user_id=key.user or "",

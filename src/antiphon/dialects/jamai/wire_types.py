@@ -1,6 +1,5 @@
-"""The JSON shapes of JamAI Base's requests, answers and errors. A part that has the same meaning in OpenAI's
-format uses OpenAI's type.
-"""
+"""The JSON types of JamAI Base's requests, answers and errors. Parts with the same meaning in OpenAI's format
+use OpenAI's types."""
 
 from typing import Annotated, Any, Literal
 
@@ -35,16 +34,16 @@ from antiphon.dialects.common.response_types import (
 )
 
 LEAST_TOP_P = 0.001
-"""The smallest `top_p`. The bound is the page's."""
+"""The smallest `top_p`, as on the page."""
 
 MOST_RANKED = 1000
 """The most documents of one ranking, as at /v1."""
 
 ModelId = Annotated[str, Meta(max_length=MAX_NAME)]
-"""The id of a model. An empty one has the server choose."""
+"""The id of a model. If it is empty, the server chooses one."""
 
 ChatId = Annotated[str, Meta(max_length=512)]
-"""A tag in the records of usage, which have this bound."""
+"""A tag in the records of usage, with their maximum length."""
 
 
 class JamaiChatRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,8 +94,8 @@ class JamaiRerankRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class JamaiUsage(Struct, frozen=True):
-    """The tokens of the whole request. The numbers are null where a vendor tells none: JamAI's clients need
-    the object, and take null as 0."""
+    """The tokens of the whole request. The numbers are null if a vendor does not report them. JamAI's clients
+    need the object, and read null as 0."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -130,7 +129,7 @@ class JamaiToolCallPart(Struct, frozen=True, kw_only=True):
 
 
 class JamaiDelta(Delta, frozen=True, kw_only=True):
-    """What a chunk adds to its choice."""
+    """The content that a chunk adds to its choice."""
 
     tool_calls: list[JamaiToolCallPart] | UnsetType = UNSET  # type: ignore[assignment]
 
@@ -142,30 +141,30 @@ class JamaiChunkChoice(ChatChunkChoice, frozen=True, kw_only=True):
 
 
 class JamaiChatChunk(ChatCompletionChunk, frozen=True, kw_only=True):
-    """One event of a streamed chat. The last one has no choices and the usage."""
+    """One event of a streamed chat. The last one has no choices, but the usage."""
 
     choices: list[JamaiChunkChoice]  # type: ignore[assignment]
     usage: JamaiUsage | None  # type: ignore[assignment]
 
 
 class RerankingShape(Struct, frozen=True, kw_only=True):
-    """One document's place in the ranking."""
+    """The score of one document."""
 
     object: Literal["reranking"] = "reranking"
     index: int
-    """The document's place in the request, from 0."""
+    """The document's index in the request."""
     relevance_score: float
 
 
 class RerankingUsage(Struct, frozen=True):
-    """What was ranked."""
+    """The amount of ranked text."""
 
     documents: int
     input_tokens: int
 
 
 class RerankingMeta(Struct, frozen=True):
-    """Who ranked."""
+    """The model that ranked the documents."""
 
     model: str
 
@@ -180,10 +179,10 @@ class RerankingAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True):
-    """Whether the process lives."""
+    """The answer of a process that is alive."""
 
     is_oss: bool = True
-    """Whether this is no cloud of JamAI's."""
+    """Whether this is not JamAI's cloud."""
 
 
 class Done(Struct, frozen=True):
@@ -198,7 +197,7 @@ class JamaiProblem(Struct, frozen=True):
 
     type: str
     loc: list[str | int]
-    """The place: `body`, `query` or `header`, then the path of the field."""
+    """The path: `body`, `query` or `header`, then the path of the field."""
     msg: str
 
 
@@ -210,11 +209,11 @@ class JamaiError(Struct, frozen=True, kw_only=True):
     """JamAI's code."""
     message: str
     detail: str | list[JamaiProblem]
-    """A list for `validation_error`, otherwise the message again."""
+    """A list for `validation_error`, otherwise the message."""
     request_id: str
     exception: str | None
-    """JamAI's class of the error; null if it has none."""
+    """JamAI's class of the error; null if there is none."""
     request_headers: dict[str, str]
-    """Headers of the request that this server reads, with the credential masked."""
+    """Request headers, with the credential masked."""
     body: Any = UNSET
-    """The request's body, for `validation_error`; null if it is too large or no JSON."""
+    """The request's body, for `validation_error`; null if it is too large or not JSON."""

@@ -101,10 +101,12 @@ class OpenAIChatCompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_chat(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
@@ -116,10 +118,12 @@ class OpenAICompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_text(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return OpenAIStreamEncoder(TextChunkBuilder(choose_text_logprobs(call)), meta, call)
 
 
@@ -144,13 +148,13 @@ class OpenAI(DialectDefaults):
             *declare_adapters(),
         )
 
-    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)
 
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
 
-    def fields(self) -> frozenset[str]:
+    def list_fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
 
 

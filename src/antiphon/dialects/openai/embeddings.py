@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: vectors of texts, as numbers in JSON or packed in base64."""
+"""POST /v1/embeddings: vectors of texts, as JSON numbers or as base64."""
 
 from typing import Annotated, Literal
 
@@ -51,7 +51,7 @@ class OpenAIEmbeddings:
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
-        """Decodes and validates the body of an embeddings request."""
+        """Decodes a body. Raises a RequestError."""
         field_report = FieldReport(self._report)
         accepted = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
         require_form(accepted.get("encoding_format"))
@@ -64,7 +64,7 @@ class OpenAIEmbeddings:
             attribution=read_attribution(wire.user),
         )
 
-    def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
+    def encode_answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
         return encode_embeddings(call.request.model, embeddings, call.packed)
 
     async def embed(self, request: Request, services: Services) -> Answer:

@@ -1,6 +1,6 @@
-"""The list of models in OpenAI's shape, and vLLM's endpoints that load and unload LoRA adapters.
+"""The list of models in OpenAI's form, and vLLM's endpoints that load and unload LoRA adapters.
 
-`state` and `profile` of a model are our own.
+`state` and `profile` of a model are extensions.
 """
 
 from collections.abc import Iterable
@@ -40,15 +40,15 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = OWNER
     root: str
-    """Whose weights: of a base model its own name, of an adapter the SHA-256 of its content."""
+    """The origin of the weights: a base model's own name, or the SHA-256 of an adapter's content."""
     parent: str | None
-    """Of an adapter, the base model; else null."""
+    """The base model of an adapter; otherwise null."""
     state: str
-    """Where its engine stands; an adapter that its engine could not load again is failed."""
+    """The state of its engine. An adapter that its engine could not load again is failed."""
 
 
 class AdapterShape(Struct, frozen=True):
-    """What an adapter is."""
+    """The content of an adapter."""
 
     digest: str
     """SHA-256 of its GGUF file, in hexadecimal."""
@@ -59,23 +59,23 @@ class AdapterShape(Struct, frozen=True):
 
 
 class ModelCard(ModelShape, frozen=True, kw_only=True):
-    """One model with what it can take and give; the profile is null while its engine cannot say."""
+    """One model with its profile. The profile is null while the engine is unavailable."""
 
     profile: Profile | None
-    """An adapter's is its base model's."""
+    """For an adapter, the profile of its base model."""
     adapter: AdapterShape | None
     """Null for a base model."""
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    """All models: those of the settings in their order, then adapters."""
+    """All models: first the models of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
     data: list[ModelShape]
 
 
 class OpenAIModels:
-    """`ModelCodec` of the dialect."""
+    """Encodes models as a `ModelCodec`."""
 
     shapes = (ModelList, ModelCard)
     has_profiles = False
@@ -84,7 +84,6 @@ class OpenAIModels:
         return _encode(ModelList(data=[_build_model(model) for model in models]))
 
     def encode_model(self, model: ModelEntry) -> bytes:
-        """Encodes one model as the answer of the models endpoint."""
         model_adapter = model.adapter
         adapter = (
             AdapterShape(model_adapter.digest, model_adapter.rank, model_adapter.alpha, model_adapter.size)
@@ -106,7 +105,7 @@ def _build_model(model: ModelEntry) -> ModelShape:
 
 
 LONGEST_PATH = 4096
-"""Characters of a path: as many bytes as the system takes."""
+"""The most characters of a path, which is the system's limit in bytes."""
 
 AdapterPath = Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
 
@@ -127,7 +126,7 @@ class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def decode_load_request(body: bytes) -> LoadCall:
-    """Decodes a body of POST /v1/load_lora_adapter: which LoRA adapter to load. Raises a RequestError."""
+    """Decodes a body of POST /v1/load_lora_adapter. Raises a RequestError."""
     wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
     if not ADAPTER_NAME.fullmatch(wire.lora_name):
         raise InvalidValue(f"lora_name must be {ADAPTER_NAME_RULE}", param="lora_name")
@@ -135,12 +134,12 @@ def decode_load_request(body: bytes) -> LoadCall:
 
 
 def decode_unload_request(body: bytes) -> str:
-    """The adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
+    """Returns the adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
     return convert(filter_fields(read_object(body), FieldScope.UNLOAD), UnloadAdapterRequest).lora_name
 
 
 async def load_adapter(request: Request, services: Services) -> Answer:
-    """Makes an adapter on the server's disk a model."""
+    """Loads an adapter from the server's disk as a model."""
     call = decode_load_request(request.body)
     await services.load_adapter(call, request.actor)
     return _confirm(call.name, "added")
@@ -154,12 +153,12 @@ async def unload_adapter(request: Request, services: Services) -> Answer:
 
 
 def _confirm(name: str, verb: str) -> Response:
-    """vLLM's answer, in plain text."""
+    """Returns vLLM's answer, in plain text."""
     return Response(f"Success: LoRA adapter '{name}' {verb} successfully.".encode(), media_type=PLAIN)
 
 
 def declare_adapters() -> tuple[Endpoint, Endpoint]:
-    """The endpoints that load and unload adapters of the server's disk."""
+    """Declares the endpoints that load and unload adapters of the server's disk."""
     load = Endpoint(
         method="POST",
         path="/v1/load_lora_adapter",

@@ -1,4 +1,4 @@
-"""POST /v1/rerank: ranks documents by how well they match a query, in the shapes of Cohere and Jina."""
+"""POST /v1/rerank: ranks documents for a query, in the form of Cohere and Jina."""
 
 from typing import Annotated, Literal
 
@@ -28,7 +28,7 @@ from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.errors import InvalidValue
 
 MAX_DOCUMENTS = 1000
-"""The most documents of one request. The bound is Cohere's advice."""
+"""The most documents of one request, as Cohere recommends."""
 
 ORIGIN = Origin("openai", "/v1/rerank")
 
@@ -54,12 +54,12 @@ class RerankBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RerankResult(Struct, frozen=True, kw_only=True):
-    """One document's place in the ranking."""
+    """The score of one document."""
 
     index: int
-    """The document's place in the request, from 0."""
+    """The document's index in the request."""
     relevance_score: float
-    """A local reranker gives a probability. A vendor's number is its own."""
+    """A probability if the reranker is local. A vendor can use another scale."""
     document: RerankDocument | UnsetType = UNSET
 
 
@@ -71,13 +71,13 @@ class RerankUsage(Struct, frozen=True):
 
 
 class InputTokens(Struct, frozen=True):
-    """Cohere's name of the tokens."""
+    """The number of tokens, under Cohere's name."""
 
     input_tokens: int
 
 
 class RerankMeta(Struct, frozen=True):
-    """Cohere's place of the usage."""
+    """The usage, in Cohere's form."""
 
     tokens: InputTokens
 
@@ -101,11 +101,13 @@ class Rerank:
         self._report = report
 
     def decode(self, body: bytes) -> RerankCall:
-        """Decodes and validates a body. Raises a RequestError."""
+        """Decodes a body. Raises a RequestError."""
         field_report = FieldReport(self._report)
         accepted = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
         wire = convert(accepted, RerankBody)
-        documents = tuple(each if isinstance(each, str) else each.text for each in wire.documents)
+        documents = tuple(
+            document if isinstance(document, str) else document.text for document in wire.documents
+        )
         for index, text in enumerate(documents):
             if not text:
                 field = f"documents[{index}]"
@@ -118,7 +120,7 @@ class Rerank:
             attribution=read_attribution(wire.user),
         )
 
-    def answer(self, meta: ResponseMeta, call: RerankCall, ranking: Ranking) -> bytes:
+    def encode_answer(self, meta: ResponseMeta, call: RerankCall, ranking: Ranking) -> bytes:
         """Encodes the ranking."""
         documents, tokens = call.request.documents, ranking.prompt_tokens
         results = [
@@ -144,7 +146,7 @@ class Rerank:
         call = await decode_body(self.decode, request, services)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         ranking = await services.rerank(call.request, context)
-        body = self.answer(services.create_meta(call.request.model), call, ranking)
+        body = self.encode_answer(services.create_meta(call.request.model), call, ranking)
         return Response(body, headers=build_report_headers(call, request, services))
 
     def declare(self) -> Endpoint:

@@ -1,6 +1,5 @@
-"""Endpoints that show what a request becomes: vLLM's /tokenize, /detokenize and /tokenizer_info, llama.cpp's
-/apply-template.
-"""
+"""Endpoints that show the processing of a request: vLLM's /tokenize, /detokenize and /tokenizer_info, and
+llama.cpp's /apply-template."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -46,10 +45,10 @@ from antiphon.domain.models import TokenizerInfo
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import InvalidValue, MissingParameter
 
-ONLY_MESSAGES = (
+MESSAGE_FIELDS = (
     "add_generation_prompt continue_final_message chat_template chat_template_kwargs documents tools".split()
 )
-"""Fields that have no meaning for a raw prompt."""
+"""Fields that are allowed only with messages."""
 
 MODEL_QUERY: Mapping[str, Any] = {
     "name": "model",
@@ -65,7 +64,7 @@ Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAG
 
 
 class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields of a conversation for which no text is generated."""
+    """The rendering fields of a conversation."""
 
     model: Name | None = None
     add_generation_prompt: bool | None = None
@@ -92,13 +91,13 @@ class ApplyRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True,
 
 
 class ApplyAnswer(Struct, frozen=True):
-    """The text that the template writes, names of control tokens included."""
+    """The rendered text of the template, with the names of control tokens."""
 
     prompt: str
 
 
 class TokenizeAnswer(Struct, frozen=True):
-    """The token ids, their number, and the context that they must fit."""
+    """The token ids, their number, and the length of the context."""
 
     count: int
     max_model_len: int
@@ -133,10 +132,10 @@ class AddedToken(Struct, frozen=True, kw_only=True):
 
 
 class TokenizerConfig(Struct, frozen=True, kw_only=True):
-    """A model's tokenizer, in the words of the transformers library's `tokenizer_config.json`."""
+    """A model's tokenizer, in the form of `tokenizer_config.json` of the transformers library."""
 
     tokenizer_class: str = "PreTrainedTokenizerFast"
-    """The library's general class, because the weights name no class."""
+    """The general class of the library, because the model file contains no class."""
     model_max_length: int
     """The most tokens that a prompt and its answer can have together."""
     bos_token: str | None
@@ -165,11 +164,11 @@ def decode_tokenize(body: bytes) -> TokenizeCall:
         return TokenizeCall(
             wire.model, _build_conversation(wire, wire.messages, wire.add_special_tokens), texts
         )
-    for name in ONLY_MESSAGES:
+    for name in MESSAGE_FIELDS:
         if getattr(wire, name) is not None:
             raise InvalidValue(f"{name} is taken only with messages", param=name)
-    special = wire.add_special_tokens is not False
-    return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
+    add_special = wire.add_special_tokens is not False
+    return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=add_special), texts)
 
 
 def decode_apply(body: bytes) -> ApplyCall:
@@ -208,11 +207,11 @@ def encode_tokenizer(info: TokenizerInfo) -> bytes:
 
 
 def _build_conversation(
-    wire: ConversationRequest, messages: list[ChatMessage], special: bool | None = None
+    wire: ConversationRequest, messages: list[ChatMessage], add_special: bool | None = None
 ) -> Conversation:
-    """Builds the conversation with its tools, as a generation would get it. Raises a RequestError."""
+    """Builds the conversation with its tools, as for a generation. Raises a RequestError."""
     tools, _ = build_tools(wire.tools or ())
-    return build_conversation(wire, build_messages(messages), Tools(tools) if tools else None, special)
+    return build_conversation(wire, build_messages(messages), Tools(tools) if tools else None, add_special)
 
 
 async def tokenize(request: Request, services: Services) -> Answer:
@@ -228,7 +227,7 @@ async def detokenize(request: Request, services: Services) -> Answer:
 
 
 async def apply_template(request: Request, services: Services) -> Answer:
-    """Shows the prompt that the chat template makes of a conversation."""
+    """Shows the rendered chat template of a conversation."""
     call = await decode_body(decode_apply, request, services)
     return Response(_encode(ApplyAnswer(await services.apply_template(call, request))))
 
@@ -240,7 +239,7 @@ async def show_tokenizer(request: Request, services: Services) -> Answer:
 
 
 def declare_tokens() -> tuple[Endpoint, ...]:
-    """Declares the endpoints of token ids, of the template's text, and of the tokenizer."""
+    """Declares the endpoints for token ids, the rendered template and the tokenizer."""
     apply_summary = "Show the prompt that the chat template makes of a conversation"
     return (
         _declare_post(
@@ -262,7 +261,7 @@ def declare_tokens() -> tuple[Endpoint, ...]:
 
 
 def _declare_post(path: str, handler: Handler, summary: str, body: type, answer: type) -> Endpoint:
-    """Declares an endpoint of POST that needs the right to read. Its path also exists below /v1."""
+    """Declares a POST endpoint that needs the right to read. It has a second path below /v1."""
     return Endpoint(
         method="POST",
         path=path,

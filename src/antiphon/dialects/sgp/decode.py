@@ -1,6 +1,6 @@
 """Decodes a body of Scale's endpoints to a generation request, with the rules of Scale's page.
 
-The decoder of `/v1` reads the fields that have the same meaning there.
+The decoder of `/v1` reads the fields with the same meaning.
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ SAME_CHAT_FIELDS = (
 )  # fmt: skip
 
 LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
-"""The names of the most tokens of a choice. An earlier one wins over a later one."""
+"""The names of the most tokens of a choice. Earlier ones override later ones."""
 
 GUIDED = ("guided_json", "guided_choice", "guided_regex", "guided_grammar")
 
@@ -100,14 +100,14 @@ def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any
 
 
 def _read_limit(wire: SgpCommonRequest, report: FieldReport) -> int | None:
-    """Returns the most tokens of a choice. Reports the names that lose."""
+    """Returns the most tokens of a choice. Reports the fields that are overridden."""
     limits = {name: value for name in LIMITS if (value := getattr(wire, name, None)) is not None}
     report.paths += list(limits)[1:]
     return next(iter(limits.values()), None)
 
 
 def _read_logprobs(wire: SgpCompletionRequest) -> int | None:
-    """Returns the number of likeliest tokens that the caller wants; None without log-probabilities."""
+    """Returns the requested number of likeliest tokens; None without log-probabilities."""
     if wire.logprobs or wire.return_token_log_probs:
         return wire.top_logprobs or 0
     if wire.top_logprobs:
@@ -129,24 +129,24 @@ def _join_stops(wire: SgpCompletionRequest) -> list[str]:
 def _read_formats(
     wire: SgpCommonRequest, strict: bool
 ) -> tuple[superset.ResponseFormat | None, list[RelaxedConstraint]]:
-    """Returns the response format in the form of `/v1`, or the constraint of one that is itself a schema.
-    Raises a RequestError, also for two guided fields."""
+    """Returns the response format in the form of `/v1`, or the constraint of a format that is itself a
+    schema. Raises a RequestError, also for two guided fields."""
     guided = [name for name in GUIDED if getattr(wire, name) is not None]
     if len(guided) > 1:
         raise InvalidValue(f"Only one of {', '.join(GUIDED)} can be enabled.", param=guided[1])
-    given = wire.response_format
-    if given is None:
+    response_format = wire.response_format
+    if response_format is None:
         return None, []
-    if given.get("type") not in FORMATS:
-        return None, [read_schema(given, "response_format", strict)]
-    return convert({"response_format": given}, KnownFormat).response_format, []
+    if response_format.get("type") not in FORMATS:
+        return None, [read_schema(response_format, "response_format", strict)]
+    return convert({"response_format": response_format}, KnownFormat).response_format, []
 
 
 def _add_inference_fields(
     call: GenerationCall, wire: SgpCommonRequest, extra_params: dict[str, Any]
 ) -> GenerationCall:
-    """Returns the call with the caller's timeout, and with what the caller adds to a vendor's request.
-    Raises a RequestError."""
+    """Returns the call with the caller's timeout and additions to a vendor's request. Raises a
+    RequestError."""
     seconds = wire.inference_timeout
     hosted = changed(
         call.request.hosted,

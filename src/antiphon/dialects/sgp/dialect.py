@@ -94,10 +94,12 @@ class SgpChatCompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_chat(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return SgpStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
@@ -109,10 +111,12 @@ class SgpCompletions(CodecOptions):
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_text(meta, call, generation, choose_chat_logprobs(call))
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return SgpStreamEncoder(TextChunkBuilder(choose_chat_logprobs(call)), meta, call)
 
 
@@ -134,16 +138,16 @@ class Sgp(DialectDefaults):
             *declare_pages(),
         )
 
-    def status(self, error: AntiphonError) -> int:
+    def get_status(self, error: AntiphonError) -> int:
         return map_status(error)
 
-    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_sgp_error(error)
 
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
 
-    def fields(self) -> frozenset[str]:
+    def list_fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
 
 
@@ -161,12 +165,12 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
 
 
 def _describe_messages(schemas: dict[str, dict[str, Any]]) -> None:
-    """Changes the schemas of OpenAI's messages and images to what this dialect takes."""
+    """Adapts the schemas of OpenAI's messages and images to the forms that this dialect also accepts."""
     message, image = schemas["SgpChatMessage"], schemas["SgpImageUrlShape"]
     properties, content = message["properties"], message["properties"]["content"]
     message.pop("required", None)
     properties["role"] = {"enum": [*properties["role"]["enum"], "function"]}
-    part = next(each["items"] for each in content["anyOf"] if each.get("type") == "array")
+    part = next(schema["items"] for schema in content["anyOf"] if schema.get("type") == "array")
     content["anyOf"].append(part)
     properties["function_call"] = {"type": ["object", "null"]}
     del message["x-antiphon-refused"]["function_call"]

@@ -1,6 +1,6 @@
-"""Encodes the ends of streams, and errors, in Scale's form. Answers have OpenAI's form.
+"""Encodes errors and the ends of streams in Scale's form. Answers have OpenAI's form.
 
-A stream has no `[DONE]`: Scale's client reads every event without a name as a chunk.
+A stream has no `[DONE]`, because Scale's client parses every event without a name as a chunk.
 """
 
 import re
@@ -17,7 +17,7 @@ from antiphon.validation_messages import STEP
 _encode = msgspec.json.Encoder().encode
 
 QUERY = "query"
-"""The first word of a query parameter's path, as `query.page`."""
+"""The start of a query parameter's path, such as `query.page`."""
 
 BAD_REQUEST, UNPROCESSABLE = 400, 422
 
@@ -29,29 +29,29 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "unknown_parameter": "extra_forbidden",
     }
 )
-"""FastAPI's type for each code of an error. Other errors have their own code."""
+"""FastAPI's type of a problem, by the error's code. Other errors keep their code."""
 
 PROJECT, ACCOUNT = "x-project-id", "x-selected-account-id"
-"""The header that chooses a project, and Scale's name of it."""
+"""The header that selects a project, and Scale's name of it."""
 
 HEADERS: Mapping[str, str] = MappingProxyType(
     {"authorization": "x-api-key", PROJECT: ACCOUNT, "x-user-id": "x-user-id"}
 )
-"""Scale's name of each header that an error can name."""
+"""Scale's name of each header in an error."""
 
 
 class SgpStreamEncoder(OpenAIStreamEncoder[Part]):
-    """Encodes one stream, which ends without a mark, or with an event `error`."""
+    """Encodes one stream. It ends without a mark, or with an event `error`."""
 
     def end(self) -> bytes:
         return b""
 
-    def error(self, error: AntiphonError) -> bytes:
+    def encode_error(self, error: AntiphonError) -> bytes:
         return encode_stream_error(error)
 
 
 def encode_stream_error(error: AntiphonError) -> bytes:
-    """Encodes the event `error`, which ends a stream that broke."""
+    """Encodes the event `error`, which ends a broken stream."""
     data = _encode(SgpStreamError(_build_detail(error), map_status(error)))
     return b"event: error\ndata: %b\n\n" % data
 
@@ -70,17 +70,17 @@ def encode_sgp_error(error: AntiphonError) -> bytes:
 
 
 def _build_detail(error: AntiphonError) -> list[SgpProblem] | str:
-    """Builds the list of wrong values for status 422, otherwise a text."""
+    """Builds the list of problems for status 422, otherwise a text."""
     header, message = HEADERS.get(error.param or ""), error.message
     if header == ACCOUNT:
         message = re.sub(PROJECT, ACCOUNT, message, flags=re.IGNORECASE)
     if map_status(error) != UNPROCESSABLE:
         return message if header is None else f"{header}: {message}"
     path: list[str | int] = ["header", header] if header else _split_path(error.param or "")
-    place = path if header or path[:1] == [QUERY] else ["body", *path]
-    return [SgpProblem(place, message, TYPES.get(error.code, error.code))]
+    full_path = path if header or path[:1] == [QUERY] else ["body", *path]
+    return [SgpProblem(full_path, message, TYPES.get(error.code, error.code))]
 
 
 def _split_path(path: str) -> list[str | int]:
-    """Splits the path of a field: `messages[0].role` is `messages`, 0 and `role`."""
+    """Splits the path of a field: `messages[0].role` becomes `messages`, 0 and `role`."""
     return [int(index) if index else name for name, index in STEP.findall(path)]

@@ -1,6 +1,4 @@
-"""The table of every request field of Scale's page and of its text completions. It says what Antiphon does
-with each field.
-"""
+"""The table of all request fields of Scale's page and its text completions, and how Antiphon treats them."""
 
 from enum import StrEnum
 
@@ -26,7 +24,7 @@ PREFIX = "/sgp/v4/beta"
 
 
 class SgpScope(StrEnum):
-    """The object that a field belongs to. Fields of messages that are not listed are in OpenAI's table."""
+    """The object that contains a field. Other fields of messages are in OpenAI's table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     TEXT = f"{PREFIX}/completions"

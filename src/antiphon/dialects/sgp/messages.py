@@ -1,7 +1,7 @@
-"""Rewrites the messages of a request to OpenAI's form: roles that are left out, one part instead of a list,
-media types of images, and calls in the form that came before tools.
+"""Converts the messages of a request to OpenAI's form: missing roles, a single part instead of a list, media
+types of images, and function calls in the older form.
 
-It reads the JSON before its types are checked, so values of a wrong type stay as they are.
+It runs before the types are checked, so values of a wrong type stay unchanged.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from antiphon.domain.messages import Role
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
 FUNCTION = "function"
-"""The role of a result, and the type of a call."""
+"""The role of a function's result, and the type of a call."""
 
 ROLES = (*Role, FUNCTION)
 """The roles of a message."""
@@ -35,19 +35,19 @@ def normalize_messages(fields: dict[str, Any], report: FieldReport) -> dict[str,
     calls = FunctionCalls()
     return fields | {
         "messages": [
-            _normalize_message(message, f"messages[{at}]", calls, report)
-            for at, message in enumerate(messages)
+            _normalize_message(message, f"messages[{index}]", calls, report)
+            for index, message in enumerate(messages)
         ]
     }
 
 
 class FunctionCalls:
-    """The calls of the older form that wait for their results."""
+    """The calls in the older form that have no result yet."""
 
     def __init__(self) -> None:
-        self._made = 0
+        self._count = 0
         """The number of calls so far."""
-        self._waiting: list[tuple[str, str]] = []
+        self._pending: list[tuple[str, str]] = []
         """The id and the function's name of each call."""
 
     def add(self, message: Mapping[str, Any], field: str) -> list[object]:
@@ -60,24 +60,25 @@ class FunctionCalls:
         if message.get("tool_calls"):
             raise InvalidValue(f"{field} and tool_calls exclude each other; send tool_calls", param=field)
         name, arguments = _read_call(call, field)
-        call_id = f"function_call_{self._made}"  # vendors refuse ids with other characters
-        self._made += 1
-        self._waiting.append((call_id, name))
+        call_id = f"function_call_{self._count}"  # vendors refuse ids with other characters
+        self._count += 1
+        self._pending.append((call_id, name))
         return [{"id": call_id, "type": FUNCTION, FUNCTION: {"name": name, "arguments": arguments}}]
 
     def take(self, name: object, field: str) -> str:
-        """Returns the id of the first call that a result answers. Raises InvalidValue if there is none."""
-        for at, (call_id, called) in enumerate(self._waiting):
-            if name is None or name == called:
-                del self._waiting[at]
+        """Removes the first call that a result can answer, and returns its id. Raises InvalidValue if there
+        is none."""
+        for index, (call_id, function_name) in enumerate(self._pending):
+            if name is None or name == function_name:
+                del self._pending[index]
                 return call_id
         if not isinstance(name, str | None):
             raise InvalidValue(
                 f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name"
             )
-        shown = "" if name is None else f" of {sanitize_key(name)}"
+        suffix = "" if name is None else f" of {sanitize_key(name)}"
         raise InvalidValue(
-            f"{field}.role function: no function_call{shown} before it waits for a result; send role tool "
+            f"{field}.role function: no function_call{suffix} before it waits for a result; send role tool "
             "with tool_call_id for a tool's result",
             param=f"{field}.role",
         )
@@ -87,8 +88,8 @@ def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str
     """Returns the function's name and the arguments of a call. Raises a RequestError."""
     for member in call:
         if member not in CALL_FIELDS:
-            place = f"{field}.{sanitize_key(member)}"
-            raise UnknownParameter(f"unknown field {place}", param=place)
+            path = f"{field}.{sanitize_key(member)}"
+            raise UnknownParameter(f"unknown field {path}", param=path)
     name, arguments = call.get("name"), call.get("arguments") or ""
     if name is None:
         raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
@@ -127,8 +128,8 @@ def _normalize_message(message: object, field: str, calls: FunctionCalls, report
         del message["function_call"]
     if role == FUNCTION:
         if "tool_call_id" in message:
-            place = f"{field}.tool_call_id"
-            raise InvalidValue(f"{place} is taken only in messages of the role tool", param=place)
+            path = f"{field}.tool_call_id"
+            raise InvalidValue(f"{path} is taken only in messages of the role tool", param=path)
         call_id = calls.take(message.pop("name", None), field)
         message |= {"role": "tool", "tool_call_id": call_id}
     content = message.get("content")
@@ -136,7 +137,7 @@ def _normalize_message(message: object, field: str, calls: FunctionCalls, report
         message["content"] = content = [content]
     if isinstance(content, list):
         message["content"] = [
-            _normalize_part(part, f"{field}.content[{at}]", report) for at, part in enumerate(content)
+            _normalize_part(part, f"{field}.content[{index}]", report) for index, part in enumerate(content)
         ]
     return message
 
@@ -149,20 +150,20 @@ def _infer_role(message: Mapping[str, Any]) -> str:
 
 
 def _normalize_part(part: object, field: str, report: FieldReport) -> object:
-    """Returns one part of a content. The URL of an image contains its media type."""
+    """Returns one part of a content. The media type of an image is moved into its URL."""
     image = part.get("image_url") if isinstance(part, dict) else None
     if not isinstance(part, dict) or not isinstance(image, dict) or "media_type" not in image:
         return part
-    rest = {name: value for name, value in image.items() if name != "media_type"}
+    image_fields = {name: value for name, value in image.items() if name != "media_type"}
     url, media_type = image.get("url"), image["media_type"]
     if isinstance(url, str) and media_type is not None:
-        rest["url"] = _complete_url(url, media_type, f"{field}.image_url.media_type", report)
-    return part | {"image_url": rest}
+        image_fields["url"] = _complete_url(url, media_type, f"{field}.image_url.media_type", report)
+    return part | {"image_url": image_fields}
 
 
 def _complete_url(url: str, media_type: object, field: str, report: FieldReport) -> str:
     """Returns the URL of an image with its media type. Raises InvalidValue for an unknown media type, and for
-    one that differs from the URL's."""
+    one that contradicts the URL."""
     if not isinstance(media_type, str) or IMAGE_TYPES.get(media_type) != media_type:
         raise InvalidValue(
             f"{field} must be image/png, image/jpeg, image/gif or image/webp; got "
@@ -175,12 +176,12 @@ def _complete_url(url: str, media_type: object, field: str, report: FieldReport)
     if scheme[1].lower() != "data":
         report.paths.append(field)
         return url
-    given = url[len(DATA) : max(url.find(","), len(DATA))].partition(";")[0].lower()
-    if not given:
+    url_type = url[len(DATA) : max(url.find(","), len(DATA))].partition(";")[0].lower()
+    if not url_type:
         return f"{DATA}{media_type}{url[len(DATA) :]}"
-    if IMAGE_TYPES.get(given, given) != media_type:
+    if IMAGE_TYPES.get(url_type, url_type) != media_type:
         raise InvalidValue(
-            f"{field} is {media_type}, and the data: URL says {sanitize_key(given)}; send one of them",
+            f"{field} is {media_type}, but the data: URL has {sanitize_key(url_type)}; send one of them",
             param=field,
         )
     return url

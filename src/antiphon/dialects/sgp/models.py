@@ -1,6 +1,6 @@
-"""The list of models in Scale's form, in pages, and one model.
+"""The list of models in Scale's form, in pages, and single models.
 
-A model on this server is deployed once, and its account is the caller's project.
+On this server each model has one deployment, and its account is the caller's project.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ PATH = "/sgp/v4/models"
 DOCUMENT = "/openapi.json#/components/schemas"
 
 PAGE_SIZE, LARGEST_PAGE = 100, 10_000
-"""The default and the largest number of models in one page, as in Scale's documentation."""
+"""The default and the largest number of models per page, as in Scale's documentation."""
 
 LAST_PAGE = 2**31 - 1
 
@@ -33,7 +33,8 @@ SCHEMAS: Mapping[ModelType, tuple[str, str]] = {
     "COMPLETION": ("SgpLegacyTextRequest", "SgpLegacyTextAnswer"),
     "CHAT_COMPLETION": ("SgpLegacyChatRequest", "SgpLegacyChatAnswer"),
 }
-"""The schemas of the request and the answer of models that have an endpoint in this dialect."""
+"""The schemas of request and answer, by the type of the model. Only these types have an endpoint in this
+dialect."""
 
 FILTERS = ("account_id", "model_type", "model_group_id")
 SORT_KEYS = ("id", "name", "display_name", "created_at", "model_type", "base_model_id", "supports_multi_turn")
@@ -68,18 +69,18 @@ class SgpModelShape(Struct, frozen=True, kw_only=True):
     created_by_user_id: str = OWNER
     deployment_count: int = 1
     model_type: ModelType
-    """GENERIC while the model's engine is not available."""
+    """GENERIC while the model's engine is unavailable."""
     supports_multi_turn: bool
     base_model_id: str | None
-    """Of an adapter, the base model; otherwise null."""
+    """The base model of an adapter; otherwise null."""
     request_schema: dict[str, str]
-    """Where the schema of the model's requests is."""
+    """A reference to the schema of the model's requests."""
     response_schema: dict[str, str]
     model_group_id: None = None
 
 
 class SgpModelPage(Struct, frozen=True, kw_only=True):
-    """One page of the models: first those of the settings in their order, then adapters."""
+    """One page of models: first the models of the settings in their order, then adapters."""
 
     current_page: int
     """The number of the page, from 1."""
@@ -90,14 +91,14 @@ class SgpModelPage(Struct, frozen=True, kw_only=True):
 
 
 class PageQuery(NamedTuple):
-    """The page that a caller wants."""
+    """The requested page."""
 
     page: int
     limit: int
     filters: Mapping[str, str]
-    """The wanted values by field."""
+    """The required values, by field."""
     order: tuple[tuple[str, bool], ...]
-    """The fields to sort by, the first one first, and whether each descends."""
+    """The sort fields in order, and whether each is descending."""
 
 
 def declare_pages() -> tuple[Endpoint, Endpoint]:
@@ -124,7 +125,7 @@ async def show_model(request: Request, services: Services) -> Answer:
 
 
 def read_query(pairs: Iterable[tuple[str, str]]) -> PageQuery:
-    """Reads the query. Raises a RequestError that names the parameter."""
+    """Reads the query. Raises a RequestError about the parameter."""
     values = _collect_parameters(pairs, ("page", "limit", "sort_by", "view", *FILTERS))
     return PageQuery(
         _read_number(values.get("page", "1"), "page", LAST_PAGE),
@@ -135,38 +136,40 @@ def read_query(pairs: Iterable[tuple[str, str]]) -> PageQuery:
 
 
 def build_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelPage:
-    """Builds the page of these models."""
-    chosen = [
+    """Builds the requested page of models."""
+    matching = [
         model
         for model in models
         if all(getattr(model, name) == value for name, value in query.filters.items())
     ]
-    for name, descends in reversed(query.order):
-        chosen.sort(key=partial(_get_sort_key, name), reverse=descends)
+    for name, is_descending in reversed(query.order):
+        matching.sort(key=partial(_get_sort_key, name), reverse=is_descending)
     start = (query.page - 1) * query.limit
     return SgpModelPage(
         current_page=query.page,
-        items=chosen[start : start + query.limit],
+        items=matching[start : start + query.limit],
         items_per_page=query.limit,
-        total_item_count=len(chosen),
+        total_item_count=len(matching),
     )
 
 
 def _get_sort_key(name: str, model: SgpModelShape) -> str:
-    """Returns the text by which models are sorted. A missing value comes first."""
+    """Returns the text by which models are sorted. Missing values are first."""
     return str(getattr(model, name) or "")
 
 
 def _collect_parameters(pairs: Iterable[tuple[str, str]], known: tuple[str, ...]) -> dict[str, str]:
     """Returns the query's values by name. An empty value means absent. Raises a RequestError for an unknown
-    name, for a repeated one, and for a view."""
+    or repeated name, and for `view`."""
     values: dict[str, str] = {}
     for name, value in pairs:
-        shown = sanitize_key(name)
+        shown_name = sanitize_key(name)
         if name not in known:
-            raise UnknownParameter(f"unknown query parameter {shown}", param=f"{QUERY}.{shown}")
+            raise UnknownParameter(f"unknown query parameter {shown_name}", param=f"{QUERY}.{shown_name}")
         if name in values:
-            raise InvalidValue(f"{shown} is in the query twice; send it once", param=f"{QUERY}.{shown}")
+            raise InvalidValue(
+                f"{shown_name} is in the query twice; send it once", param=f"{QUERY}.{shown_name}"
+            )
         if value:
             values[name] = value
     if "view" in values:
@@ -182,7 +185,7 @@ def _read_number(text: str, name: str, most: int) -> int:
 
 
 def _read_order(word: str) -> tuple[str, bool]:
-    """Returns the field of `FIELD:asc` or `FIELD:desc`, and whether it descends. Raises InvalidValue."""
+    """Returns the field of `FIELD:asc` or `FIELD:desc`, and whether it is descending. Raises InvalidValue."""
     name, _, direction = word.partition(":")
     if name not in SORT_KEYS or direction not in ("asc", "desc"):
         raise InvalidValue(

@@ -1,6 +1,5 @@
-"""The JSON shapes of Scale's requests, answers and errors. A part that has the same meaning in OpenAI's
-format uses OpenAI's type.
-"""
+"""The JSON types of Scale's requests, answers and errors. Parts with the same meaning in OpenAI's format use
+OpenAI's types."""
 
 from typing import Annotated, Any, Literal
 
@@ -44,7 +43,7 @@ from antiphon.dialects.common.request_types import ResponseFormat as OpenAIForma
 from antiphon.dialects.common.response_types import ChatLogprobs, Completion, TextChoice
 
 MOST_ALTERNATIVES = 20
-"""The most alternatives at each place. The bound is the page's."""
+"""The most alternatives at each position, as on the page."""
 
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
 
@@ -113,7 +112,7 @@ class SgpCompletionRequest(SgpCommonRequest, frozen=True, forbid_unknown_fields=
 
 
 class KnownFormat(Struct, frozen=True):
-    """A response format that is not itself a schema, inside its field."""
+    """A response format that is not itself a schema, in its field."""
 
     response_format: OpenAIFormat
 
@@ -135,21 +134,20 @@ class SgpProblem(Struct, frozen=True):
     """One wrong value of a request."""
 
     loc: list[str | int]
-    """The place: `body` or `header`, then the path of the field."""
+    """The path: `body` or `header`, then the path of the field."""
     msg: str
     type: str
 
 
 class SgpError(Struct, frozen=True):
-    """Body of every error response: a list of wrong values with status 422, and a text with any other
-    status."""
+    """Body of every error response: a list of problems for status 422, a text for any other status."""
 
     detail: list[SgpProblem] | str
 
 
 class SgpStreamError(Struct, frozen=True):
-    """Data of the event `error`, which ends a stream that broke."""
+    """Data of the event `error`, which ends a broken stream."""
 
     detail: list[SgpProblem] | str
     status_code: int
-    """The status that the error has as a response."""
+    """The status that the error would have as a response."""

@@ -1,5 +1,5 @@
 """Shared state of the HTTP processes of one server: limits, adapter names, directory revisions, metrics.
 
-The coordinator also drains the spool. With several HTTP processes it is a process of its own; with one it
-runs inside that process.
+The coordinator also drains the spool. With several HTTP processes it has a separate process; with one it runs
+inside that process.
 """

@@ -1,7 +1,7 @@
-"""`python -m antiphon.processes.coordinator`: the coordinator's process, where several HTTP processes serve.
+"""`python -m antiphon.processes.coordinator`: the coordinator's process, if there are several HTTP processes.
 
-It opens no port. Its state is also in the ledger, in the runtime directory and in the HTTP processes, so the
-supervisor can start it again after it died.
+It opens no port. Its state is also in the ledger, the runtime directory and the HTTP processes, so the
+supervisor can restart it after it died.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure
 
 ORPHANED = 3
-"""Exit status of a coordinator whose supervisor is gone."""
+"""The exit status of a coordinator whose supervisor has died."""
 
 
 async def run(settings: Settings, config: CoordinatorConfig) -> None:
-    """Runs the coordinator until it is told to stop."""
+    """Runs the coordinator until SIGTERM."""
     status, stop = StatusPipe(config.status_fd), asyncio.Event()
     database, clock = open_database(settings), SystemClock()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -41,13 +41,13 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
 
 
 def _abandon(config: CoordinatorConfig) -> None:
-    """Ends the process without its supervisor. The spool keeps everything that is not in the database yet."""
+    """Ends the process after its supervisor died. Everything that is not in the database yet stays in the
+    spool."""
     leave_directory(Path(config.socket).parent)
     os._exit(ORPHANED)
 
 
 def main() -> None:
-    """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     lifeline = Lifeline()
     try:

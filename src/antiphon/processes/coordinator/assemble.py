@@ -1,4 +1,4 @@
-"""Assembles a coordinator: the drain of the spool, the limiter and the socket."""
+"""Builds a coordinator: the drain of the spool, the limiter and the socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from antiphon.store.database import Database
 
 ENDING_S = 3.0
-"""Seconds at the end to write the spool to the database. The spool keeps the rest."""
+"""Seconds at the end to write the spool to the database. The spool keeps the remaining entries."""
 
 LIMITS = "limits.json"
-"""File of the spool's directory that keeps counters over a clean stop."""
+"""The file in the spool's directory in which the counters are saved at a clean stop."""
 
 
 @asynccontextmanager
@@ -35,18 +35,17 @@ async def open_coordinator(
 ) -> AsyncIterator[Coordinator]:
     """Runs a coordinator that listens at the path until the block ends.
 
-    It counts the requests in flight of routes. With keys it has a database, and drains the spool into it. It
-    also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool cannot be used.
+    It counts the running requests of routes. With keys it has a database, and drains the spool into it. It
+    also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool is unusable.
     """
     async with AsyncExitStack() as stack:
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
-        drain = kept = None
+        drain = snapshot_file = None
         budget_totals = Totals()
         limiter = LocalLimiter(clock)
         if database is not None:
-            from antiphon.store.budget_warnings import SqlWarnings
             from antiphon.store.ledger import SqlEntries
-            from antiphon.store.tenancy import SqlTenancy
+            from antiphon.store.tenancy import SqlTenancy, SqlWarnings
 
             entries = SqlEntries(database)
             drain = await stack.enter_async_context(open_drain(settings, entries))
@@ -57,26 +56,26 @@ async def open_coordinator(
                 limiter.watch = await stack.enter_async_context(
                     open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
                 )
-                kept = Path(settings.ledger.spool or "") / LIMITS
+                snapshot_file = Path(settings.ledger.spool or "") / LIMITS
 
-        def make(tasks: asyncio.TaskGroup) -> Coordinator:
-            """Makes the coordinator, with the counters of the coordinator before."""
-            coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
+        def build_coordinator(tasks: asyncio.TaskGroup) -> Coordinator:
+            """Builds the coordinator, with the saved counters of the previous one."""
+            coordinator = Coordinator(tasks, runtime, began, limiter, drain, snapshot_file)
             coordinator.ended = budget_totals
             lora = settings.lora
             coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
-            if kept is not None:
-                snapshot = pop_snapshot(kept, limiter.now())
+            if snapshot_file is not None:
+                snapshot = pop_snapshot(snapshot_file, limiter.now())
                 if snapshot is not None:
                     coordinator.load(snapshot)
             return coordinator
 
-        yield await stack.enter_async_context(serve_coordinator(path, make))
+        yield await stack.enter_async_context(serve_coordinator(path, build_coordinator))
 
 
 def open_database(settings: Settings) -> "Database | None":
-    """Opens the database, or returns None if keys are off. The database's library is imported only here.
-    Nothing is read yet."""
+    """Opens the database; returns None if keys are off. Imports the database's library only if it is needed.
+    Reads nothing yet."""
     if not settings.keys.enabled:
         return None
     from antiphon.store.database import Database
@@ -86,8 +85,8 @@ def open_database(settings: Settings) -> "Database | None":
 
 @asynccontextmanager
 async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
-    """Drains the spool into the database until the block ends. Raises StartupError if the spool cannot be
-    used."""
+    """Drains the spool into the database until the block ends. Raises StartupError if the spool is
+    unusable."""
     drain = Drain(Path(settings.ledger.spool or ""), entries)
     await asyncio.to_thread(drain.start)
     try:
@@ -106,15 +105,15 @@ async def open_seeds(
 ) -> AsyncIterator[LedgerSeeder]:
     """Yields the reader of past usage for limits; it works until the block ends.
 
-    If `drain` runs in this process, the reader first has it write the spool to the ledger. If another process
-    drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: as
+    If `drain` runs in this process, the reader first writes the spool to the ledger. If another process
+    drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: see
     `started_at` of LedgerSeeder.
     """
 
     def drain_first() -> None:
-        """Writes the spool to the ledger. Raises StoreUnavailable if this fails."""
+        """Writes the spool to the ledger. Raises StoreUnavailable."""
         if drain is not None and not drain.drain_now() and not drain.status.another_drains:
-            raise StoreUnavailable("what was written down is not in the database yet")
+            raise StoreUnavailable("the spool is not in the database yet")
 
     seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, started_ms)
     try:

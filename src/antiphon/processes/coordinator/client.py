@@ -1,7 +1,7 @@
-"""An HTTP process's connection to the coordinator, in another process or in this one.
+"""An HTTP process's connection to the coordinator, which runs in another process or in this one.
 
-It connects by itself, and again after the coordinator died; then it restates its own claims and revisions. If
-several processes may run the coordinator, the one that holds a lock runs it.
+The client connects by itself, and again after the coordinator died; then it repeats its own claims and
+revisions. If several processes can run the coordinator, the process that holds a lock runs it.
 """
 
 import asyncio
@@ -49,22 +49,22 @@ JOIN_S = 10.0
 """Seconds that a process waits for the coordinator before it serves."""
 
 PAUSE_S = 0.02
-"""Seconds between attempts to connect; one on a local socket costs microseconds."""
+"""Seconds between attempts to connect. An attempt on a local socket takes microseconds."""
 
 GREETING_S = 5.0
 """Seconds for the coordinator's greeting."""
 
 PATIENCE_S = 3.0
-"""Seconds to wait for an absent coordinator. A new one starts within one or two."""
+"""Seconds to wait for a missing coordinator. A new one starts within one or two seconds."""
 
 PING_S = 1.0
-"""Seconds in which a running coordinator answers."""
+"""Seconds in which a running coordinator must answer."""
 
 REPORT_S = 0.5
 """Seconds between two reports of changed metrics."""
 
 LEAVING_S = 5.0
-"""Seconds at the end for the coordinator of this process to write to the database."""
+"""Seconds at the end in which this process's coordinator can write to the database."""
 
 LOCK_SUFFIX = ".lock"
 
@@ -74,7 +74,7 @@ Begin = Callable[[], AbstractAsyncContextManager[Coordinator]]
 
 
 class LocalLink:
-    """The link from a coordinator to its own process."""
+    """The link from a coordinator to the process in which it runs."""
 
     unsent = 0
 
@@ -85,53 +85,53 @@ class LocalLink:
         asyncio.get_running_loop().call_soon(self._receive, message)
 
     def cut(self, reason: str) -> None:
-        """Does nothing: the link ends with the coordinator."""
+        """Does nothing. The link ends with the coordinator."""
 
 
 class CoordinatorClient:
-    """The coordinator for one HTTP process. `keep_connected` must run beside it, in a task group."""
+    """The coordinator, as one HTTP process uses it. `keep_connected` must run in a task."""
 
     def __init__(self, path: str, clock: Clock, begin: Begin | None = None) -> None:
-        """`path`: the coordinator's socket. `begin`: starts a coordinator here; None where it has its own
-        process."""
+        """`path`: the coordinator's socket. `begin` starts a coordinator in this process; None if it has a
+        separate process."""
         self._path = path
         self._begin = begin
         self._loop = asyncio.get_running_loop()
         self.limits = SharedLimiter(self, clock)
         self.coordinator: Coordinator | None = None
-        """The coordinator in this process, if any."""
+        """The coordinator, if it runs in this process."""
         self._channel: Channel[ToProcess] | None = None
         self._send: Callable[[ToCoordinator], None] | None = None
-        self._there = asyncio.Event()
+        self._connected = asyncio.Event()
         self._leaving = asyncio.Event()
-        """Set when this process must not start a coordinator any more."""
+        """Set when this process must no longer start a coordinator."""
         self._closed = False
         self._is_silent = False
-        self._numbers = itertools.count(1)
+        self._call_numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Reply | None]] = {}
-        """Calls that wait for a reply; the result None means that the coordinator is gone."""
-        self._known: dict[Topic, int] = {}
+        """Calls that wait for a reply. None means that the coordinator was lost before it replied."""
+        self._known_revisions: dict[Topic, int] = {}
         self._names = Names(0, b"")
-        self._follow: Callable[[bytes], None] = lambda _: None
-        self._look = threading.Event()
+        self._on_names: Callable[[bytes], None] = lambda _: None
+        self._has_news = threading.Event()
         self._series: Callable[[], Iterable[Series]] = lambda: ()
         self._inherited = Totals()
-        """Totals of processes that ended while this one ran the coordinator."""
+        """Totals of ended processes, from the time in which this process ran the coordinator."""
         self._reported = Totals()
 
     async def wait_connected(self, within: float | None = None) -> None:
         """Waits until a coordinator is connected. `within`: the most seconds to wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self._there.wait()
+                await self._connected.wait()
 
     @property
     def is_reachable(self) -> bool:
         """Whether the coordinator is connected and answered the last ping."""
-        return self._there.is_set() and not self._is_silent
+        return self._connected.is_set() and not self._is_silent
 
     async def ping(self) -> bool:
-        """Whether the coordinator answers within a second."""
+        """Returns whether the coordinator answers within a second."""
         try:
             async with asyncio.timeout(PING_S):
                 await self.call(Ping)
@@ -140,20 +140,21 @@ class CoordinatorClient:
         return not self._is_silent
 
     def send(self, message: ToCoordinator) -> None:
-        """Sends a message; without a coordinator it is dropped."""
+        """Sends a message. Drops it if there is no coordinator."""
         if self._send is not None:
             self._send(message)
 
-    async def call(self, make: Callable[[int], Question]) -> Reply:
-        """Sends a question and returns the reply. Asks the next coordinator again if one goes away."""
+    async def call(self, build_question: Callable[[int], Question]) -> Reply:
+        """Sends a question and returns the reply. Repeats the question if the coordinator is lost. `make`
+        builds the question with its number."""
         while True:
-            await self._there.wait()
-            number = next(self._numbers)
-            answer: asyncio.Future[Reply | None] = self._loop.create_future()
-            self._calls[number] = answer
+            await self._connected.wait()
+            number = next(self._call_numbers)
+            reply_future: asyncio.Future[Reply | None] = self._loop.create_future()
+            self._calls[number] = reply_future
             try:
-                self.send(make(number))
-                if (reply := await answer) is not None:
+                self.send(build_question(number))
+                if (reply := await reply_future) is not None:
                     return reply
             finally:
                 self._calls.pop(number, None)
@@ -165,23 +166,22 @@ class CoordinatorClient:
         """The revision of the adapter names; 0 before the first."""
         return self._names.revision
 
-    def follow(self, changed: Callable[[bytes], None]) -> None:
-        """Calls `changed` with the shared names, now and whenever they change."""
-        self._follow = changed
+    def follow(self, on_names: Callable[[bytes], None]) -> None:
+        """Calls `on_names` with the shared adapter names, now and at each change."""
+        self._on_names = on_names
         if self._names.revision:
-            changed(self._names.names)
+            on_names(self._names.names)
 
     async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
-        """Replaces the names of a revision in every process, and keeps the change over a restart; False where
-        another process was faster.
-
-        Raises EngineError.
-        """
+        """Replaces the names of this revision in every process, and stores `change` for the next start.
+        Returns False if another process has replaced the names first. Raises EngineError."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 reply = await self.call(lambda call: Publish(call, revision, names, change))
         except TimeoutError:
-            raise EngineError("the adapters cannot be changed: the coordinator is away; try again") from None
+            raise EngineError(
+                "the adapters cannot be changed: the coordinator is unavailable; try again"
+            ) from None
         if isinstance(reply, Refused):
             raise reply.error.to_exception()
         return isinstance(reply, CompletedReply) and reply.is_done
@@ -189,22 +189,22 @@ class CoordinatorClient:
     # --- revisions of the directory -------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Blocks the thread until there may be a new revision. `seconds`: the longest wait."""
-        if self._look.wait(seconds):
-            self._look.clear()
+        """Blocks the thread until the directory can have a new revision. `seconds`: the longest wait."""
+        if self._has_news.wait(seconds):
+            self._has_news.clear()
 
     def report_revision(self, revision: int) -> None:
-        """Reports that this process has applied a revision of the directory. Any thread may call it."""
-        self._loop.call_soon_threadsafe(self._report_known, Topic.DIRECTORY, revision)
+        """Reports that this process has read a revision of the directory. Any thread can call it."""
+        self._loop.call_soon_threadsafe(self._report_known_revision, Topic.DIRECTORY, revision)
 
     async def announce(self, revision: int) -> None:
-        """Waits until every reachable process knows a revision."""
+        """Tells the other processes about a revision, and waits until every reachable process has read it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self.call(lambda call: Announce(call, revision))
 
-    def _report_known(self, topic: Topic, revision: int) -> None:
-        self._known[topic] = revision
+    def _report_known_revision(self, topic: Topic, revision: int) -> None:
+        self._known_revisions[topic] = revision
         self.send(KnownRevision(topic, revision))
 
     def add_totals(self, totals: Totals) -> None:
@@ -214,12 +214,12 @@ class CoordinatorClient:
     # --- metrics --------------------------------------------------------------------------------------------
 
     def set_series(self, series: Callable[[], Iterable[Series]]) -> None:
-        """Sets the metrics to report."""
+        """Sets the function that returns the metrics to report."""
         self._series = series
 
     async def collect_totals(self) -> tuple[int, Totals]:
-        """Returns the number of other processes and their totals; zero and none if the coordinator stays
-        away."""
+        """Returns the number of other processes and the sum of their metrics. Both are empty if the
+        coordinator does not answer."""
         processes, totals = 0, Totals()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -229,13 +229,13 @@ class CoordinatorClient:
         totals.add(self._inherited)
         return processes, totals
 
-    async def _keep_reporting(self, over: asyncio.Event) -> None:
+    async def _keep_reporting(self, closed: asyncio.Event) -> None:
         self._reported = Totals()
-        while not over.is_set():
+        while not closed.is_set():
             self._report()
             with suppress(TimeoutError):
                 async with asyncio.timeout(REPORT_S):
-                    await over.wait()
+                    await closed.wait()
 
     def _report(self) -> None:
         totals = Totals.from_series(self._series())
@@ -247,7 +247,7 @@ class CoordinatorClient:
     # --- the connection -------------------------------------------------------------------------------------
 
     async def keep_connected(self) -> None:
-        """Stays connected to a coordinator, or runs it, until closed."""
+        """Stays connected to a coordinator, or runs it, until `close`."""
         with _open_lock(f"{self._path}{LOCK_SUFFIX}") as lock:
             async with task_group() as group:
                 while not self._closed:
@@ -255,7 +255,7 @@ class CoordinatorClient:
                     await asyncio.sleep(PAUSE_S)
 
     def leave(self) -> None:
-        """Hands the coordinator over: another process takes this one's place."""
+        """Stops running the coordinator, so that another process can run it."""
         self._leaving.set()
 
     def close(self) -> None:
@@ -267,10 +267,10 @@ class CoordinatorClient:
             self._channel.finish()
 
     async def _coordinate(self, begin: Begin, lock: int | None, released: asyncio.Event) -> None:
-        """Runs the coordinator until this process leaves.
+        """Runs the coordinator until `leave`.
 
-        Its counters are saved before another process can start one. `released` is set then: this process uses
-        the new one, even while its own drain still ends.
+        Its counters are saved before another process can start one. Then `released` is set: this process uses
+        the new coordinator, even while its own drain still ends.
         """
         async with begin() as coordinator:
             session = ProcessSession(coordinator)
@@ -278,7 +278,7 @@ class CoordinatorClient:
             self._send, self.coordinator = session.receive, coordinator
             coordinator.join(session)
             try:
-                await self._there.wait()
+                await self._connected.wait()
                 await session.wait_restored()
                 if coordinator.counts_limits:
                     self.limits.local = coordinator.limiter
@@ -293,7 +293,7 @@ class CoordinatorClient:
                 released.set()
 
     async def _connect_or_coordinate(self, lock: int | None, group: asyncio.TaskGroup) -> None:
-        """Runs the coordinator if no other process does; otherwise connects to it."""
+        """Runs the coordinator if no other process runs it; otherwise connects to it."""
         if self._begin is not None and not self._leaving.is_set() and _can_coordinate(lock):
             released = asyncio.Event()
             group.create_task(self._coordinate(self._begin, lock, released))
@@ -308,12 +308,12 @@ class CoordinatorClient:
             pass
 
     async def _run_connection(self) -> None:
-        """Runs one connection from greeting to end. Raises OSError, TimeoutError or Incompatible without
-        one."""
-        over = asyncio.Event()
+        """Runs one connection from the greeting to its end. Raises OSError, TimeoutError or Incompatible if
+        it cannot connect."""
+        closed = asyncio.Event()
 
         def lose(reason: str) -> None:
-            over.set()
+            closed.set()
             if self._channel is channel:
                 self._channel = None
                 level = logging.DEBUG if self._closed else logging.WARNING
@@ -321,7 +321,7 @@ class CoordinatorClient:
                 self._lose_coordinator()
 
         def receive(message: ToProcess) -> None:
-            if isinstance(message, Welcome):  # at once, since claims are restated in reply
+            if isinstance(message, Welcome):  # before `_receive`, which sends the claims
                 self._channel, self._send = channel, channel.put
             self._receive(message)
 
@@ -331,14 +331,14 @@ class CoordinatorClient:
             async with asyncio.timeout(GREETING_S):
                 await channel.greeted
                 await self.wait_connected()
-            await self._keep_reporting(over)
+            await self._keep_reporting(closed)
         finally:
             channel.cut("this side closed")
 
     def _lose_coordinator(self) -> None:
-        """Notes that the coordinator is gone. Pending calls ask the next one."""
+        """Handles the loss of the coordinator. Pending calls repeat their question."""
         self._send = None
-        self._there.clear()
+        self._connected.clear()
         self.limits.lose()
         calls, self._calls = self._calls, {}
         for answer in calls.values():
@@ -348,16 +348,16 @@ class CoordinatorClient:
     def _receive(self, message: Frame) -> None:
         match message:
             case Welcome(began):
-                for each in self.limits.restate(began):
-                    self.send(each)
-                for topic, revision in self._known.items():
+                for claim in self.limits.restate(began):
+                    self.send(claim)
+                for topic, revision in self._known_revisions.items():
                     self.send(KnownRevision(topic, revision))
                 self._is_silent = False
-                self._there.set()
+                self._connected.set()
             case Names():
-                self._learn(message)
+                self._take_names(message)
             case DirectoryNews():
-                self._look.set()
+                self._has_news.set()
             case LimitsReply(call) | Refused(call) | TotalsReply(call) | CompletedReply(call):
                 self._is_silent = False
                 if (answer := self._calls.get(call)) is not None and not answer.done():
@@ -365,17 +365,17 @@ class CoordinatorClient:
             case _:
                 raise FrameError("the coordinator said Hello twice")
 
-    def _learn(self, names: Names) -> None:
+    def _take_names(self, names: Names) -> None:
         if names.revision != self._names.revision:
             self._names = names
-            if names.revision:  # otherwise the coordinator has no names, and gets them with the next change
-                self._follow(names.names)
-        self._report_known(Topic.ADAPTERS, names.revision)
+            if names.revision:  # otherwise the coordinator has no names until the next change
+                self._on_names(names.names)
+        self._report_known_revision(Topic.ADAPTERS, names.revision)
 
 
 @contextmanager
 def _open_lock(path: str) -> Iterator[int | None]:
-    """Opens a lock file; yields None where it cannot be created, as on a full disk."""
+    """Opens a lock file. Yields None if the file cannot be created, as on a full disk."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as problem:
@@ -389,7 +389,7 @@ def _open_lock(path: str) -> Iterator[int | None]:
 
 
 def _can_coordinate(lock: int | None) -> bool:
-    """Whether this process may run the coordinator now."""
+    """Whether this process can run the coordinator now."""
     return lock is None or try_lock(lock)
 
 
@@ -397,7 +397,7 @@ def _can_coordinate(lock: int | None) -> bool:
 async def connect_coordinator(
     path: str, clock: Clock, begin: Begin | None = None
 ) -> AsyncIterator[CoordinatorClient]:
-    """Keeps a coordinator connected while the context lasts. Raises what `begin` raises."""
+    """Keeps a coordinator connected until the context ends. Raises the errors of `begin`."""
     client = CoordinatorClient(path, clock, begin)
     async with task_group() as group:
         connecting = group.create_task(client.keep_connected())

@@ -1,5 +1,5 @@
-"""The coordinator: one limiter, one list of adapter names, one directory revision and one sum of metrics for
-a server. `serve_coordinator` offers it on a socket."""
+"""The coordinator of one server: its limiter, adapter names, directory revision and sum of metrics.
+`serve_coordinator` serves it on a socket."""
 
 import asyncio
 import logging
@@ -29,19 +29,19 @@ from antiphon.telemetry.logs import record
 from antiphon.weights.adapters.kept_names import KeptNamesFile
 
 BACKLOG = 64
-"""Connections that may wait to be accepted; an HTTP process opens one."""
+"""The most connections that wait to be accepted. An HTTP process opens one."""
 
 MOST_S = 1.0
-"""Most seconds to wait until processes know a change. A stuck process learns it later."""
+"""The most seconds to wait until processes know a change. A stuck process reads it later."""
 
 UNCLAIMED_S = 10.0
-"""Seconds in which processes restate claims of a snapshot. After that the rest count as used."""
+"""Seconds in which processes must repeat the claims of a snapshot. Other claims then count as used."""
 
 UNKNOWN = -1
-"""Revision of a process that has not reported one."""
+"""The revision of a process that has not reported one."""
 
 ADAPTERS = "adapters"
-"""File of the runtime directory with the adapter names, for the next coordinator."""
+"""The file in the runtime directory with the adapter names, for the next coordinator."""
 
 
 class Coordinator:
@@ -54,29 +54,29 @@ class Coordinator:
         began: int,
         limiter: LocalLimiter | None = None,
         drain: Drain | None = None,
-        kept: Path | None = None,
+        snapshot_file: Path | None = None,
     ) -> None:
-        """`began`: Unix milliseconds of this coordinator's start; the ledger contains what ended before.
-        `limiter`: None where limits are not counted here. `kept`: the file that keeps the counters over a
+        """`began`: the start of this coordinator in Unix milliseconds; earlier requests are in the ledger.
+        `limiter`: None if limits are not counted here. `snapshot_file`: the counters are saved in it at a
         clean stop."""
         self.kept_names: KeptNamesFile | None = None
-        """The adapter names that last over a restart; None keeps none."""
+        """The file of adapter names for the next start; None stores none."""
         self.tasks = tasks
         self.began = began
         self.drain = drain
         self.unclaimed: set[str] = set()
-        """Claims of a snapshot that no process has restated yet."""
+        """Claims of a snapshot that no process has repeated yet."""
         self.is_loaded = False
-        """Whether a snapshot was loaded. Claims that are not in it have been counted."""
+        """Whether a snapshot was loaded. The counters include all claims that are not in the snapshot."""
         self._limiter = limiter
-        self._kept = kept
+        self._snapshot_file = snapshot_file
         self._path = runtime / ADAPTERS
         self._names = _read_names(self._path)
         self._sessions: dict[ProcessSession, None] = {}
         self.ended = Totals()
-        """Sum of the metrics of processes that ended."""
-        self._noted = asyncio.Event()
-        self._unclaiming: asyncio.Task[None] | None = None
+        """The sum of the metrics of ended processes."""
+        self._has_change = asyncio.Event()
+        self._abandoning: asyncio.Task[None] | None = None
 
     @property
     def limiter(self) -> LocalLimiter:
@@ -91,9 +91,9 @@ class Coordinator:
 
     def save_snapshot(self) -> None:
         """Writes the current counters for the next coordinator."""
-        if self._limiter is not None and self._kept is not None:
+        if self._limiter is not None and self._snapshot_file is not None:
             try:
-                save_snapshot(self._kept, self._limiter.snapshot())
+                save_snapshot(self._snapshot_file, self._limiter.snapshot())
             except OSError as problem:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 
@@ -103,12 +103,12 @@ class Coordinator:
         self.is_loaded = True
         self.unclaimed = {claim.id for claim in snapshot.claims}
         if self.unclaimed:
-            self._unclaiming = self.tasks.create_task(self._abandon_unclaimed())
+            self._abandoning = self.tasks.create_task(self._abandon_unclaimed())
 
     # --- sessions -------------------------------------------------------------------------------------------
 
     def connect(self) -> Channel[ToCoordinator]:
-        """Makes the channel of a new connection."""
+        """Creates the channel of a new connection."""
         session = ProcessSession(self)
         channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.lose)
         session.link = channel
@@ -122,7 +122,7 @@ class Coordinator:
         session.link.put(Welcome(self.began))
         session.link.put(Names(*self._names))
 
-    def forget(self, session: ProcessSession) -> None:
+    def remove_session(self, session: ProcessSession) -> None:
         """Removes a process. Its metrics stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
@@ -131,18 +131,18 @@ class Coordinator:
 
     def close(self) -> None:
         """Ends every connection."""
-        if self._unclaiming is not None:
-            self._unclaiming.cancel()
+        if self._abandoning is not None:
+            self._abandoning.cancel()
         for session in tuple(self._sessions):
             session.link.cut("the coordinator is stopping")
 
     def _greet(self, session: ProcessSession, greeted: asyncio.Future[None]) -> None:
-        """Adds the process to the sessions once it has sent a valid Hello."""
+        """Adds a process to the sessions when it has sent a valid Hello."""
         if not greeted.cancelled() and greeted.exception() is None:
             self.join(session)
 
     async def _abandon_unclaimed(self) -> None:
-        """Waits, then counts claims as used that no process has restated."""
+        """Waits UNCLAIMED_S, then counts the remaining claims of the snapshot as used."""
         await asyncio.sleep(UNCLAIMED_S)
         for claim in self.unclaimed:
             self.limiter.abandon(claim)
@@ -151,27 +151,28 @@ class Coordinator:
     # --- what all processes know ----------------------------------------------------------------------------
 
     async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
-        """Replaces the adapter names of a revision in every process, and keeps the change over a restart.
-        Returns False if another process has replaced them first. Raises EngineError if the names cannot be
-        stored."""
+        """Replaces the adapter names of this revision in every process, and stores `change` for the next
+        start. Returns False if another process has replaced the names first. Raises EngineError if the names
+        cannot be stored."""
         if revision != self._names[0]:
             return False
-        written = (revision + 1, names)
+        new_names = (revision + 1, names)
         try:
-            _write_names(self._path, *written)
+            _write_names(self._path, *new_names)
         except OSError as problem:
             reason = os.strerror(problem.errno or 0)
             raise EngineError(f"the adapters cannot be changed: the runtime directory: {reason}") from None
         if change and self.kept_names is not None:
             self._keep_change(self.kept_names, from_line(change, NameChange))
-        self._names = written
+        self._names = new_names
         for session in self._sessions:
-            session.link.put(Names(*written))
+            session.link.put(Names(*new_names))
         await self._wait_until_known(Topic.ADAPTERS, revision + 1)
         return True
 
     def _keep_change(self, kept_names: KeptNamesFile, change: NameChange) -> None:
-        """Keeps a change of the names. Raises EngineError, after it has restored the stored names."""
+        """Stores a change of the names. If this fails, restores the names in the runtime directory and raises
+        EngineError."""
         try:
             kept_names.apply(change)
         except OSError as problem:
@@ -182,54 +183,53 @@ class Coordinator:
                 f"{problem.strerror or problem}"
             ) from None
 
-    async def announce(self, revision: int, by: ProcessSession) -> None:
-        """Makes every other process read the directory, and waits until all use the revision."""
+    async def announce(self, revision: int, sender: ProcessSession) -> None:
+        """Tells every other process about a revision of the directory, and waits until all have read it."""
         for session in self._sessions:
-            if session is not by:
+            if session is not sender:
                 session.link.put(DirectoryNews())
         await self._wait_until_known(Topic.DIRECTORY, revision)
 
     def note_change(self) -> None:
-        """Notes that a process has reported a revision, or has ended."""
-        self._noted.set()
+        """Wakes `_wait_until_known` after a process has reported a revision or has ended."""
+        self._has_change.set()
 
     async def _wait_until_known(self, topic: Topic, revision: int) -> None:
-        """Waits until every process that uses the topic has reported the revision, at most `MOST_S`
-        seconds."""
+        """Waits at most MOST_S seconds until every process that uses the topic has reported the revision."""
 
-        def late() -> int:
-            """Returns the number of processes that have not reported the revision."""
+        def count_late() -> int:
+            """Counts the processes that have not reported the revision."""
             return sum(session.known.get(topic, revision) < revision for session in self._sessions)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(MOST_S):
-                while late():
-                    self._noted.clear()
-                    await self._noted.wait()
-        if late():
-            record("processes_late", logging.WARNING, topic=topic, processes=late())
+                while count_late():
+                    self._has_change.clear()
+                    await self._has_change.wait()
+        if count_late():
+            record("processes_late", logging.WARNING, topic=topic, processes=count_late())
 
     def sum_others(self, session: ProcessSession) -> tuple[int, Totals]:
-        """Returns the number of other processes, and the sum of their metrics and those of ended
+        """Returns the number of other processes, and the sum of their metrics and the metrics of ended
         processes."""
         totals = Totals()
         totals.add(self.ended)
-        living = [each for each in self._sessions if each is not session]
-        for each in living:
-            totals.add(each.totals)
-        return len(living), totals
+        others = [other for other in self._sessions if other is not session]
+        for other in others:
+            totals.add(other.totals)
+        return len(others), totals
 
 
 @asynccontextmanager
 async def serve_coordinator(
-    path: str, make: Callable[[asyncio.TaskGroup], Coordinator]
+    path: str, build: Callable[[asyncio.TaskGroup], Coordinator]
 ) -> AsyncIterator[Coordinator]:
-    """Offers a coordinator on a socket that only this user may open.
+    """Serves a coordinator on a socket that only this user can open.
 
     If the socket cannot be created, as on a full disk, the coordinator serves only its own process.
     """
     async with task_group() as tasks, AsyncExitStack() as stack:
-        coordinator = make(tasks)
+        coordinator = build(tasks)
         try:
             sock = bind_private(path)
         except OSError as problem:
@@ -244,14 +244,14 @@ async def serve_coordinator(
 
 
 def _remove_own(path: str, own: os.stat_result) -> None:
-    """Removes the socket's path, unless another process listens there by now."""
+    """Removes the socket's path, unless another process has replaced the socket."""
     with suppress(FileNotFoundError):
         if os.path.samestat(own, os.stat(path)):
             remove_socket(path)
 
 
 def _read_names(path: Path) -> tuple[int, bytes]:
-    """Returns the revision and the stored names; revision 0 if none are stored."""
+    """Returns the stored revision and names. Returns revision 0 if none are stored."""
     try:
         revision, names = path.read_bytes().split(b"\n", 1)
         return int(revision), names
@@ -260,7 +260,7 @@ def _read_names(path: Path) -> tuple[int, bytes]:
 
 
 def _write_names(path: Path, revision: int, names: bytes) -> None:
-    """Stores the adapter names and their revision in one step."""
+    """Stores the adapter names and their revision atomically."""
     new = path.with_suffix(".new")
     new.write_bytes(b"%d\n%b" % (revision, names))
     new.replace(path)

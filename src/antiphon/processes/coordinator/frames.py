@@ -1,6 +1,6 @@
 """The messages between an HTTP process and the coordinator. `processes.ipc` encodes them.
 
-`call` is a number from the process, unique on one connection.
+`call` is a number that the process chooses. It is unique on one connection.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from antiphon.telemetry.exposition import Totals
 
 
 class Topic(StrEnum):
-    """State that every process must know before a change of it is answered."""
+    """Shared state. A change of it is answered after every process knows it."""
 
     ADAPTERS = "adapters"
     DIRECTORY = "directory"
@@ -43,7 +43,7 @@ class Extend(Frame, tag=2):
 
 
 class Settle(Frame, tag=3):
-    """Answered by nothing."""
+    """Has no answer."""
 
     claim: str
     amounts: Amounts
@@ -57,7 +57,7 @@ class AskLimits(Frame, tag=4):
 
 
 class Restore(Frame, tag=5):
-    """An open claim, restated to a new coordinator. Answered by nothing."""
+    """Repeats an open claim to a new coordinator. Has no answer."""
 
     claim: str
     limits: tuple[Limit, ...]
@@ -65,54 +65,54 @@ class Restore(Frame, tag=5):
 
 
 class Ended(Frame, tag=6):
-    """A recently ended claim, restated to a new coordinator. Answered by nothing."""
+    """Repeats a recently settled claim to a new coordinator. Has no answer."""
 
     claim: str
     limits: tuple[Limit, ...]
     amounts: Amounts
     used: Amounts
     at: int | None
-    """Unix milliseconds, as the ledger has it; None where the ledger has no entry."""
+    """Unix milliseconds of the end in the ledger; None if the ledger has no entry."""
 
 
 class Report(Frame, tag=7):
-    """All metrics of the process. Answered by nothing."""
+    """All metrics of the process. Has no answer."""
 
     totals: Totals
 
 
 class AskTotals(Frame, tag=8):
-    """Asks for totals of other processes. Answered by TotalsReply."""
+    """Asks for the sum of the other processes' metrics. Answered by TotalsReply."""
 
     call: int
 
 
 class Publish(Frame, tag=9):
-    """Replaces the adapter names of a revision. Answered by Done once every process knows them."""
+    """Replaces the adapter names of a revision. Answered by CompletedReply when every process knows them."""
 
     call: int
     revision: int
     names: bytes
     change: bytes = b""
-    """The NameChange to keep over a restart, if any."""
+    """The encoded NameChange to store for the next start, if there is one."""
 
 
 class Announce(Frame, tag=10):
-    """The directory has a new revision. Answered by Done once every process knows it."""
+    """The directory has a new revision. Answered by CompletedReply when every process knows it."""
 
     call: int
     revision: int
 
 
 class KnownRevision(Frame, tag=11):
-    """The process answers by this revision from now on. Answered by nothing."""
+    """The process uses this revision from now on. Has no answer."""
 
     topic: Topic
     revision: int
 
 
 class Ping(Frame, tag=12):
-    """Answered by Done."""
+    """Answered by CompletedReply."""
 
     call: int
 
@@ -121,21 +121,21 @@ class Ping(Frame, tag=12):
 
 
 class Welcome(Frame, tag=1):
-    """After Hello."""
+    """The answer to Hello."""
 
     began: int
-    """Unix milliseconds; no other coordinator of the server has the same."""
+    """The coordinator's start in Unix milliseconds. It identifies the coordinator."""
 
 
 class LimitsReply(Frame, tag=2):
-    """The request is done; the status of its limits."""
+    """The request was done. Contains the status of its limits."""
 
     call: int
     standings: tuple[LimitStatus, ...]
 
 
 class Refused(Frame, tag=3):
-    """The request is refused."""
+    """The request was refused."""
 
     call: int
     error: ErrorReport
@@ -144,16 +144,16 @@ class Refused(Frame, tag=3):
 
 
 class TotalsReply(Frame, tag=4):
-    """Totals of all other processes, including ended ones."""
+    """The sum of the metrics of all other processes, including ended ones."""
 
     call: int
     processes: int
-    """How many of them are running."""
+    """The number of other running processes."""
     totals: Totals
 
 
 class CompletedReply(Frame, tag=5):
-    """Whether the request was done; False where another process was faster."""
+    """Whether the request was done. False if another process was first."""
 
     call: int
     is_done: bool = True

@@ -1,7 +1,7 @@
-"""The limits of an HTTP process, counted by the coordinator in this process or in another one.
+"""The limits of an HTTP process. The coordinator counts them.
 
-It keeps the process's open and recently ended claims, and restates them to a new coordinator. Settlements are
-sent in order, and nothing waits for them.
+This module stores the process's open and recently settled claims, and repeats them to a new coordinator.
+Settlements are sent in order; nothing waits for an answer.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from antiphon.processes.coordinator.frames import (
 )
 
 RECENT_S = 10.0
-"""Seconds for which an ended claim is kept, since a coordinator's death may be noticed late."""
+"""Seconds for which a settled claim is stored, because the death of a coordinator can be noticed late."""
 
 PATIENCE_S = 3.0
-"""Seconds that a request waits for an absent coordinator. A new one starts within one or two."""
+"""Seconds that a request waits for a missing coordinator. A new one starts within one or two seconds."""
 
 RETRY_AFTER = 1.0
-"""Seconds that callers are told to wait."""
+"""The retry delay for callers in seconds."""
 
 NOTHING = Amounts()
 
 
 @dataclass(slots=True)
 class Claim:
-    """A reservation of this process that is not settled."""
+    """An unsettled reservation of this process."""
 
     limits: tuple[Limit, ...]
     amounts: Amounts
@@ -62,14 +62,14 @@ class EndedClaim:
     """A settled reservation of this process."""
 
     message: Ended
-    told: int | None
-    """The start time of the coordinator that was told about the end; None if there was none."""
+    coordinator_start: int | None
+    """The start time of the coordinator to which the settlement was sent; None if there was none."""
     settled: float
     """Monotonic seconds at which the claim was settled."""
 
 
 class Caller(Protocol):
-    """Sends messages to the coordinator."""
+    """The parts of `CoordinatorClient` that the limiter uses."""
 
     @property
     def is_reachable(self) -> bool: ...
@@ -78,17 +78,17 @@ class Caller(Protocol):
 
 
 class SharedLimiter:
-    """A `Limiter` over the coordinator."""
+    """A `Limiter` that asks the coordinator."""
 
     def __init__(self, caller: Caller, clock: Clock, patience: float = PATIENCE_S) -> None:
         self._caller = caller
         self._clock = clock
         self._patience = patience
         self.local: LocalLimiter | None = None
-        """The limiter of a coordinator in this process, which is called without messages."""
+        """The limiter of the coordinator, if it runs in this process. It is called without messages."""
         self._claims: dict[str, Claim] = {}
         self._ended: deque[EndedClaim] = deque()
-        self._told: int | None = None
+        self._coordinator_start: int | None = None
 
     @property
     def available(self) -> bool:
@@ -96,18 +96,18 @@ class SharedLimiter:
         return self._caller.is_reachable
 
     def restate(self, began: int) -> Iterator[Restore | Ended]:
-        """Yields the claims that a new coordinator must count before anything else. `began`: the
-        coordinator's start, by which it is known."""
-        self._told = began
+        """Yields the claims that a new coordinator must count first. `began`: the coordinator's start, which
+        identifies it."""
+        self._coordinator_start = began
         for id_, claim in self._claims.items():
             yield Restore(id_, claim.limits, claim.amounts)
         for ended in self._ended:
-            if ended.told != began:
+            if ended.coordinator_start != began:
                 yield ended.message
 
     def lose(self) -> None:
-        """Notes that the coordinator is gone."""
-        self._told = self.local = None
+        """Handles the loss of the coordinator."""
+        self._coordinator_start = self.local = None
 
     # --- the seam -------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class SharedLimiter:
             try:
                 standings = await self._ask(lambda call: Reserve(call, claim, applied, amounts))
             except (asyncio.CancelledError, LimitsUnavailable):
-                self._caller.send(Settle(claim, NOTHING))  # it may be reserved by now
+                self._caller.send(Settle(claim, NOTHING))  # the coordinator can have reserved it
                 raise
         self._claims[claim] = Claim(applied, amounts)
         return standings
@@ -130,21 +130,24 @@ class SharedLimiter:
             standings = self.local.extend_seeded(claim, applied, amounts)
         else:
             standings = await self._ask(lambda call: Extend(call, claim, applied, amounts))
-        if (held := self._claims.get(claim)) is not None:
-            held.add(amounts)
+        if (open_claim := self._claims.get(claim)) is not None:
+            open_claim.add(amounts)
         return standings
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
-        held = self._claims.pop(claim, None)
-        if held is None:
+        open_claim = self._claims.pop(claim, None)
+        if open_claim is None:
             return
         if self.local is not None:
             self.local.settle(claim, amounts)
             return
         self._caller.send(Settle(claim, amounts))
-        now, message = self._clock.monotonic(), Ended(claim, held.limits, held.amounts, amounts, at)
-        self._ended.append(EndedClaim(message, self._told, now))
-        while self._told is not None and self._ended[0].settled < now - RECENT_S:
+        now, message = (
+            self._clock.monotonic(),
+            Ended(claim, open_claim.limits, open_claim.amounts, amounts, at),
+        )
+        self._ended.append(EndedClaim(message, self._coordinator_start, now))
+        while self._coordinator_start is not None and self._ended[0].settled < now - RECENT_S:
             self._ended.popleft()
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
@@ -154,25 +157,25 @@ class SharedLimiter:
     async def aclose(self) -> None:
         """Does nothing: the connection belongs to the caller."""
 
-    async def _ask(self, make: Callable[[int], Question]) -> tuple[LimitStatus, ...]:
-        """Asks the coordinator, and returns its reply. Asks a new coordinator again, since the old one's
-        counts are lost. Raises LimitsUnavailable when the time is over."""
+    async def _ask(self, build_question: Callable[[int], Question]) -> tuple[LimitStatus, ...]:
+        """Asks the coordinator and returns its reply. Asks a new coordinator again, because it does not know
+        the request. Raises LimitsUnavailable after the patience."""
         try:
             async with asyncio.timeout(self._patience):
-                reply = await self._caller.call(make)
+                reply = await self._caller.call(build_question)
         except TimeoutError:
             raise LimitsUnavailable(
-                "the process that keeps the limits is away; try again", retry_after=RETRY_AFTER
+                "the process that counts the limits is unavailable; try again", retry_after=RETRY_AFTER
             ) from None
         if isinstance(reply, Refused):
             raise _to_error(reply)
         if not isinstance(reply, LimitsReply):
-            raise LimitsUnavailable("the coordinator answered out of turn")
+            raise LimitsUnavailable("the coordinator sent a wrong answer")
         return reply.standings
 
 
 def _to_error(refused: Refused) -> AntiphonError:
-    """Rebuilds the error with which the coordinator refused."""
+    """Converts a refusal of the coordinator to its error."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         error.limit, error.standings = refused.limit, refused.standings

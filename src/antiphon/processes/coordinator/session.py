@@ -1,7 +1,7 @@
-"""The coordinator's side of one HTTP process: its claims, known revisions and totals.
+"""The coordinator's side of one HTTP process: its claims, known revisions and metrics.
 
-The end of a session ends the claims that were reserved over it, and no others. Requests about one claim are
-handled in order.
+The end of a session ends only the claims that this process reserved. Requests about one claim are handled in
+order.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
 
 MAX_UNSENT = 16 * 1024 * 1024
-"""Most bytes that wait for an HTTP process to read. A process this far behind is stuck."""
+"""The most bytes that wait for an HTTP process to read. A process with more is stuck."""
 
 AGAIN_S = 0.2
-"""Seconds until an unreadable ledger is asked again while claims are restated."""
+"""Seconds between attempts to read the ledger while claims are repeated."""
 
 NOTHING = Amounts()
 
@@ -55,7 +55,7 @@ AskingLimits = Reserve | Extend | AskLimits
 
 
 class Link(Protocol):
-    """The link to a process: a `Channel`, or a call in the same process."""
+    """The link to a process: a `Channel`, or calls in the same process."""
 
     unsent: int
 
@@ -64,7 +64,7 @@ class Link(Protocol):
 
 
 class Owner(Protocol):
-    """The part of the coordinator that a session uses."""
+    """The attributes of the coordinator that a session uses."""
 
     tasks: asyncio.TaskGroup
     began: int
@@ -73,34 +73,34 @@ class Owner(Protocol):
 
     @property
     def limiter(self) -> LocalLimiter:
-        """Raises LimitsUnavailable where limits are not counted here."""
+        """Raises LimitsUnavailable if limits are not counted here."""
 
     async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool: ...
     async def announce(self, revision: int, by: "ProcessSession") -> None: ...
     def sum_others(self, session: "ProcessSession") -> tuple[int, Totals]: ...
     def note_change(self) -> None: ...
-    def forget(self, session: "ProcessSession") -> None: ...
+    def remove_session(self, session: "ProcessSession") -> None: ...
 
 
 class ProcessSession:
-    """One HTTP process's connection."""
+    """The connection of one HTTP process."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self.link: Link
-        """Set by the maker of the session before it receives anything."""
+        """Set before the session receives a message."""
         self.known: dict[Topic, int] = {}
-        """Revisions that the process answers by, of topics that it has read."""
+        """The revision of each topic that the process uses."""
         self.totals = Totals()
         self._claims: set[str] = set()
         self._pending: dict[str, asyncio.Task[None]] = {}
-        """Claims whose limits are being read from the ledger."""
+        """Claims with a running task, such as a read of the ledger."""
         self._restoring: set[asyncio.Task[None]] = set()
-        """Restated claims; they are counted before any other request."""
+        """Tasks that count repeated claims. Other requests wait for them."""
         self.is_over = False
 
     async def wait_restored(self) -> None:
-        """Waits until all restated claims are counted."""
+        """Waits until all repeated claims are counted."""
         while self._restoring:
             await asyncio.wait(tuple(self._restoring))
 
@@ -134,54 +134,58 @@ class ProcessSession:
                 self._owner.tasks.create_task(self._inform_processes(message))
 
     def lose(self, reason: str) -> None:
-        """Ends the session of a process that is gone. Its unsettled claims count as used."""
+        """Ends the session of a process that has ended. Its unsettled claims count as used."""
         self.is_over = True
         record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
         for claim in tuple(self._claims):
             self._abandon(claim)
-        self._owner.forget(self)
+        self._owner.remove_session(self)
 
     # --- limits ---------------------------------------------------------------------------------------------
 
-    def _count(self, asking: AskingLimits) -> None:
-        """Answers at once, unless a counter must first be read from the ledger."""
-        claim = "" if isinstance(asking, AskLimits) else asking.claim
+    def _count(self, request: AskingLimits) -> None:
+        """Answers immediately, unless a counter must first be read from the ledger."""
+        claim = "" if isinstance(request, AskLimits) else request.claim
         try:
-            limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
-            seeded = not waits and limiter.is_seeded(asking.limits)
+            limiter, must_wait = self._owner.limiter, bool(self._restoring) or claim in self._pending
+            is_seeded = not must_wait and limiter.is_seeded(request.limits)
         except AntiphonError as error:
-            self._reply(make_refusal(asking.call, error))
+            self._reply(build_refusal(request.call, error))
             return
-        if seeded:
-            self._answer(asking)
+        if is_seeded:
+            self._answer(request)
         else:
-            self._pend(claim, self._owner.tasks.create_task(self._seed(asking, self._pending.get(claim))))
+            self._add_pending(
+                claim, self._owner.tasks.create_task(self._seed(request, self._pending.get(claim)))
+            )
 
-    async def _seed(self, asking: AskingLimits, before: asyncio.Task[None] | None) -> None:
-        await _wait_done(before)
+    async def _seed(self, request: AskingLimits, earlier: asyncio.Task[None] | None) -> None:
+        await _wait_done(earlier)
         await self.wait_restored()
         try:
-            await self._owner.limiter.seed(asking.limits)
+            await self._owner.limiter.seed(request.limits)
         except AntiphonError as error:
-            self._reply(make_refusal(asking.call, error))
+            self._reply(build_refusal(request.call, error))
         else:
-            self._answer(asking)
+            self._answer(request)
 
-    def _answer(self, asking: AskingLimits) -> None:
+    def _answer(self, request: AskingLimits) -> None:
         try:
-            self._reply(LimitsReply(asking.call, self._ask(asking)))
+            self._reply(LimitsReply(request.call, self._ask(request)))
         except AntiphonError as error:
-            self._reply(make_refusal(asking.call, error))
+            self._reply(build_refusal(request.call, error))
 
-    def _ask(self, asking: AskingLimits) -> tuple[LimitStatus, ...]:
+    def _ask(self, request: AskingLimits) -> tuple[LimitStatus, ...]:
         limiter = self._owner.limiter
-        match asking:
+        match request:
             case AskLimits(_, limits):
                 return limiter.read_status_seeded(limits)
             case Extend(_, claim, limits, amounts):
                 return limiter.extend_seeded(claim, limits, amounts)
             case Reserve(_, claim, limits, amounts):
-                if claim in self._owner.unclaimed:  # it was answered, but the answer was lost
+                if (
+                    claim in self._owner.unclaimed
+                ):  # the earlier coordinator reserved it, but its answer was lost
                     self._owner.unclaimed.discard(claim)
                     limiter.settle(claim, NOTHING)
                 standings = limiter.reserve_seeded(claim, limits, amounts)
@@ -192,10 +196,10 @@ class ProcessSession:
         task = self._owner.tasks.create_task(self._restate(message, self._pending.get(message.claim)))
         self._restoring.add(task)
         task.add_done_callback(self._restoring.discard)
-        self._pend(message.claim, task)
+        self._add_pending(message.claim, task)
 
-    async def _restate(self, message: Restore | Ended, before: asyncio.Task[None] | None) -> None:
-        await _wait_done(before)
+    async def _restate(self, message: Restore | Ended, earlier: asyncio.Task[None] | None) -> None:
+        await _wait_done(earlier)
         self._owner.unclaimed.discard(message.claim)
         while not self.is_over:
             try:
@@ -207,10 +211,10 @@ class ProcessSession:
                 return
 
     def _end(self, message: Ended) -> None:
-        """Makes later requests about the claim wait for the task."""
-        stands = message.claim in self._owner.unclaimed
+        """Counts a repeated settled claim, unless the counters already include it."""
+        is_unclaimed = message.claim in self._owner.unclaimed
         ended_since = message.at is not None and message.at >= self._owner.began
-        if stands or (ended_since and not self._owner.is_loaded):
+        if is_unclaimed or (ended_since and not self._owner.is_loaded):
             self._restore(message)
             self._settle(message.claim, message.used)
 
@@ -226,8 +230,8 @@ class ProcessSession:
             self._claims.discard(claim)
             self._owner.limiter.abandon(claim)
 
-    def _pend(self, claim: str, task: asyncio.Task[None]) -> None:
-        """Has later requests about the claim wait for the task."""
+    def _add_pending(self, claim: str, task: asyncio.Task[None]) -> None:
+        """Makes later requests about the claim wait for the task."""
         if claim:
             self._pending[claim] = task
             task.add_done_callback(lambda _: self._finish_task(claim, task))
@@ -243,13 +247,13 @@ class ProcessSession:
     async def _inform_processes(self, message: Publish | Announce) -> None:
         try:
             if isinstance(message, Publish):
-                published = await self._owner.publish(message.revision, message.names, message.change)
-                self._reply(CompletedReply(message.call, published))
+                is_published = await self._owner.publish(message.revision, message.names, message.change)
+                self._reply(CompletedReply(message.call, is_published))
             else:
                 await self._owner.announce(message.revision, self)
                 self._reply(CompletedReply(message.call))
         except AntiphonError as error:
-            self._reply(make_refusal(message.call, error))
+            self._reply(build_refusal(message.call, error))
 
     def _reply(self, reply: Reply) -> None:
         if self.link.unsent > MAX_UNSENT:
@@ -259,15 +263,15 @@ class ProcessSession:
 
 
 async def _wait_done(task: asyncio.Task[None] | None) -> None:
-    """Waits until a task is done, however it ends."""
+    """Waits until a task is done, cancelled or failed."""
     if task is not None:
         await asyncio.wait([task])
 
 
-def make_refusal(call: int, error: AntiphonError) -> Refused:
-    """Converts an error with its limits to a message."""
+def build_refusal(call: int, error: AntiphonError) -> Refused:
+    """Converts an error and its limits to a message."""
     report = ErrorReport.from_error(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
-    standings = tuple(each for each in error.standings if isinstance(each, LimitStatus))
+    standings = tuple(status for status in error.standings if isinstance(status, LimitStatus))
     return Refused(call, report, error.limit, standings)

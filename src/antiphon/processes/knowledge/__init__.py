@@ -1,1 +1,1 @@
-"""The knowledge process: the index of all knowledge tables, in a process of its own, and its client."""
+"""The knowledge process with the index of all knowledge tables, and its client."""

@@ -1,9 +1,9 @@
-"""`python -m antiphon.processes.knowledge`: the process of all knowledge tables. The supervisor starts it at
-the first use.
+"""`python -m antiphon.processes.knowledge`: the process of all knowledge tables. The supervisor starts it
+when it is first used.
 
-It opens no port, receives no settings but its own, and holds no key. Everything it keeps is in its directory
-or in PostgreSQL, so the supervisor can start it again after it died. Where these cannot be used, each call is
-answered with the reason, and tries again.
+It opens no port, receives only its own settings, and has no key. All its data are in its directory or in
+PostgreSQL, so the supervisor can restart it after it died. While these are unusable, each call tries to open
+them again, and fails with the reason.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from antiphon.retrieval.postgres.index import PostgresIndex
 
 ORPHANED = 3
-"""Exit status of a process whose supervisor is gone."""
+"""The exit status of a process whose supervisor has died."""
 
 
 class IndexOpener:
-    """Opens the index at the first call, and tries again at the next call where that failed."""
+    """Opens the index at the first call. After a failure it tries again at the next call."""
 
     def __init__(self, config: KnowledgeConfig) -> None:
         self._config = config
-        self._opening = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._index: SqliteIndex | PostgresIndex | None = None
 
     async def get(self) -> KnowledgeIndex:
         """Returns the index. Raises KnowledgeUnavailable."""
-        async with self._opening:
+        async with self._lock:
             if self._index is None:
                 self._index = await asyncio.to_thread(build_index, self._config)
                 record("knowledge_opened", logging.DEBUG, pid=os.getpid())
@@ -56,7 +56,7 @@ class IndexOpener:
 
 
 def build_index(config: KnowledgeConfig) -> "SqliteIndex | PostgresIndex":
-    """Opens the index in its files or its database. The libraries of the other one are not imported. Raises
+    """Opens the index in its files or its database. Imports only the libraries of the one in use. Raises
     KnowledgeUnavailable."""
     if config.database is None:
         return SqliteIndex(Path(config.directory), SystemClock(), config.limits, config.memory_bytes)
@@ -73,7 +73,7 @@ def build_index(config: KnowledgeConfig) -> "SqliteIndex | PostgresIndex":
 
 @asynccontextmanager
 async def open_index(config: KnowledgeConfig) -> AsyncIterator[IndexOpener]:
-    """Yields the index's opener, and closes what it opened."""
+    """Yields the opener of the index, and closes the index at the end."""
     opener = IndexOpener(config)
     try:
         yield opener
@@ -82,7 +82,7 @@ async def open_index(config: KnowledgeConfig) -> AsyncIterator[IndexOpener]:
 
 
 async def run(config: KnowledgeConfig) -> None:
-    """Serves calls until the process is told to stop."""
+    """Serves calls until SIGTERM."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
     status, stop = StatusPipe(config.status_fd), asyncio.Event()
@@ -93,7 +93,7 @@ async def run(config: KnowledgeConfig) -> None:
 
 
 def _abandon(config: KnowledgeConfig) -> None:
-    """Ends the process without its supervisor. What was acknowledged is on the disk."""
+    """Ends the process after its supervisor died. All acknowledged changes are on the disk."""
     with suppress(OSError):
         remove_socket(config.socket)
         leave_directory(Path(config.socket).parent)
@@ -101,7 +101,6 @@ def _abandon(config: KnowledgeConfig) -> None:
 
 
 def main() -> None:
-    """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     lifeline = Lifeline()
     try:

@@ -1,7 +1,7 @@
-"""The index of knowledge tables for an HTTP process: each call goes to the knowledge process.
+"""The index of knowledge tables for an HTTP process. Each call goes to the knowledge process.
 
-The first call has the supervisor start the process. Where the process ends during a call, the call fails with
-an error that can be tried again, and the next call waits for the new process.
+The first call asks the supervisor to start the process. If the process ends during a call, the call fails
+with a temporary error, and the next call waits for the new process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from antiphon.processes.knowledge.frames import (
     encode_value,
     load_methods,
 )
-from antiphon.processes.knowledge.rest import read_rest
+from antiphon.processes.knowledge.restart_pause import read_pause
 from antiphon.retrieval.base import (
     ChunkInput,
     ChunkPage,
@@ -41,19 +41,19 @@ from antiphon.retrieval.base import (
 from antiphon.telemetry.logs import record
 
 PATIENCE_S = 20.0
-"""Seconds that a call waits for the knowledge process to start. It takes one or two."""
+"""Seconds that a call waits for the knowledge process to start. The start takes one or two seconds."""
 
 PAUSE_S = 0.02
-"""Seconds between attempts to connect; one on a local socket costs microseconds."""
+"""Seconds between attempts to connect. An attempt on a local socket takes microseconds."""
 
 ATTEMPTS_PER_QUESTION = 50
-"""Attempts after which the supervisor is asked again for the process: a second's."""
+"""The supervisor is asked again for the process after so many attempts, which take a second."""
 
 GREETING_S = 5.0
 """Seconds for the greeting of the knowledge process."""
 
 RETRY_S = 1.0
-"""Seconds after which a caller may try a failed call again."""
+"""The retry delay for callers in seconds."""
 
 Outcome = IndexResult | IndexFailure
 T = TypeVar("T")
@@ -63,15 +63,15 @@ class KnowledgeClient:
     """The `KnowledgeIndex` of one HTTP process."""
 
     def __init__(self, path: str, ask_start: Callable[[], None], patience: float = PATIENCE_S) -> None:
-        """`path`: the socket of the knowledge process. `ask_start`: asks the supervisor to start it; asking
-        again changes nothing. `patience`: seconds that a call waits for the process to start."""
+        """`path`: the socket of the knowledge process. `ask_start` asks the supervisor to start it; further
+        calls change nothing. `patience`: seconds that a call waits for the process to start."""
         self._path = path
         self._ask_start = ask_start
         self._patience = patience
-        self._numbers = itertools.count(1)
+        self._call_numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Outcome]] = {}
         self._channel: Channel[FromKnowledge] | None = None
-        self._connecting = asyncio.Lock()
+        self._connect_lock = asyncio.Lock()
 
     async def aclose(self) -> None:
         """Ends the connection. Running calls fail."""
@@ -175,11 +175,11 @@ class KnowledgeClient:
     # --- calls ----------------------------------------------------------------------------------------------
 
     async def _call(self, kind: type[T], method: str, *arguments: object) -> T:
-        """Sends a call and returns its result, which is of this kind. Raises the call's own error, and
-        KnowledgeUnavailable."""
+        """Sends a call and returns its result, which must be of the class `kind`. Raises the call's error,
+        and KnowledgeUnavailable."""
         try:
             encoded = encode_value(arguments)
-            outcome = await self._ask(method, encoded)
+            outcome = await self._send_call(method, encoded)
         except FrameError as problem:
             raise InvalidValue(f"this call cannot be sent: {problem}") from None
         if isinstance(outcome, IndexFailure):
@@ -189,9 +189,9 @@ class KnowledgeClient:
             raise TypeError(f"{method} returned {type(result).__name__}")
         return result
 
-    async def _ask(self, method: str, arguments: Encoded) -> Outcome:
+    async def _send_call(self, method: str, arguments: Encoded) -> Outcome:
         channel = await self._connect()
-        number = next(self._numbers)
+        number = next(self._call_numbers)
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
@@ -212,33 +212,35 @@ class KnowledgeClient:
     # --- the connection -------------------------------------------------------------------------------------
 
     async def _connect(self) -> Channel[FromKnowledge]:
-        """Returns the connection; has the process started if there is none. Calls that wait for
-        another call's attempt have their own patience. Raises KnowledgeUnavailable."""
+        """Returns the connection. Asks for the start of the process if there is none. Each waiting call has
+        its own patience. Raises KnowledgeUnavailable."""
         try:
-            async with asyncio.timeout(self._patience), self._connecting:
+            async with asyncio.timeout(self._patience), self._connect_lock:
                 if self._channel is None:
                     self._channel = await self._open_first_channel()
                 return self._channel
         except TimeoutError:
             raise KnowledgeUnavailable(
-                "the knowledge process does not start; the server's log says why", retry_after=RETRY_S
+                "the knowledge process does not start; the server's log has the reason", retry_after=RETRY_S
             ) from None
         except Incompatible as problem:
-            raise KnowledgeUnavailable(f"the knowledge process is of another release: {problem}") from None
+            raise KnowledgeUnavailable(f"the knowledge process has another release: {problem}") from None
 
     async def _open_first_channel(self) -> Channel[FromKnowledge]:
-        """Tries until the process is there. Asks for its start again and again, since one that dies before it
-        is ready is not started again by itself. Raises KnowledgeUnavailable at once while it rests."""
+        """Tries to connect until the process is ready. Asks for its start periodically, because a process
+        that dies before it is ready is not restarted. Raises KnowledgeUnavailable immediately during a pause
+        before a restart."""
         attempts = 0
         while True:
             try:
                 return await self._open_channel()
             except (OSError, TimeoutError):
-                if rest := read_rest(self._path):
+                if pause := read_pause(self._path):
                     raise KnowledgeUnavailable(
-                        "the knowledge process ended several times or did not start, and rests; the server's "
-                        "log says why",
-                        retry_after=rest,
+                        "the knowledge process ended several times or did not start; it starts again after a "
+                        "pause; "
+                        "the server's log has the reason",
+                        retry_after=pause,
                     ) from None
                 if attempts % ATTEMPTS_PER_QUESTION == 0:
                     self._ask_start()
@@ -246,7 +248,7 @@ class KnowledgeClient:
             await asyncio.sleep(PAUSE_S)
 
     async def _open_channel(self) -> Channel[FromKnowledge]:
-        """Raises OSError, TimeoutError or Incompatible without a process."""
+        """Connects to the process. Raises OSError, TimeoutError or Incompatible."""
         lost = asyncio.Event()
 
         def lose(reason: str) -> None:
@@ -267,14 +269,15 @@ class KnowledgeClient:
         return channel
 
     def _lose(self, reason: str) -> None:
-        """Fails all calls of a connection that is gone."""
+        """Fails all calls of a lost connection."""
         self._channel = None
         record("knowledge_lost", logging.DEBUG, reason=reason, calls=len(self._calls))
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(
                     KnowledgeUnavailable(
-                        "the knowledge process ended during this call, which may be done: try it again",
+                        "the knowledge process ended during this call, which can have taken effect: try it "
+                        "again",
                         retry_after=RETRY_S,
                     )
                 )
@@ -282,7 +285,7 @@ class KnowledgeClient:
 
 @asynccontextmanager
 async def connect_knowledge(path: str, ask_start: Callable[[], None]) -> AsyncIterator[KnowledgeClient]:
-    """Yields the index of this HTTP process, and ends its connection afterwards."""
+    """Yields the index of this HTTP process, and closes its connection at the end."""
     client = KnowledgeClient(path, ask_start)
     try:
         yield client

@@ -1,7 +1,7 @@
 """The messages between an HTTP process and the knowledge process. `processes.ipc` encodes them.
 
-A call names a method of `KnowledgeIndex`. Its arguments and its result are encoded by the types that the
-interface declares, so both ends take the wire format from the same lines.
+A call names a method of `KnowledgeIndex`. The method's annotations determine the encoding of its arguments
+and result, so both ends use the same format.
 """
 
 import inspect
@@ -26,11 +26,11 @@ class IndexCall(Frame, tag=1):
     call: int
     method: str
     arguments: msgspec.Raw
-    """An array of all parameters in their order."""
+    """An array of all parameters in order."""
 
 
 class CancelIndexCall(Frame, tag=2):
-    """Nobody waits for the call; no reply follows. What it began to write may be done."""
+    """Nobody waits for the call any more. It has no answer. A started write can be completed."""
 
     call: int
 
@@ -79,8 +79,8 @@ class MethodCodec:
 
 
 def encode_value(value: object) -> msgspec.Raw:
-    """Encodes the arguments, as a tuple, or the result of a call. Raises FrameError for half of a character,
-    which no encoding has."""
+    """Encodes the arguments of a call, as a tuple, or its result. Raises FrameError for a lone surrogate,
+    which cannot be encoded."""
     try:
         return msgspec.Raw(msgspec.msgpack.encode(value))
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""The knowledge process's side of the socket: it serves a `KnowledgeIndex` to HTTP processes.
+"""Serves a `KnowledgeIndex` to HTTP processes on a socket, in the knowledge process.
 
-Each connection is a session. Its end cancels its calls. A failed call is answered with its error and never
-ends the process.
+Each connection is a session. Its end cancels its calls. A failed call returns its error and never ends the
+process.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.logs import describe_exception, record
 
 BACKLOG = 64
-"""The most connections that may wait to be accepted; each HTTP process opens one."""
+"""The most connections that wait to be accepted. Each HTTP process opens one."""
 
 MAX_UNSENT = 64 * 1024 * 1024
-"""The most unsent bytes for one HTTP process; beyond them it has stopped reading."""
+"""The most unsent bytes for one HTTP process. A process with more has stopped reading."""
 
 MAX_CALLS = 1000
-"""Calls of all processes together that run or wait for a thread."""
+"""The most calls of all processes that run or wait for a thread."""
 
 BUSY_S = 1.0
-"""Seconds after which a caller may try again where there were too many calls."""
+"""The retry delay for callers if there are too many calls, in seconds."""
 
 GetIndex = Callable[[], Awaitable[KnowledgeIndex]]
 """Returns the index. Raises KnowledgeUnavailable while it cannot be opened."""
 
 
 class KnowledgeSession:
-    """One connection: its calls, each a task of the server's group."""
+    """One connection. Each of its calls is a task of the server's group."""
 
     def __init__(self, server: "KnowledgeServer") -> None:
         self._server = server
@@ -62,19 +62,19 @@ class KnowledgeSession:
             case IndexCall(call) if call in self._calls:
                 raise FrameError(f"call {call} began twice")
             case IndexCall():
-                self._begin(message)
+                self._start_call(message)
 
-    def _begin(self, asking: IndexCall) -> None:
+    def _start_call(self, call_message: IndexCall) -> None:
         if self._server.running >= MAX_CALLS:
-            busy = KnowledgeUnavailable(
+            error = KnowledgeUnavailable(
                 "the knowledge process has too many calls: try again", retry_after=BUSY_S
             )
-            self._fail(asking.call, busy)
+            self._fail(call_message.call, error)
             return
         self._server.running += 1
-        task = self._server.tasks.create_task(self._serve(asking))
-        self._calls[asking.call] = task
-        task.add_done_callback(lambda _: self._end_call(asking.call))
+        task = self._server.tasks.create_task(self._serve(call_message))
+        self._calls[call_message.call] = task
+        task.add_done_callback(lambda _: self._end_call(call_message.call))
 
     def _end_call(self, call: int) -> None:
         self._server.running -= 1
@@ -86,20 +86,20 @@ class KnowledgeSession:
             task.cancel()
         self._server.sessions.discard(self)
 
-    async def _serve(self, asking: IndexCall) -> None:
-        """Runs one call. Any error becomes an answer."""
+    async def _serve(self, call_message: IndexCall) -> None:
+        """Runs one call. Any error becomes its answer."""
         try:
-            value = await call_method(await self._server.get_index(), asking)
-            self._send(IndexResult(asking.call, encode_value(value)))
+            value = await call_method(await self._server.get_index(), call_message)
+            self._send(IndexResult(call_message.call, encode_value(value)))
         except AntiphonError as error:
-            self._fail(asking.call, error)
+            self._fail(call_message.call, error)
         except FrameError as problem:
-            self._fail(asking.call, InvalidValue(f"{problem}: ask for fewer at a time", param="limit"))
-        except Exception as defect:  # noqa: BLE001 - the border around the index: one call fails, others go on
+            self._fail(call_message.call, InvalidValue(f"{problem}: request fewer at a time", param="limit"))
+        except Exception as defect:  # noqa: BLE001 - a defect fails one call, and the others continue
             location = describe_exception(defect)
-            record("knowledge_call_failed", logging.ERROR, method=asking.method, problem=location)
-            message = "the knowledge process failed at this call; the server's log says why"
-            self._fail(asking.call, InternalError(message, cause=location))
+            record("knowledge_call_failed", logging.ERROR, method=call_message.method, problem=location)
+            message = "the knowledge process failed at this call; the server's log has the reason"
+            self._fail(call_message.call, InternalError(message, cause=location))
 
     def _fail(self, call: int, error: AntiphonError) -> None:
         self._send(IndexFailure(call, ErrorReport.from_error(error)))
@@ -111,27 +111,29 @@ class KnowledgeSession:
             self.channel.put(reply)
 
 
-async def call_method(index: KnowledgeIndex, asking: IndexCall) -> object:
-    """Returns the result of a call. Raises FrameError for a method that the interface does not have."""
-    codec = load_methods().get(asking.method)
+async def call_method(index: KnowledgeIndex, call_message: IndexCall) -> object:
+    """Returns the result of a call. Raises FrameError for an unknown method."""
+    codec = load_methods().get(call_message.method)
     if codec is None:
-        raise FrameError(f"there is no method {asking.method}")
-    result: object = await getattr(index, asking.method)(**codec.decode_arguments(asking.arguments))
+        raise FrameError(f"there is no method {call_message.method}")
+    result: object = await getattr(index, call_message.method)(
+        **codec.decode_arguments(call_message.arguments)
+    )
     return result
 
 
 @dataclass(slots=True)
 class KnowledgeServer:
-    """All sessions of one index."""
+    """The sessions of one index."""
 
     get_index: GetIndex
     tasks: asyncio.TaskGroup
     sessions: set[KnowledgeSession] = field(default_factory=set)
     running: int = 0
-    """Calls that run or wait."""
+    """The number of calls that run or wait."""
 
     def open_session(self) -> Channel[ToKnowledge]:
-        """Makes the protocol of a new connection."""
+        """Creates the protocol of a new connection."""
         session = KnowledgeSession(self)
         self.sessions.add(session)
         return session.channel
@@ -144,7 +146,7 @@ class KnowledgeServer:
 
 @asynccontextmanager
 async def serve_index(get_index: GetIndex, path: str) -> AsyncIterator[KnowledgeServer]:
-    """Serves an index on a socket that only this user may open; removes the path afterwards."""
+    """Serves an index on a socket that only this user can open. Removes the socket at the end."""
     sock = bind_private(path)
     async with task_group() as tasks:
         server = KnowledgeServer(get_index, tasks)

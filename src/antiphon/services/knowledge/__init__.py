@@ -1,1 +1,1 @@
-"""The service of knowledge tables: tables, documents, chunks and search, for one caller's project."""
+"""Knowledge tables of a caller's project: tables, documents, chunks and search."""

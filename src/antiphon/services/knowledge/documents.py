@@ -1,8 +1,8 @@
-"""Adds documents: keeps an uploaded file, reads it, embeds its chunks and puts them into the index.
+"""Adds documents: stores an uploaded file, reads it, embeds its chunks and puts them into the index.
 
-A job outlives its request. It outlives its process too: the file stays in `uploads` until the document is
-READY or FAILED, and a process that finds a file on which nobody works goes on where the last one ended. So
-one process works on a document, and a batch of chunks that is in the index is not made again.
+A job continues after its request, and after the end of its process. The file stays in `uploads` until the
+document is READY or FAILED. A process that finds a file without a running job continues at the next missing
+batch. Only one process works on a document.
 """
 
 import asyncio
@@ -44,59 +44,59 @@ from antiphon.retrieval.knowledge import (
     TokenRule,
 )
 from antiphon.services.knowledge.uploads import Uploader, UploadFolder, UploadOrder, digest_upload, make_id
-from antiphon.services.knowledge.vectors import OVERLAP, EmbeddingModels, embed_texts
+from antiphon.services.knowledge.vectors import OVERLAP_DIVISOR, EmbeddingModels, embed_texts
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 
-AT_ONCE = 2
-"""Documents that one process reads at the same time."""
+MAX_JOBS = 2
+"""The most documents that one process reads at the same time."""
 
 BATCH = 64
-"""Chunks of one batch."""
+"""Chunks per batch."""
 
-AHEAD = 2
-"""Batches that are embedded before the first of them is kept."""
+MAX_BATCHES_AHEAD = 2
+"""The most batches that are embedded before the first of them is in the index."""
 
 LOOK_S = 15.0
-"""Seconds between two looks for files on which nobody works."""
+"""Seconds between two searches for files without a running job."""
 
 POLL_S = 0.2
-"""Seconds between two looks at a document on which another process works."""
+"""Seconds between two reads of the state of a document that another process works on."""
 
 TRIES = 6
-"""How often a step is tried that fails with an error that passes. After that the document waits for the next
-look, so that others are read meanwhile."""
+"""The most attempts at a step that fails with a temporary error. Then the job ends, and the next search for
+files starts it again. Meanwhile other documents are read."""
 
-DEATHS = 2
-"""How often a step is tried again during which its engine died. A text that ends the engine each time fails
-its document."""
+MAX_ENGINE_DEATHS = 2
+"""How often a step is tried again after its engine died. A document that ends the engine each time fails."""
 
 PAUSE_S = 1.0
-"""Seconds before the second try; twice as many before each later one."""
+"""Seconds before the second attempt. Each later pause is twice as long."""
 
 LONGEST_PAUSE_S = 60.0
 
 CALL_S = 600.0
-"""Seconds of one embedding call."""
+"""The time limit of one embedding call in seconds."""
 
-WAITS = "is kept, and goes on by itself"
-"""What is told of a document that waits."""
+WAITING_TEXT = "is kept, and goes on by itself"
+"""The state of a document that waits for its model."""
 
-KNOWN = 20_000
-"""Vectors of an earlier version of a document that are read, so that equal chunks are not embedded again."""
+MAX_KNOWN_VECTORS = 20_000
+"""The most vectors that are read from an earlier version of a document. Equal chunks are then not embedded
+again."""
 
-NAMES = 10
-"""Pages of documents in which an earlier version is looked for."""
+MAX_SEARCHED_PAGES = 10
+"""The most pages of documents that are searched for an earlier version."""
 
 T = TypeVar("T")
 
 FindActor = Callable[[Uploader], Actor | None]
-"""Returns the caller who uploaded a file as it is now; None if its key has ended."""
+"""Returns the caller who uploaded a file, with its current rights; None if its key has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestParts:
-    """What a job uses."""
+    """The dependencies of a job."""
 
     index: KnowledgeIndex
     models: EmbeddingModels
@@ -105,9 +105,10 @@ class IngestParts:
     find_actor: FindActor
     clock: Clock
     origin: Origin
-    """Where the embedding calls of jobs come from, for the ledger."""
+    """The origin of the jobs' embedding calls, for the ledger."""
     pause: float = PAUSE_S
-    look: float = LOOK_S
+    """Seconds before the second attempt."""
+    search_interval: float = LOOK_S
 
 
 class DocumentJobs:
@@ -117,15 +118,15 @@ class DocumentJobs:
         self.reader = parts.reader
         self._parts = parts
         self._group = group
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_JOBS)
         self._running: dict[str, asyncio.Future[DocumentInfo | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(
         self, table: TableInfo, upload: FileUpload, context: Context, *, wait: bool = False
     ) -> DocumentInfo:
-        """Keeps a file and starts its job. `wait`: until it is READY. Raises the error of a file that cannot
-        be read, if it waits."""
+        """Stores a file and starts its job. `wait`: returns when the document is READY, and raises the error
+        of a file that cannot be read."""
         require_file_name(upload.name)
         self.reader.require_readable(upload.name, upload.media_type)
         if not upload.content:
@@ -137,18 +138,18 @@ class DocumentJobs:
             await parts.models.find(model, context.actor)
         await asyncio.to_thread(parts.uploads.keep, order, upload.content)
         try:
-            begun = await parts.index.begin_document(order.project, order.table, order.document)
+            document = await parts.index.begin_document(order.project, order.table, order.document)
         except BaseException:
             if order.id not in self._running:
                 await asyncio.to_thread(parts.uploads.remove, order.id)
             raise
-        if begun.state is DocumentState.READY:
+        if document.state is DocumentState.READY:
             await asyncio.to_thread(parts.uploads.remove, order.id)
-            return begun
-        if not parts.uploads.has(order.id):  # a job that failed meanwhile has removed it
+            return document
+        if not parts.uploads.has(order.id):  # another job of the file failed and removed it
             await asyncio.to_thread(parts.uploads.keep, order, upload.content)
         job = self.start(order)
-        return await self._wait(order, begun, job) if wait else begun
+        return await self._wait(order, document, job) if wait else document
 
     def start(self, order: UploadOrder) -> "asyncio.Future[DocumentInfo | None]":
         """Starts the job of an upload, unless this process has started it."""
@@ -161,17 +162,17 @@ class DocumentJobs:
         return self._running[order.id]
 
     def cancel(self) -> None:
-        """Ends all jobs. Their files stay."""
+        """Ends all jobs. Their files stay, so that a later process continues."""
         for task in self._tasks:
             task.cancel()
 
     async def has_uploads(self, project: str, table: str) -> bool:
-        """Whether a file of a table is not read yet."""
+        """Whether a file of a table is still being read or waits to be read."""
         orders = await asyncio.to_thread(self._parts.uploads.list_orders)
-        return any((each.project, each.table) == (project, table) for each in orders)
+        return any((order.project, order.table) == (project, table) for order in orders)
 
-    async def forget(self, project: str, table: str, digest: str | None = None) -> None:
-        """Removes the files of a table that are not read yet, or the one with this digest."""
+    async def remove_uploads(self, project: str, table: str, digest: str | None = None) -> None:
+        """Removes the unread files of a table. `digest`: only the file with this digest."""
         uploads = self._parts.uploads
         for order in await asyncio.to_thread(uploads.list_orders):
             if (order.project, order.table) == (project, table) and digest in (None, order.digest):
@@ -180,57 +181,60 @@ class DocumentJobs:
     async def describe(
         self, project: str, table: str, documents: Sequence[DocumentInfo]
     ) -> list[DocumentInfo]:
-        """Returns documents, those that wait with the reason as their error."""
+        """Returns the documents. A document that waits gets the reason as its error."""
 
         def read() -> list[DocumentInfo]:
             uploads = self._parts.uploads
             return [
-                replace(each, error=uploads.read_note(make_id(project, table, each.digest)))
-                if each.state is DocumentState.INDEXING
-                else each
-                for each in documents
+                replace(document, error=uploads.read_note(make_id(project, table, document.digest)))
+                if document.state is DocumentState.INDEXING
+                else document
+                for document in documents
             ]
 
-        if any(each.state is DocumentState.INDEXING for each in documents):
+        if any(document.state is DocumentState.INDEXING for document in documents):
             return await asyncio.to_thread(read)
         return list(documents)
 
     async def resume(self) -> None:
-        """Starts the jobs of all files on which nobody works, again and again."""
+        """Starts a job for each file that has none, again and again."""
         while True:
             try:
                 for order in await asyncio.to_thread(self._parts.uploads.list_orders):
                     _ = self.start(order)  # nobody waits for it
             except OSError as problem:
                 record("knowledge_uploads_unreadable", logging.WARNING, cause=problem.strerror)
-            await asyncio.sleep(self._parts.look)
+            await asyncio.sleep(self._parts.search_interval)
 
     async def _wait(
-        self, order: UploadOrder, begun: DocumentInfo, job: "asyncio.Future[DocumentInfo | None]"
+        self, order: UploadOrder, document: DocumentInfo, job: "asyncio.Future[DocumentInfo | None]"
     ) -> DocumentInfo:
-        """Returns the document when it is READY. Raises the error of one that cannot be read."""
+        """Returns the document when it is READY. Raises the job's error, or InvalidValue if the document is
+        FAILED."""
         try:
-            found = await asyncio.shield(job)
+            result = await asyncio.shield(job)
         except AntiphonError as error:
             if error.retryable:
-                error.message = f"the document {WAITS}: {error.message}"
+                error.message = f"the document {WAITING_TEXT}: {error.message}"
             raise
-        while found is None or found.state is DocumentState.INDEXING:
+        while result is None or result.state is DocumentState.INDEXING:
             await asyncio.sleep(POLL_S)
-            found = await self._parts.index.get_document(order.project, order.table, begun.id)
-        if found.state is DocumentState.FAILED:
-            raise InvalidValue(found.error or "the document cannot be read", param="file")
-        return found
+            result = await self._parts.index.get_document(order.project, order.table, document.id)
+        if result.state is DocumentState.FAILED:
+            raise InvalidValue(result.error or "the document cannot be read", param="file")
+        return result
 
     async def _run(self, order: UploadOrder, done: "asyncio.Future[DocumentInfo | None]") -> None:
-        """Works on an upload if nobody else does, and tells its result."""
+        """Runs the job of an upload unless another process works on it, and sets the result of `done`."""
         try:
             async with self._slots:
-                with self._parts.uploads.lock(order.id) as kept:
-                    done.set_result(None if kept is None else await DocumentJob(self._parts, kept).run())
+                with self._parts.uploads.lock(order.id) as locked_order:
+                    done.set_result(
+                        None if locked_order is None else await DocumentJob(self._parts, locked_order).run()
+                    )
         except AntiphonError as error:
             done.set_exception(error)
-            done.exception()  # nobody may wait for it
+            done.exception()  # marks the error as seen: it is possible that nobody waits
         finally:
             if not done.done():
                 done.cancel()
@@ -238,21 +242,21 @@ class DocumentJobs:
 
 
 class DocumentJob:
-    """Makes one uploaded file a document."""
+    """Turns one uploaded file into a document."""
 
     def __init__(self, parts: IngestParts, order: UploadOrder) -> None:
         self._parts = parts
         self._order = order
         self._vectors: dict[bytes, bytes] = {}
-        """Vectors that are known, by the digest of their text."""
+        """Known vectors, by the digest of their text."""
         self._dimensions = 0
-        """The table's. It is known once the file is read."""
-        self._is_waiting = True
-        """Whether the upload may have a note that says so."""
+        """The dimensions of the table's vectors; 0 until the job has read the table."""
+        self._may_have_note = True
+        """Whether the upload can have a note that its document waits."""
 
     async def run(self) -> DocumentInfo | None:
-        """Returns the READY document; None where its table or itself was removed meanwhile. Raises the error
-        of a file that cannot be read, after it is FAILED."""
+        """Returns the READY document; None if the document or its table was removed meanwhile. Sets the
+        document to FAILED and raises the error if the file cannot be read."""
         order, parts = self._order, self._parts
         document = None
         try:
@@ -265,7 +269,7 @@ class DocumentJob:
             document = None
         except AntiphonError as error:
             if error.retryable or isinstance(error, KnowledgeUnavailable):
-                raise  # a later look goes on
+                raise  # a later job continues
             await self._fail(document, error)
             await asyncio.to_thread(parts.uploads.remove, order.id)
             raise
@@ -273,43 +277,43 @@ class DocumentJob:
         return document
 
     async def _index_guarded(self, document: DocumentInfo) -> DocumentInfo:
-        """Reads, embeds and keeps the file. Raises InternalError for a defect."""
+        """Indexes the file. Raises InternalError for a defect of the server."""
         try:
             return await self._index(document)
         except AntiphonError:
             raise
-        except Exception as defect:  # noqa: BLE001 - the border around one job: it fails, others go on
+        except Exception as defect:  # noqa: BLE001 - a defect fails one job, and the others continue
             record("knowledge_job_broken", logging.ERROR, cause=type(defect).__name__)
             problem = "a defect of the server; its log says more"
             raise InternalError(f"the document cannot be read: {problem}") from None
 
     async def _index(self, document: DocumentInfo) -> DocumentInfo:
-        """Reads, embeds and keeps the file."""
+        """Reads and embeds the file, and puts its chunks into the index."""
         order, parts = self._order, self._parts
         table = await self._retry(lambda: parts.index.get_table(order.project, order.table))
         model, self._dimensions = table.settings.embedding_model, table.settings.dimensions
         self._find_actor()
         split = await self._read(model)
         if model is not None:
-            await self._load_vectors(document)
+            await self._load_known_vectors(document)
         await self._put_all(document, split, model)
         return await self._retry(
             lambda: parts.index.finish_document(order.project, order.table, document.id, split.notes)
         )
 
     async def _read(self, model: str | None) -> SplitDocument:
-        """Returns the file's chunks. Raises InvalidValue for a file without any."""
+        """Returns the chunks of the file. Raises InvalidValue if it has none."""
         order, parts = self._order, self._parts
         rule = None
         if model is not None:
             info = await self._retry_model(lambda: parts.models.find(model, self._find_actor()))
             if info.longest_text is not None:
-                rule = TokenRule(self._count_with(model), info.longest_text)
+                rule = TokenRule(self._build_token_counter(model), info.longest_text)
         file = StoredFile(parts.uploads.get_path(order.id), order.name, order.media_type)
         return await self._retry(lambda: parts.reader.read(file, order.sizes, rule))
 
-    def _count_with(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
-        """Returns the function that counts a model's tokens."""
+    def _build_token_counter(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
+        """Returns a function that counts a model's tokens."""
 
         async def count(texts: Sequence[str]) -> Sequence[int]:
             actor = self._find_actor()
@@ -318,7 +322,7 @@ class DocumentJob:
         return count
 
     async def _put_all(self, document: DocumentInfo, split: SplitDocument, model: str | None) -> None:
-        """Embeds the batches that are not in the index yet, and puts them in their order."""
+        """Embeds the batches that are missing in the index, and puts them there in order."""
         parts, order = self._parts, self._order
         total = len(split.chunks)
         starts = [start for start in range(0, total, BATCH) if start // BATCH not in document.batches]
@@ -338,7 +342,7 @@ class DocumentJob:
             for start in starts:
                 batch = split.chunks[start : start + BATCH]
                 ahead.append((start, group.create_task(self._embed(batch, model))))
-                if len(ahead) > AHEAD:
+                if len(ahead) > MAX_BATCHES_AHEAD:
                     await put_next()
             while ahead:
                 await put_next()
@@ -349,12 +353,12 @@ class DocumentJob:
             return list(chunks)
         missing = [chunk.text for chunk in chunks if _digest(chunk.text) not in self._vectors]
         if missing:
-            made = await self._retry_model(lambda: self._call_model(model, missing))
-            self._vectors.update(zip(map(_digest, missing), made, strict=True))
+            vectors = await self._retry_model(lambda: self._call_model(model, missing))
+            self._vectors.update(zip(map(_digest, missing), vectors, strict=True))
         return [replace(chunk, vector=self._vectors[_digest(chunk.text)]) for chunk in chunks]
 
     async def _call_model(self, model: str, texts: list[str]) -> list[bytes]:
-        """Embeds texts as the caller who uploaded the file."""
+        """Embeds texts with the rights of the caller who uploaded the file."""
         parts = self._parts
         deadline = parts.clock.monotonic() + CALL_S
         context = Context(
@@ -362,22 +366,24 @@ class DocumentJob:
         )
         return await embed_texts(parts.models, model, self._dimensions, texts, context, ["file"] * len(texts))
 
-    async def _load_vectors(self, document: DocumentInfo) -> None:
-        """Reads the vectors of the version that this document replaces, if there is one."""
+    async def _load_known_vectors(self, document: DocumentInfo) -> None:
+        """Loads the vectors of the version that this document replaces, if there is one."""
         parts, order = self._parts, self._order
-        for page in range(NAMES):
-            found = await parts.index.list_documents(order.project, order.table, page * MAX_PAGE, MAX_PAGE)
-            for older in found.items:
+        for page in range(MAX_SEARCHED_PAGES):
+            documents = await parts.index.list_documents(
+                order.project, order.table, page * MAX_PAGE, MAX_PAGE
+            )
+            for older in documents.items:
                 if older.name == order.name and older.id != document.id:
                     await self._load_version(older)
                     return
-            if len(found.items) < MAX_PAGE:
+            if len(documents.items) < MAX_PAGE:
                 return
 
     async def _load_version(self, older: DocumentInfo) -> None:
-        """Reads the vectors of a document, KNOWN at most."""
+        """Loads at most MAX_KNOWN_VECTORS vectors of a document."""
         parts, order = self._parts, self._order
-        for offset in range(0, min(older.chunks, KNOWN), BATCH):
+        for offset in range(0, min(older.chunks, MAX_KNOWN_VECTORS), BATCH):
             page = await parts.index.list_chunks(
                 order.project, order.table, older.id, offset, BATCH, with_vectors=True
             )
@@ -391,7 +397,7 @@ class DocumentJob:
         return actor
 
     async def _fail(self, document: DocumentInfo | None, error: AntiphonError) -> None:
-        """Keeps why the document failed."""
+        """Sets the document to FAILED, with the error."""
         order = self._order
         if document is not None:
             with suppress(NotFound):
@@ -399,7 +405,8 @@ class DocumentJob:
         record("knowledge_document_failed", logging.INFO, code=error.code, request_id=order.request_id)
 
     async def _retry_model(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call of the embedding model. While the model is away, the document says so."""
+        """Makes a call of the embedding model. While the model is unavailable, the upload's note tells the
+        reason."""
         uploads, id_ = self._parts.uploads, self._order.id
 
         async def try_call() -> T:
@@ -407,25 +414,25 @@ class DocumentJob:
                 result = await call()
             except AntiphonError as error:
                 if error.retryable or isinstance(error, EngineDied):
-                    self._is_waiting = True
-                    await asyncio.to_thread(uploads.write_note, id_, f"{WAITS}: {error.message}")
+                    self._may_have_note = True
+                    await asyncio.to_thread(uploads.write_note, id_, f"{WAITING_TEXT}: {error.message}")
                 raise
-            if self._is_waiting:
-                self._is_waiting = False
+            if self._may_have_note:
+                self._may_have_note = False
                 await asyncio.to_thread(uploads.write_note, id_, "")
             return result
 
         return await self._retry(try_call)
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call, and tries again after errors that pass, and after some deaths of the engine."""
+        """Makes a call. Repeats it after temporary errors, and after some deaths of the engine."""
         pause, deaths = self._parts.pause, 0
         for _ in range(TRIES - 1):
             try:
                 return await call()
             except AntiphonError as error:
                 deaths += isinstance(error, EngineDied)
-                if not (error.retryable or (isinstance(error, EngineDied) and deaths <= DEATHS)):
+                if not (error.retryable or (isinstance(error, EngineDied) and deaths <= MAX_ENGINE_DEATHS)):
                     raise
                 wait = min(LONGEST_PAUSE_S, max(pause, error.retry_after or 0.0))
             await asyncio.sleep(wait)
@@ -434,11 +441,12 @@ class DocumentJob:
 
 
 def build_order(table: TableInfo, upload: FileUpload, context: Context) -> UploadOrder:
-    """Returns what to do with a file. Its sizes are the table's unless the caller chose others."""
+    """Returns the order for an uploaded file. The sizes of its chunks are the table's, unless the caller
+    chose others."""
     settings, actor = table.settings, context.actor
     unit = upload.chunk_unit or settings.chunk_unit
     size = settings.chunk_size if upload.chunk_size is None else upload.chunk_size
-    overlap = settings.chunk_overlap if upload.chunk_size is None else size // OVERLAP
+    overlap = settings.chunk_overlap if upload.chunk_size is None else size // OVERLAP_DIVISOR
     overlap = overlap if upload.chunk_overlap is None else upload.chunk_overlap
     if unit is SizeUnit.TOKENS and settings.embedding_model is None:
         raise InvalidValue("chunk_unit can be tokens only with an embedding model", param="chunk_unit")
@@ -465,8 +473,8 @@ def _digest(text: str) -> bytes:
 
 @asynccontextmanager
 async def run_jobs(parts: IngestParts) -> AsyncIterator[DocumentJobs]:
-    """Yields the jobs of this process, and resumes those of others, while the context lasts. Jobs that are
-    left at its end stay on the disk."""
+    """Runs jobs for this process until the context ends, and continues those of dead processes. The files of
+    unfinished jobs stay on the disk."""
     async with task_group() as group:
         jobs = DocumentJobs(parts, group)
         resuming = group.create_task(jobs.resume())

@@ -12,8 +12,6 @@ from antiphon.store.base import TenancyStore
 
 
 class KnowledgeErasure:
-    """Removes the tables of a project, also of an archived one, whose keys open them no more."""
-
     def __init__(
         self, changes: DirectoryChanges, tenancy: TenancyStore, index: KnowledgeIndex, uploads: UploadFolder
     ) -> None:
@@ -23,8 +21,9 @@ class KnowledgeErasure:
         self._uploads = uploads
 
     async def erase(self, actor: Actor, project: str) -> int:
-        """Removes all tables of a project, damaged ones too, and the files that are not read yet. Returns how
-        many tables there were. Raises NotFound, PermissionDenied and KnowledgeUnavailable."""
+        """Removes all tables of a project and all unread files. Returns the number of removed tables. Damaged
+        tables and tables of an archived project are removed too. Raises NotFound, PermissionDenied and
+        KnowledgeUnavailable."""
         self._require_owner(actor, project)
         await asyncio.to_thread(self._remove_uploads, project)
         removed = await self._index.delete_project(project)

@@ -1,4 +1,5 @@
-"""Knowledge tables of the caller's project: tables, chunks and search. `documents` adds files."""
+"""Knowledge tables of the caller's project: tables, chunks and search. `documents` adds files.
+`KnowledgeErasure` removes everything for owners and the operator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -65,7 +66,7 @@ class KnowledgeService:
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
         require_addressable(request.name)
         project = context.actor.project
-        if any(each.settings.name == request.name for each in await self._index.list_tables(project)):
+        if any(table.settings.name == request.name for table in await self._index.list_tables(project)):
             raise Conflict(f"this project has a knowledge table {request.name!r}", param="name")
         model = await self._find_model(request, context.actor)
         sizes = choose_sizes(model, request.chunk_size, request.chunk_overlap, request.chunk_unit)
@@ -84,12 +85,12 @@ class KnowledgeService:
 
     async def _find_model(self, request: TableRequest, actor: Actor) -> EmbeddingModelInfo | None:
         """Returns the embedding model of a new table. Raises ModelNotFound and PermissionDenied."""
-        wanted = request.embedding_model
-        if wanted is None:
+        name = request.embedding_model
+        if name is None:
             return None
-        if wanted is AutomaticModel.FIRST:
+        if name is AutomaticModel.FIRST:
             return await self._models.find_first(actor)
-        return await self._models.find(wanted, actor)
+        return await self._models.find(name, actor)
 
     async def list_tables(self, actor: Actor) -> tuple[TableInfo, ...]:
         return await self._index.list_tables(actor.project)
@@ -116,7 +117,7 @@ class KnowledgeService:
 
     async def delete_table(self, actor: Actor, table: str) -> None:
         await self._index.get_table(actor.project, table)
-        await self._jobs.forget(actor.project, table)
+        await self._jobs.remove_uploads(actor.project, table)
         await self._index.delete_table(actor.project, table)
 
     async def count_usage(self, actor: Actor) -> tuple[IndexUsage, IndexLimits]:
@@ -135,10 +136,10 @@ class KnowledgeService:
             raise InvalidValue(f"chunks must be at most {MAX_BATCH} in one call", param="chunks")
         index, project = self._index, context.actor.project
         chunks = await self._embed_chunks(table, part.chunks, context) if part.chunks else []
-        begun = await index.begin_document(project, table, part.document)
-        info = await index.put_chunks(project, table, begun.id, part.batch, chunks)
+        document = await index.begin_document(project, table, part.document)
+        info = await index.put_chunks(project, table, document.id, part.batch, chunks)
         if part.is_last:
-            info = await index.finish_document(project, table, begun.id, part.warnings)
+            info = await index.finish_document(project, table, document.id, part.warnings)
         return info
 
     async def list_documents(
@@ -150,13 +151,13 @@ class KnowledgeService:
 
     async def get_document(self, actor: Actor, table: str, document: str) -> DocumentInfo:
         info = await self._index.get_document(actor.project, table, document)
-        (described,) = await self._jobs.describe(actor.project, table, [info])
-        return described
+        (document_info,) = await self._jobs.describe(actor.project, table, [info])
+        return document_info
 
     async def delete_document(self, actor: Actor, table: str, document: str) -> None:
         info = await self._index.get_document(actor.project, table, document)
         if info.state is DocumentState.INDEXING:
-            await self._jobs.forget(actor.project, table, info.digest)
+            await self._jobs.remove_uploads(actor.project, table, info.digest)
         await self._index.delete_document(actor.project, table, document)
 
     # --- chunks ---------------------------------------------------------------------------------------------
@@ -207,22 +208,23 @@ class KnowledgeService:
     async def _embed_chunks(
         self, table: str, chunks: Sequence[ChunkInput], context: Context
     ) -> list[ChunkInput]:
-        """Returns chunks with their vectors, given or made. Raises InvalidValue for a blank text."""
+        """Returns the chunks with vectors, which the caller sent or the model makes. Raises InvalidValue for
+        a blank text."""
         info = await self._index.get_table(context.actor.project, table)
-        for place, chunk in enumerate(chunks):
+        for index, chunk in enumerate(chunks):
             if not chunk.text.strip():
-                raise InvalidValue("text is empty; send at least one word", param=f"chunks[{place}].text")
+                raise InvalidValue("text is empty; send at least one word", param=f"chunks[{index}].text")
         model = info.settings.embedding_model
-        places = [place for place, chunk in enumerate(chunks) if not chunk.vector]
-        if model is None or not places:
+        missing = [index for index, chunk in enumerate(chunks) if not chunk.vector]
+        if model is None or not missing:
             return list(chunks)
-        texts = [chunks[place].text for place in places]
+        texts = [chunks[index].text for index in missing]
         dimensions = info.settings.dimensions
-        fields = ["text" if len(chunks) == 1 else f"chunks[{place}].text" for place in places]
-        made = await embed_texts(self._models, model, dimensions, texts, context, fields)
+        fields = ["text" if len(chunks) == 1 else f"chunks[{index}].text" for index in missing]
+        vectors = await embed_texts(self._models, model, dimensions, texts, context, fields)
         embedded = list(chunks)
-        for place, vector in zip(places, made, strict=True):
-            embedded[place] = replace(embedded[place], vector=vector)
+        for index, vector in zip(missing, vectors, strict=True):
+            embedded[index] = replace(embedded[index], vector=vector)
         return embedded
 
     # --- search ---------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ class KnowledgeService:
 
 
 def require_addressable(name: str) -> None:
-    """Raises InvalidValue for a table's name that no path of the API can contain."""
+    """Raises InvalidValue if the API's paths cannot contain a table's name."""
     if "/" in name or not name.strip("."):
         raise InvalidValue(
             "a table's name must not contain a slash, and must not be dots alone", param="name"

@@ -1,11 +1,11 @@
-"""Files that were uploaded and are not read yet. They outlive the process, so that another one goes on.
+r"""Uploaded files that are not read yet. They stay on the disk when the process ends.
 
-    <directory>/<id>.data    the file
-    <directory>/<id>.json    what to do with it; written last, so it is there once the file is complete
-    <directory>/<id>.note    why it waits, for callers that look at its document
+<directory>/<id>.data    the file
+    <directory>/<id>.json    the order; it is written last, when the file is complete
+    <directory>/<id>.note    why the document waits
 
-An id is a digest of the table and the content, so the same file is kept once. The process that works on a
-file holds a lock on it, which ends with the process.
+An id is a digest of the table and the content, so equal files are stored once. The process that works on a
+file holds a lock on it. The lock ends with the process.
 """
 
 import errno
@@ -30,18 +30,18 @@ UPLOADS = "uploads"
 DATA, ORDER, NOTE, PARTIAL = ".data", ".json", ".note", ".part"
 
 LONGEST_NOTE = 1000
-"""Characters of a note that are kept."""
+"""The most characters of a note. Longer notes are cut."""
 
 STALE_S = 3600.0
-"""Seconds after which a file without its order is left over from a process that died."""
+"""Seconds after which a file without an order is removed: its process died."""
 
 VERSION = 1
-"""The number of the rules that make chunks of a file. Change it with the rules."""
+"""The version of the rules that split files into chunks. Increment it when you change the rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uploader:
-    """Whoever uploaded a file, as far as it must be known to go on as the same."""
+    """The caller who uploaded a file. Its job runs with the current rights of this caller."""
 
     kind: str
     key: str
@@ -51,7 +51,7 @@ class Uploader:
 
 @dataclass(frozen=True, slots=True)
 class UploadOrder:
-    """What to do with an uploaded file."""
+    """How to read an uploaded file."""
 
     id: str
     table: str
@@ -59,7 +59,7 @@ class UploadOrder:
     media_type: str
     bytes: int
     digest: str
-    """Names the content and everything that changes its chunks."""
+    """A digest of the content and of everything that changes its chunks."""
     size: int
     overlap: int
     unit: str
@@ -80,7 +80,7 @@ class UploadOrder:
 
 
 def digest_upload(content: bytes, name: str, media_type: str, sizes: ChunkSizes) -> str:
-    """Returns the name of a content and of everything that changes its chunks."""
+    """Returns a digest of the content and of everything that changes its chunks."""
     rules = json.dumps([VERSION, name, media_type, sizes.size, sizes.overlap, sizes.unit])
     return sha256(rules.encode() + b"\n" + sha256(content).digest()).hexdigest()
 
@@ -97,12 +97,10 @@ class UploadFolder:
         self._directory = directory
 
     def get_path(self, upload: str) -> Path:
-        """The path of an upload's file."""
         return self._directory / (upload + DATA)
 
     def keep(self, order: UploadOrder, content: bytes) -> None:
-        """Writes a file and its order to the disk. Changes nothing where they are there. Raises
-        KnowledgeUnavailable."""
+        """Writes a file and its order to the disk, unless they exist. Raises KnowledgeUnavailable."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self.get_path(order.id), content)
@@ -115,7 +113,7 @@ class UploadFolder:
             ) from None
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Makes a file with its whole content, unless it is there."""
+        """Creates a file with its complete content, unless it exists."""
         partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
         try:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -133,22 +131,23 @@ class UploadFolder:
             os.close(folder)
 
     def has(self, upload: str) -> bool:
-        """Whether an upload is there, complete."""
+        """Whether an upload exists and is complete."""
         return (self._directory / (upload + ORDER)).exists()
 
     def list_orders(self) -> list[UploadOrder]:
-        """Returns the orders of complete uploads, the oldest first, and removes what dead processes left."""
+        """Returns the orders of complete uploads, the oldest first. Removes incomplete files of dead
+        processes."""
         try:
-            found = sorted(self._directory.iterdir(), key=lambda path: path.name)
+            paths = sorted(self._directory.iterdir(), key=lambda path: path.name)
         except FileNotFoundError:
             return []
-        self._sweep(found)
-        dated = [(self._get_age(path), path.stem) for path in found if path.suffix == ORDER]
+        self._remove_stale(paths)
+        dated = [(self._get_age(path), path.stem) for path in paths if path.suffix == ORDER]
         orders = [self.read(id_) for _, id_ in sorted(dated, reverse=True)]
         return [order for order in orders if order is not None]
 
     def read(self, upload: str) -> UploadOrder | None:
-        """Returns an order; None where it is gone or cannot be read."""
+        """Returns an order; None if it is missing or unreadable."""
         try:
             fields = json.loads((self._directory / (upload + ORDER)).read_bytes())
             return replace(UploadOrder(**fields), uploader=Uploader(**fields["uploader"]))
@@ -156,7 +155,7 @@ class UploadFolder:
             return None
 
     def write_note(self, upload: str, text: str) -> None:
-        """Keeps why an upload waits; an empty text removes the note. A failure is no error."""
+        """Writes why a document waits; an empty text removes the note. Ignores errors of the disk."""
         path = self._directory / (upload + NOTE)
         with suppress(OSError):
             if text and self.has(upload):
@@ -165,14 +164,14 @@ class UploadFolder:
                 path.unlink(missing_ok=True)
 
     def read_note(self, upload: str) -> str | None:
-        """Returns why an upload waits; None where it does not."""
+        """Returns why a document waits; None if it does not wait."""
         try:
             return (self._directory / (upload + NOTE)).read_text("utf-8") or None
         except (OSError, ValueError):
             return None
 
     def remove(self, upload: str) -> None:
-        """Removes an upload, its order first."""
+        """Removes an upload. The order is removed first."""
         with suppress(OSError):
             (self._directory / (upload + ORDER)).unlink(missing_ok=True)
             (self._directory / (upload + NOTE)).unlink(missing_ok=True)
@@ -180,8 +179,8 @@ class UploadFolder:
 
     @contextmanager
     def lock(self, upload: str) -> Iterator[UploadOrder | None]:
-        """Yields the order while this process alone works on it; None if another one does, or if it is
-        done."""
+        """Locks an upload for this process and yields its order. Yields None if another process holds the
+        lock, or if the upload is missing."""
         try:
             fd = os.open(self.get_path(upload), os.O_RDONLY)
         except OSError:
@@ -197,17 +196,17 @@ class UploadFolder:
         finally:
             os.close(fd)
 
-    def _sweep(self, found: list[Path]) -> None:
-        """Removes incomplete files that nobody writes any more."""
-        orders = {path.stem for path in found if path.suffix == ORDER}
-        for path in found:
-            is_whole = path.suffix == ORDER or (path.suffix in (DATA, NOTE) and path.stem in orders)
-            if not is_whole and self._get_age(path) > STALE_S:
+    def _remove_stale(self, paths: list[Path]) -> None:
+        """Removes incomplete files of dead processes."""
+        orders = {path.stem for path in paths if path.suffix == ORDER}
+        for path in paths:
+            is_complete = path.suffix == ORDER or (path.suffix in (DATA, NOTE) and path.stem in orders)
+            if not is_complete and self._get_age(path) > STALE_S:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
     def _get_age(self, path: Path) -> float:
-        """Returns the seconds since a file was written; 0 for one that is gone."""
+        """Returns the seconds since a file was written; 0 if it is missing."""
         try:
             return time.time() - path.stat().st_mtime
         except OSError:

@@ -1,4 +1,4 @@
-"""Makes the vectors of texts by the server's embedding models, as the caller."""
+"""Embeds texts by the server's embedding models, with the caller's rights."""
 
 import re
 from collections.abc import Sequence
@@ -13,25 +13,26 @@ from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.knowledge import ChunkSizes
 
 BATCH = 64
-"""Texts of one embedding call."""
+"""Texts per embedding call."""
 
-FRAME = 6
-"""Tokens of a model's context that are left for the marks around a text, two or three in known models."""
+RESERVED_TOKENS = 6
+"""Tokens of a model's context that are reserved for special tokens around a text. Known models need two or
+three."""
 
-LONGEST_TOKENS = 512
-"""Tokens of a chunk where the table says nothing and the model reads more."""
+DEFAULT_CHUNK_TOKENS = 512
+"""The default size of a chunk in tokens, if the model can read so many."""
 
-CHARACTERS = 2000
-"""Characters of a chunk where the table says nothing and the model's tokens cannot be counted."""
+DEFAULT_CHUNK_CHARACTERS = 2000
+"""The default size of a chunk in characters, if the model's tokens cannot be counted."""
 
-OVERLAP = 10
-"""A chunk repeats one in so many parts of its size where the table says nothing."""
+OVERLAP_DIVISOR = 10
+"""The default overlap of chunks is this fraction of their size: one tenth."""
 
 INPUT = re.compile(r"input(?:\[(\d+)\])?")
-"""The field of an error about one of the texts."""
+"""The field in an error about one of the texts."""
 
-WORD = "word"
-"""The text whose vector tells a model's dimensions."""
+PROBE_TEXT = "word"
+"""This text is embedded to measure the dimensions of a model."""
 
 E = TypeVar("E", bound=AntiphonError)
 
@@ -41,40 +42,41 @@ class EmbeddingModelInfo:
     """An embedding model that a caller can use."""
 
     name: str
-    """Its own name, also where the caller used an alias."""
+    """The name of the model, also if the caller used an alias."""
     context_length: int | None
-    """Most tokens of one text; None if it is unknown."""
+    """The most tokens of one text; None if it is unknown."""
     counts_tokens: bool
-    """Whether its tokens can be counted here."""
+    """Whether this server can count its tokens."""
 
     @property
     def longest_text(self) -> int | None:
-        """Most tokens of a chunk; None if the tokens cannot be counted, or the model has no known limit."""
+        """The most tokens of a chunk; None if tokens cannot be counted or the model has no known limit."""
         if self.context_length is None or not self.counts_tokens:
             return None
-        return max(1, self.context_length - FRAME)
+        return max(1, self.context_length - RESERVED_TOKENS)
 
 
 class EmbeddingModels(Protocol):
     """The server's embedding models."""
 
     async def find(self, name: str, actor: Actor) -> EmbeddingModelInfo:
-        """Raises ModelNotFound, PermissionDenied, and UnsupportedParameter for a model without vectors."""
+        """Raises ModelNotFound, PermissionDenied, and UnsupportedParameter if the model does not embed."""
 
     async def find_first(self, actor: Actor) -> EmbeddingModelInfo | None:
         """Returns the first embedding model that the actor can use."""
 
     async def count_tokens(self, model: str, texts: Sequence[str], actor: Actor) -> list[int]:
-        """Returns the tokens of each text, without the marks around it."""
+        """Returns the number of tokens of each text, without special tokens."""
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """Makes vectors as `Pipeline.embed` does."""
+        """Embeds texts as `Pipeline.embed` does."""
 
 
 def choose_sizes(
     model: EmbeddingModelInfo | None, size: int | None, overlap: int | None, unit: SizeUnit | None
 ) -> ChunkSizes:
-    """Fills in what the caller leaves out. Raises InvalidValue for what the model cannot do."""
+    """Returns the sizes of chunks, with defaults for missing values. Raises InvalidValue if the model does
+    not support them."""
     longest = None if model is None else model.longest_text
     if unit is None:
         unit = SizeUnit.CHARACTERS if longest is None else SizeUnit.TOKENS
@@ -84,14 +86,14 @@ def choose_sizes(
                 "chunk_unit can be tokens only with an embedding model of this server; send characters",
                 param="chunk_unit",
             )
-        size = min(LONGEST_TOKENS, longest) if size is None else size
+        size = min(DEFAULT_CHUNK_TOKENS, longest) if size is None else size
         if size > longest:
             raise InvalidValue(
-                f"chunk_size can be at most {longest} tokens, which is what the embedding model reads",
+                f"chunk_size can be at most {longest} tokens, the most that the embedding model reads",
                 param="chunk_size",
             )
-    size = CHARACTERS if size is None else size
-    return ChunkSizes(size, size // OVERLAP if overlap is None else overlap, unit)
+    size = DEFAULT_CHUNK_CHARACTERS if size is None else size
+    return ChunkSizes(size, size // OVERLAP_DIVISOR if overlap is None else overlap, unit)
 
 
 async def embed_texts(
@@ -103,39 +105,40 @@ async def embed_texts(
     fields: Sequence[str],
 ) -> list[bytes]:
     """Returns the vector of each text, in order. Equal texts are embedded once. `fields`: the request field
-    that an error about each text names. Raises InvalidValue where the model now makes vectors of other
-    dimensions than the table's."""
+    of each text, for errors. Raises InvalidValue if the model's dimensions are no longer the table's."""
     vectors: dict[str, bytes] = {}
-    different = list(dict.fromkeys(texts))
-    for start in range(0, len(different), BATCH):
-        part = different[start : start + BATCH]
-        request = EmbeddingRequest(model, tuple(RawPrompt(text) for text in part))
+    unique_texts = list(dict.fromkeys(texts))
+    for start in range(0, len(unique_texts), BATCH):
+        batch = unique_texts[start : start + BATCH]
+        request = EmbeddingRequest(model, tuple(RawPrompt(text) for text in batch))
         try:
-            made = await models.embed(request, context)
+            embeddings = await models.embed(request, context)
         except AntiphonError as error:
-            raise _name_field(error, [fields[texts.index(text)] for text in part]) from None
-        if len(made) != len(part):
-            raise EngineError(f"{model} did not make a vector of each text")
-        if made.dimensions != dimensions:
+            raise _rename_field(error, [fields[texts.index(text)] for text in batch]) from None
+        if len(embeddings) != len(batch):
+            raise EngineError(f"{model} did not return a vector for each text")
+        if embeddings.dimensions != dimensions:
             raise InvalidValue(
-                f"the table has vectors of {dimensions} numbers, and {model} now makes {made.dimensions}: "
-                "serve the model that it was made with, or make a new table",
+                f"the table has vectors of {dimensions} numbers, and {model} now returns "
+                f"{embeddings.dimensions}: serve the model that the table was created with, or create "
+                "a new table",
                 param="table",
             )
-        vectors.update(zip(part, made, strict=True))
+        vectors.update(zip(batch, embeddings, strict=True))
     return [vectors[text] for text in texts]
 
 
 async def measure_dimensions(models: EmbeddingModels, model: str, context: Context) -> int:
     """Returns the dimensions of a model's vectors, by embedding one word."""
-    return (await models.embed(EmbeddingRequest(model, (RawPrompt(WORD),)), context)).dimensions
+    return (await models.embed(EmbeddingRequest(model, (RawPrompt(PROBE_TEXT),)), context)).dimensions
 
 
-def _name_field(error: E, fields: Sequence[str]) -> E:
-    """Changes an error about an input to one about the caller's field. `fields`: of the inputs."""
-    found = INPUT.fullmatch(error.param or "")
-    if found is not None:
-        named = fields[int(found[1] or 0)]
-        error.message = error.message.replace(found[0], named)
-        error.param = named
+def _rename_field(error: E, fields: Sequence[str]) -> E:
+    """Changes an error about an input to an error about the caller's field. `fields`: the field of each
+    input."""
+    match = INPUT.fullmatch(error.param or "")
+    if match is not None:
+        field = fields[int(match[1] or 0)]
+        error.message = error.message.replace(match[0], field)
+        error.param = field
     return error

@@ -1,1 +1,1 @@
-"""The history of the tables, one revision in each file; there are no downgrades."""
+"""The migrations, one in each file. There are no downgrades."""

@@ -1,4 +1,4 @@
-"""The script that Alembic runs: it applies the revisions on the connection from `store.database`."""
+"""The script that Alembic runs. It applies the migrations on the connection from `store.database`."""
 
 from alembic import context
 

@@ -1,2 +1,1 @@
-"""LoRA adapters: the registry that keeps them, the sandbox's jobs that import and fetch them, and the hub as
-a source."""
+"""LoRA adapters: the registry, the sandbox's jobs that import and download them, and the hub as a source."""

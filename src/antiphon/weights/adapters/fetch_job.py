@@ -1,5 +1,5 @@
-"""The sandbox's job that fetches an adapter from the hub: PEFT's two files, or one GGUF file, all of one
-commit. Only the helper imports it."""
+"""The sandbox's job that downloads an adapter from the hub: PEFT's two files or one GGUF file, all of the
+same commit. Only the sandbox imports this module."""
 
 import json
 import os
@@ -8,26 +8,26 @@ from pathlib import Path
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetchError, SettingsError
 from antiphon.weights.adapters.import_job import PEFT_FILES
-from antiphon.weights.adapters.registry import storage_error
+from antiphon.weights.adapters.registry import build_storage_error
 from antiphon.weights.hub.cache import HubCache
 from antiphon.weights.hub.download import AWAY, DISK, FetchProgress, Hub, HubCaller
 from antiphon.weights.hub.reference import ENDING, PREFIX, Reference, parse
 
 FIELDS = {"revision": "hf_revision", "token": "hf_token"}
-"""The callers' names of the parts of a deployment; every other part is `model_name`."""
+"""The request field for each `param` of a hub error. For any other `param` it is `model_name`."""
 
 MOST_SHOWN = 8
 LARGEST_CONFIG = 1 << 20
-"""Bytes of a configuration that is read for the name of its model."""
+"""The most bytes of a configuration in which the name of the base model is looked up."""
 
 
 UNREACHED = "the hub does not answer, fails, or was asked too often"
-"""The log's sentence, without the caller's repository."""
+"""The cause for the log, without the caller's repository."""
 
 
 def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
-    """Fetches into `into`/arrived. Raises InvalidValue, which names the caller's field, HubUnavailable, and
-    EngineError when `into` cannot be written."""
+    """Downloads the adapter into `into`/arrived. Raises InvalidValue about the caller's field,
+    HubUnavailable, and EngineError if `into` cannot be written."""
     repository, revision = str(payload["repository"]), str(payload["revision"])
     token, max_bytes, pauses = payload["token"], payload["most"], payload["pauses"]
     if not isinstance(max_bytes, int) or not isinstance(pauses, list):
@@ -39,15 +39,15 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
     try:
         files = choose_files(repository, hub.list_files(repository, revision), str(payload["file"]))
         return _pull_files(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
-    except ModelFetchError as refused:
-        if refused.param == DISK:
-            reason = refused.message.rpartition(": ")[2]
-            raise EngineError(refused.message, cause=f"an adapter cannot be kept: {reason}") from None
-        if refused.param == AWAY:
-            raise HubUnavailable(refused.message, cause=UNREACHED) from None
-        raise InvalidValue(refused.message, param=FIELDS.get(refused.param or "", "model_name")) from None
+    except ModelFetchError as error:
+        if error.param == DISK:
+            reason = error.message.rpartition(": ")[2]
+            raise EngineError(error.message, cause=f"an adapter cannot be stored: {reason}") from None
+        if error.param == AWAY:
+            raise HubUnavailable(error.message, cause=UNREACHED) from None
+        raise InvalidValue(error.message, param=FIELDS.get(error.param or "", "model_name")) from None
     except OSError as problem:
-        raise storage_error(problem) from None
+        raise build_storage_error(problem) from None
 
 
 def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
@@ -57,26 +57,30 @@ def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str,
     listing = ", ".join(adapters[:MOST_SHOWN])
     if file:
         if file not in adapters:
-            raise _to_refusal(f"there is no {file} in {repository}; GGUF files of it: {listing or 'none'}")
+            raise _build_name_error(
+                f"there is no {file} in {repository}; GGUF files of it: {listing or 'none'}"
+            )
         return (file,)
     if set(PEFT_FILES) <= set(names):
         return PEFT_FILES
     if len(adapters) > 1:
-        raise _to_refusal(
-            f"{repository} holds several GGUF files ({listing}); name one as {repository}:FILE.gguf"
+        raise _build_name_error(
+            f"{repository} has several GGUF files ({listing}); name one as {repository}:FILE.gguf"
         )
     if adapters:
         return (adapters[0],)
     if "adapter_model.bin" in names:
-        raise _to_refusal(
-            f"{repository} holds adapter_model.bin, which is never read since it may hold code; save the "
+        raise _build_name_error(
+            f"{repository} has adapter_model.bin, which is never read because it can contain code; save the "
             "adapter as adapter_model.safetensors"
         )
-    raise _to_refusal(f"{repository} holds no adapter: neither {' and '.join(PEFT_FILES)} nor a GGUF file")
+    raise _build_name_error(
+        f"{repository} has no adapter: neither {' and '.join(PEFT_FILES)} nor a GGUF file"
+    )
 
 
-def _to_refusal(message: str) -> InvalidValue:
-    """Makes the error for a wrong `model_name`."""
+def _build_name_error(message: str) -> InvalidValue:
+    """Returns the error for a wrong `model_name`."""
     return InvalidValue(message, param="model_name")
 
 
@@ -90,28 +94,27 @@ def _is_file(repository: str, name: str) -> bool:
 
 
 def _pull_files(hub: Hub, references: Sequence[Reference], into: Path) -> dict[str, object]:
-    """Fetches every file at the commit of the first file, into the directory in which the registry's job
-    looks for them."""
+    """Downloads all files at the commit of the first file, into the directory that the import job reads."""
     first = references[0]
-    fetched = hub.pull(first, _ignore_progress)
+    first_file = hub.pull(first, _ignore_progress)
     name = first.repository.partition("/")[2]
     target = into / name if len(references) > 1 else into
     target.mkdir(parents=True)
-    os.replace(fetched.path, target / fetched.path.name)
+    os.replace(first_file.path, target / first_file.path.name)
     for reference in references[1:]:
-        other = hub.pull(Reference(reference.repository, reference.file, fetched.commit), _ignore_progress)
-        os.replace(other.path, target / other.path.name)
+        file = hub.pull(Reference(reference.repository, reference.file, first_file.commit), _ignore_progress)
+        os.replace(file.path, target / file.path.name)
     is_peft = len(references) > 1
     return {
-        "path": name if is_peft else fetched.path.name,
-        "commit": fetched.commit,
+        "path": name if is_peft else first_file.path.name,
+        "commit": first_file.commit,
         "base": _read_base(target / PEFT_FILES[0]) if is_peft else None,
     }
 
 
 def _read_base(config: Path) -> str | None:
     """Returns the base model's name in the configuration; None if there is none. The converter checks the
-    rest of the configuration."""
+    other keys."""
     if config.stat().st_size > LARGEST_CONFIG:
         return None
     try:
@@ -123,4 +126,4 @@ def _read_base(config: Path) -> str | None:
 
 
 def _ignore_progress(_: FetchProgress) -> None:
-    """Shows no progress: nobody watches."""
+    """Ignores progress: nobody sees it."""

@@ -1,7 +1,7 @@
-"""Adapters that callers name on the hub: which ones the operator allows, and fetching them in a process that
-can be killed. That process knows the hub (`fetch_job`); this one does not.
+"""Adapters on the hub that callers name: checks whether the operator allows them, and downloads them in a
+sandbox. This process does not import the hub's library; `fetch_job` does.
 
-Fetched files are in a directory of their own until the registry has kept the adapter.
+The downloaded files stay in a temporary directory until the registry has stored the adapter.
 """
 
 import os
@@ -15,18 +15,19 @@ from pathlib import Path
 from antiphon.domain.models import DeploymentRequest, FetchedAdapter
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
-from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory
+from antiphon.weights.adapters.registry import OWN_MEMORY, create_staging_directory
 from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
 JOB = "antiphon.weights.adapters.fetch_job:fetch_job"
-"""The sandbox's job. It is named, not imported, since a serving process loads no hub library."""
+"""The sandbox's job. It is not imported here, because HTTP processes do not load the hub's library."""
 
-PATIENCE = 1800.0
-"""Seconds that one adapter may take to arrive: a gibibyte at 5 Mbit/s."""
+TIME_LIMIT_S = 1800.0
+"""The time limit for the download of one adapter, in seconds: one GiB at 5 Mbit/s."""
 
 SECONDS = 60.0
 SECONDS_PER_BYTE = 3 / (1 << 26)
-"""CPU seconds: for the start, and for fetching, decrypting, checking and writing at 20 MiB/s."""
+"""CPU seconds for the start, and for each byte that is downloaded, decrypted, checked and written: 20
+MiB/s."""
 
 NETWORK_VARIABLES = frozenset(
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy "
@@ -35,55 +36,57 @@ NETWORK_VARIABLES = frozenset(
 )
 """Environment variables that a process needs to reach a hub; none is a credential."""
 
-NOBODY = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""Keeps the library from using the operator's token for callers."""
+NO_TOKEN = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+"""Variables that prevent the library from using the operator's token for callers."""
 
 ANY_FILE = "any" + ENDING
-"""Replaces the file that a caller does not name, while the rest of the name is checked."""
+"""A placeholder for a missing file name, so that the other parts of the name can be checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubAdapters:
-    """The adapters of a hub that callers may have."""
+    """The adapters of a hub that callers can deploy."""
 
     repositories: Sequence[str]
     """`OWNER/REPO`, `OWNER/*` or `*`."""
     registry: Path
     most: int
-    """Largest size of one file, in bytes."""
+    """The most bytes of one file."""
     endpoint: str | None = None
     offline: bool = False
     pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
-    """Seconds before each further try after a fruitless one."""
+    """Seconds before each further attempt."""
     run: JobRunner = run_job
     """Runs the job that fetches the files."""
 
     def require_allowed(self, deployment: DeploymentRequest) -> None:
         """Raises PermissionDenied for an adapter that the operator does not allow, and InvalidValue for a
         malformed name."""
-        repository = self._reference(deployment).repository
+        repository = self._parse_reference(deployment).repository
         if not self.repositories:
             raise PermissionDenied(
-                "adapters are deployed from the hub only where the operator names the repositories that they "
-                "may come from: set lora.repositories (ANTIPHON_LORA_REPOSITORIES) and restart the server",
+                "adapters are deployed from the hub only if the operator allows repositories: "
+                "set lora.repositories (ANTIPHON_LORA_REPOSITORIES) and restart the server",
                 param="model_name",
             )
         if not any(fnmatchcase(repository, allowed) for allowed in self.repositories):
             raise PermissionDenied(
-                f"{repository} is none of the repositories that adapters may be deployed from; the operator "
-                "may add it to lora.repositories (ANTIPHON_LORA_REPOSITORIES)",
+                f"{repository} is not a repository from which adapters can be deployed; the operator "
+                "can add it to lora.repositories (ANTIPHON_LORA_REPOSITORIES)",
                 param="model_name",
             )
         if self.offline:
-            raise PermissionDenied("no hub is asked here: ANTIPHON_HUB_OFFLINE is set", param="model_source")
+            raise PermissionDenied(
+                "this server does not use the hub: ANTIPHON_HUB_OFFLINE is set", param="model_source"
+            )
 
     @asynccontextmanager
     async def fetch(self, deployment: DeploymentRequest) -> AsyncIterator[FetchedAdapter]:
-        """Fetches the adapter. Its files exist until the block ends. Raises a RequestError that names the
-        wrong field, HubUnavailable, and EngineError if the registry cannot be written."""
+        """Downloads the adapter. Its files exist until the block ends. Raises a RequestError about the wrong
+        field, HubUnavailable, and EngineError if the registry cannot be written."""
         self.require_allowed(deployment)
-        reference = self._reference(deployment)
-        staging = staging_directory(self.registry)
+        reference = self._parse_reference(deployment)
+        staging = create_staging_directory(self.registry)
         try:
             payload = {
                 "repository": reference.repository,
@@ -95,21 +98,21 @@ class HubAdapters:
                 "pauses": list(self.pauses),
                 "into": str(staging),
             }
-            result = await self.run(JOB, payload, self._limits(), _network_variables())
-            yield _read_delivery(staging, result)
-        except JobStopped as stopped:
-            message = f"{reference.repository} cannot be fetched: {stopped}"
-            if stopped.stop is Stop.WAIT:
-                raise HubUnavailable(message, cause=str(stopped)) from None
+            result = await self.run(JOB, payload, self._build_limits(), _select_network_variables())
+            yield _read_result(staging, result)
+        except JobStopped as error:
+            message = f"{reference.repository} cannot be fetched: {error}"
+            if error.stop is Stop.WAIT:
+                raise HubUnavailable(message, cause=str(error)) from None
             raise InvalidValue(message, param="model_name") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _limits(self) -> Limits:
-        """Returns the limits of the job that fetches an adapter."""
-        return Limits(SECONDS + self.most * SECONDS_PER_BYTE, PATIENCE, OWN_MEMORY, writes=self.most)
+    def _build_limits(self) -> Limits:
+        """Returns the limits of the download job."""
+        return Limits(SECONDS + self.most * SECONDS_PER_BYTE, TIME_LIMIT_S, OWN_MEMORY, writes=self.most)
 
-    def _reference(self, deployment: DeploymentRequest) -> Reference:
+    def _parse_reference(self, deployment: DeploymentRequest) -> Reference:
         """Returns the reference of the requested adapter. Raises InvalidValue for malformed names."""
         name = (
             deployment.model_name if ":" in deployment.model_name else f"{deployment.model_name}:{ANY_FILE}"
@@ -134,13 +137,13 @@ def _is_reference(text: str) -> bool:
     return True
 
 
-def _network_variables() -> dict[str, str]:
+def _select_network_variables() -> dict[str, str]:
     """Returns the environment variables for the job, without any credential."""
-    return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
+    return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NO_TOKEN
 
 
-def _read_delivery(staging: Path, delivery: object) -> FetchedAdapter:
-    """Converts the job's result. Raises TypeError for a result of another form."""
-    if not isinstance(delivery, dict) or not COMMIT.fullmatch(str(delivery["commit"])):
-        raise TypeError("the job answered with no commit")
-    return FetchedAdapter(delivery["path"], staging / "arrived", delivery["commit"], delivery["base"])
+def _read_result(staging: Path, result: object) -> FetchedAdapter:
+    """Converts the job's result. Raises TypeError if it is malformed."""
+    if not isinstance(result, dict) or not COMMIT.fullmatch(str(result["commit"])):
+        raise TypeError("the job returned no commit")
+    return FetchedAdapter(result["path"], staging / "arrived", result["commit"], result["base"])

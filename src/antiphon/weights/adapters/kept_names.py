@@ -1,9 +1,10 @@
-"""The names of adapters that last over a restart, in a file of the registry beside the adapters' files.
+"""The names of adapters that last over a restart. They are in a file of the registry, next to the adapters'
+files.
 
 Servers that share a registry share the names: each change reads the file under a lock, changes one name, and
-replaces the file. A name is kept only while its file is there, and a file is removed only if no kept name has
-it; both are checked under that lock. A name is kept with a fingerprint of its base model, since an adapter
-computes nonsense with other weights of the same shapes.
+replaces the file. A name exists only as long as its file, and a file is removed only if no name refers to it;
+both are checked under that lock. A name contains a fingerprint of the base model, because an adapter is
+useless with other weights of the same shapes.
 """
 
 import asyncio
@@ -26,15 +27,17 @@ from antiphon.weights.adapters.registry import GGUF_SUFFIX, PEFT_SUFFIX
 
 NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
 CHANGES_LOCK = "changes.lock"
-"""Files of the registry. The first lock is held while `names.json` or a file changes, the second one during a
-whole load or unload."""
+"""Files of the registry. `names.lock` is locked while `names.json` or an adapter's file changes,
+`changes.lock` during a whole load or unload."""
 
 LOCK_PAUSE_S = 0.02
-"""Seconds between attempts to take the lock of changes, so that a caller who leaves stops waiting."""
+"""Seconds between attempts to lock `changes.lock`. The attempts do not block, so that a waiting caller can be
+cancelled."""
 
 SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
-"""Parts of a model's file that its fingerprint covers: any other training of a model changes them."""
+"""The number and size of the samples of a model's file for its fingerprint. Further training of a model
+changes them."""
 
 
 SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
@@ -43,14 +46,14 @@ SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 
 @dataclass(frozen=True, slots=True)
 class KeptNamesFile:
-    """The names of a registry. Every method blocks, except `hold_changes`."""
+    """The stored names of a registry. Every method blocks, except `hold_changes`."""
 
     registry: Path
     is_on: bool = True
-    """Whether names are kept. If not, only files are removed."""
+    """Whether names are stored. If not, only files are removed."""
 
     def read(self) -> tuple[KeptName, ...]:
-        """Returns the names, the oldest first. A file that cannot be read is logged, and counts as empty."""
+        """Returns the names, the oldest first. Logs a file that cannot be read, and returns no names."""
         try:
             return self._load() if self.is_on else ()
         except (OSError, FrameError) as problem:
@@ -66,8 +69,8 @@ class KeptNamesFile:
         return from_line(content, tuple[KeptName, ...])
 
     def apply(self, change: NameChange) -> None:
-        """Keeps or removes one name. A file that cannot be decoded is set aside first. Raises OSError, also
-        if the adapter's file is gone."""
+        """Adds or removes one name. First renames a file that cannot be decoded. Raises OSError, also if the
+        adapter's file is missing."""
         with self._hold_lock():
             if change.kept is not None and not self._find_file(change.kept.entry.adapter).exists():
                 raise FileNotFoundError(errno.ENOENT, "the adapter's file is gone; load it again")
@@ -79,7 +82,7 @@ class KeptNamesFile:
             except FrameError:
                 path.replace(self.registry / DAMAGED)
                 names = ()
-            by_key = {each.entry.key: each for each in names}
+            by_key = {name.entry.key: name for name in names}
             by_key.pop(change.key, None)
             if change.kept is not None:
                 by_key[change.key] = change.kept
@@ -88,7 +91,7 @@ class KeptNamesFile:
             _replace_file(path, to_line(tuple(by_key.values())))
 
     def find_obstacle(self, adapter: Adapter) -> str | None:
-        """Says why the adapter's file cannot be used; None if it can."""
+        """Returns why the adapter's file cannot be used; None if it can be used."""
         path = self._find_file(adapter)
         try:
             size = path.stat().st_size
@@ -99,12 +102,13 @@ class KeptNamesFile:
         return None
 
     def locate(self, adapter: Adapter) -> Adapter:
-        """Returns the adapter with the path of its file in this registry, which may have moved."""
+        """Returns the adapter with the path of its file in this registry. The registry can have moved
+        since."""
         return replace(adapter, path=str(self._find_file(adapter)))
 
     def remove_file(self, digest: str) -> None:
-        """Removes the file of an adapter that no kept name has. Names of other servers count even if this
-        one keeps none. They are locked meanwhile, so no server of the registry begins to use the file."""
+        """Removes an adapter's file unless a stored name refers to it. Names of other servers count even if
+        this server stores none. The lock prevents other servers from adding a name meanwhile."""
         with suppress(OSError, FrameError), self._hold_lock():
             if all(kept.entry.adapter.digest != digest for kept in self._load()):
                 for suffix in (GGUF_SUFFIX, PEFT_SUFFIX):
@@ -116,7 +120,7 @@ class KeptNamesFile:
 
     @asynccontextmanager
     async def hold_changes(self) -> AsyncIterator[None]:
-        """Excludes changes of every other process of the registry until the block ends. The system frees the
+        """Prevents changes by other processes of the registry until the block ends. The system releases the
         lock of a process that dies. Raises OSError."""
         lock = self._open_lock(CHANGES_LOCK)
         try:
@@ -131,7 +135,7 @@ class KeptNamesFile:
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """Excludes other servers of the registry until the block ends. Raises OSError."""
+        """Prevents changes of the names and files by other servers until the block ends. Raises OSError."""
         lock = self._open_lock(LOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -140,13 +144,13 @@ class KeptNamesFile:
             os.close(lock)
 
     def _open_lock(self, name: str) -> int:
-        """Opens a lock's file in the registry. Raises OSError."""
+        """Opens a lock file of the registry. Raises OSError."""
         self.registry.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(self.registry / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    """Replaces a file in one step that survives a power failure. Raises OSError."""
+    """Replaces a file atomically, and waits until it is on the disk. Raises OSError."""
     new = path.with_suffix(".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
@@ -156,9 +160,8 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 
 def compute_fingerprint(path: Path) -> str:
-    """Returns a digest of a model: of the size of each of its files, and of parts all over them. A model is a
-    file, all parts of a split file, or all files of a directory. Returns an empty text if one cannot be
-    read."""
+    """Returns a digest of a model: of the size and samples of each of its files. A model is a file, all parts
+    of a split file, or all files of a directory. Returns an empty string if a file cannot be read."""
     digest = hashlib.sha256()
     try:
         for file in _list_files(path):
@@ -171,14 +174,14 @@ def compute_fingerprint(path: Path) -> str:
 def _list_files(path: Path) -> list[Path]:
     """Returns the files of a model. Raises OSError."""
     if path.is_dir():
-        return sorted(each for each in path.iterdir() if each.is_file())
+        return sorted(file for file in path.iterdir() if file.is_file())
     if (split := SPLIT.fullmatch(path.name)) is None:
         return [path]
     return sorted(path.parent.glob(f"{glob.escape(split[1])}-?????-of-{split[2]}.gguf"))
 
 
 def _add_samples(path: Path, digest: "hashlib._Hash") -> None:
-    """Adds a file's size and samples of its content. Raises OSError."""
+    """Adds the size and samples of a file to the digest. Raises OSError."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         digest.update(b"%d" % size)

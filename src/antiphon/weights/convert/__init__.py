@@ -1,2 +1,2 @@
-"""Converts other formats to GGUF: PEFT adapters and transformers' encoders. It reads safetensors only, never
-a pickle, and runs no code from the model's directory."""
+"""Converts PEFT adapters and transformers' encoders to GGUF. It reads only safetensors, never a pickle, and
+runs no code from the model's directory."""

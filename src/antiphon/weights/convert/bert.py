@@ -1,9 +1,9 @@
 """Converts a BERT encoder from the files of transformers and sentence-transformers to GGUF.
 
 It reads config.json, model.safetensors and the WordPiece vocabulary (vocab.txt or tokenizer.json). It also
-reads tokenizer_config.json, and sentence-transformers' pooling and longest text, if they exist. It refuses,
-by name, every option that llama.cpp would compute differently from transformers. Import it only for a
-conversion: gguf takes half a second.
+reads tokenizer_config.json and the pooling and maximum length of sentence-transformers, if they exist. It
+refuses every option that llama.cpp would compute differently from transformers, by name. Import it only for a
+conversion: gguf takes half a second to import.
 """
 
 import re
@@ -22,22 +22,22 @@ from antiphon.weights.convert.tensors import Tensor, read_json, read_list, read_
 KINDS = ("F32", "F16", "Q8_0")
 
 BLOCK = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_0][0]
-"""Q8_0 needs matrices whose columns are a multiple of this; others stay F16."""
+"""Q8_0 needs matrices whose number of columns is a multiple of this. Other matrices stay F16."""
 
 UNUSED = re.compile(r"(.*\.)?(embeddings\.position_ids|pooler\.dense\..*)|cls\..*")
-"""Tensors that an embedding does not use."""
+"""Tensors that embedding does not use."""
 
-WHOLE = ("position_embd.weight", "token_types.weight")
-"""Matrices that stay float32, since their rows are added and not multiplied."""
+FLOAT32_MATRICES = ("position_embd.weight", "token_types.weight")
+"""Matrices that stay float32, because their rows are added and not multiplied."""
 
 SPACE = "\u2581"
-"""The mark of GGUF for a piece at the beginning of a word."""
+"""GGUF's mark of a piece at the start of a word."""
 
 LAYER = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.")
 """The prefix of the names of a layer's tensors."""
 
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-"""Endings of norms' names in checkpoints from TensorFlow, with today's endings."""
+"""Endings of the names of norms in checkpoints from TensorFlow, and today's endings."""
 
 MODULES = ("Transformer", "Pooling", "Normalize")
 """Modules of sentence-transformers that a GGUF encoder can replace. The engine always normalises its
@@ -56,15 +56,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 }
 """Special tokens, and the GGUF keys of their ids."""
 
-PARTS = (
+LAYER_TENSORS = (
     *("attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm"),
     *("ffn_up", "ffn_down", "layer_output_norm"),
 )
-"""Tensors of each layer; every one has a weight and a bias."""
+"""The tensors of each layer. Each has a weight and a bias."""
 EMBEDDINGS = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight"})
 
-NEEDED: Mapping[str, tuple[object, ...]] = {
-    # key of config.json: the values that llama.cpp computes in the same way
+SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
+    # key of config.json: the values that llama.cpp supports
     "model_type": ("bert",),
     "hidden_act": ("gelu",),
     "position_embedding_type": ("absolute", None),
@@ -75,7 +75,7 @@ NEEDED: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class WordPieceVocabulary:
-    """The vocabulary, and how texts are normalised before they are split into pieces."""
+    """The vocabulary, and the normalisation of texts before they are split into pieces."""
 
     pieces: tuple[str, ...]
     """The pieces in WordPiece's notation, by id."""
@@ -98,68 +98,67 @@ class EncoderShape:
 
 
 def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
-    """Converts the encoder in the directory `source` to GGUF. `kind`: the matrices' type. Raises
+    """Converts the encoder in the directory `source` to GGUF. `kind`: the type of the matrices. Raises
     ModelFileError."""
     if kind not in KINDS:
         raise ModelFileError(f"an encoder is written as {' or '.join(KINDS)}, not as {kind}")
     config = read_json(source / "config.json")
     _require_modules(source)
-    for key, taken in NEEDED.items():
-        if config.get(key) not in taken:
+    for key, supported in SUPPORTED_VALUES.items():
+        if config.get(key) not in supported:
             raise ModelFileError(
-                f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, taken))} is converted"
+                f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, supported))} is "
+                "converted"
             )
-    wording = read_vocabulary(source)
-    saved = dict(read_tensors(source / "model.safetensors", UNUSED))
-    layers = len({match[1] for name in saved if (match := LAYER.match(name))})
-    tensors = dict(_rename_tensors(saved, layers, source))
+    vocabulary = read_vocabulary(source)
+    saved_tensors = dict(read_tensors(source / "model.safetensors", UNUSED))
+    layers = len({match[1] for name in saved_tensors if (match := LAYER.match(name))})
+    tensors = dict(_rename_tensors(saved_tensors, layers, source))
     shape = read_shape(config, tensors, layers, source)
     tensors["position_embd.weight"] = tensors["position_embd.weight"][: shape.positions]
-    if len(wording.pieces) != shape.pieces:
-        raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and weights for {shape.pieces}")
-    _write(target, kind, shape, wording, read_pooling(source), tensors)
+    if len(vocabulary.pieces) != shape.pieces:
+        raise ModelFileError(f"{source} has {len(vocabulary.pieces)} pieces and weights for {shape.pieces}")
+    _write(target, kind, shape, vocabulary, read_pooling(source), tensors)
 
 
 def read_shape(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], layers: int, source: Path
 ) -> EncoderShape:
-    """Returns the encoder's sizes from its tensors, and from config.json where the tensors do not show them.
-
-    Sizes that contradict each other are left to llama.cpp, which refuses them; a missing bias it would
-    ignore. Raises ModelFileError.
-    """
-    parts = [f"blk.{layer}.{part}" for layer in range(layers) for part in PARTS] + ["token_embd_norm"]
-    needed = {f"{part}.{half}" for part in parts for half in ("weight", "bias")}
+    """Returns the encoder's sizes from its tensors, and from config.json where the tensors do not tell them.
+    Raises ModelFileError for a missing tensor, because llama.cpp would ignore a missing bias. llama.cpp
+    itself refuses inconsistent sizes."""
+    parts = [f"blk.{layer}.{part}" for layer in range(layers) for part in LAYER_TENSORS] + ["token_embd_norm"]
+    needed = {f"{part}.{suffix}" for part in parts for suffix in ("weight", "bias")}
     if missing := sorted((needed | EMBEDDINGS) - tensors.keys()):
-        raise ModelFileError(f"{source} holds no {missing[0]}, which an encoder of BERT's kind has")
+        raise ModelFileError(f"{source} has no {missing[0]}, which a BERT encoder must have")
 
-    def sizes(name: str) -> tuple[int, ...]:
+    def get_matrix_shape(name: str) -> tuple[int, ...]:
         """Returns the shape of a matrix. Raises ModelFileError if the tensor is no matrix."""
         if tensors[name].ndim != 2:
-            raise ModelFileError(f"{source} holds {name}, which is no matrix")
+            raise ModelFileError(f"{source} has {name}, which is not a matrix")
         return tensors[name].shape
 
     if not layers:
-        raise ModelFileError(f"{source} holds no layers")
-    pieces, hidden = sizes("token_embd.weight")
+        raise ModelFileError(f"{source} has no layers")
+    pieces, hidden = get_matrix_shape("token_embd.weight")
     heads, epsilon = config.get("num_attention_heads"), config.get("layer_norm_eps", 1e-12)
     if type(heads) is not int or heads < 1 or hidden % heads:
         raise ModelFileError(f"{source} has num_attention_heads = {heads!r:.80} for a width of {hidden}")
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN fails this test too
-        raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must lie between 0 and 1")
-    positions, types = sizes("position_embd.weight")[0], sizes("token_types.weight")[0]
+        raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must be between 0 and 1")
+    positions, types = get_matrix_shape("position_embd.weight")[0], get_matrix_shape("token_types.weight")[0]
     positions = min(positions, read_longest_text(source) or positions)
-    inner = sizes("blk.0.ffn_up.weight")[0]
+    inner = get_matrix_shape("blk.0.ffn_up.weight")[0]
     return EncoderShape(pieces, positions, types, hidden, inner, layers, heads, epsilon)
 
 
 def read_vocabulary(source: Path) -> WordPieceVocabulary:
     """Reads the vocabulary and the normalisation of texts. Raises ModelFileError."""
-    options = _read_json_if_any(source / "tokenizer_config.json")
+    options = _read_json_if_present(source / "tokenizer_config.json")
     if (source / "tokenizer.json").is_file():
         return _read_tokenizer_json(read_json(source / "tokenizer.json"), source)
     if not (source / "vocab.txt").exists():
-        raise ModelFileError(f"{source} holds neither tokenizer.json nor vocab.txt")
+        raise ModelFileError(f"{source} has neither tokenizer.json nor vocab.txt")
     lines = read_text(source / "vocab.txt").splitlines()
     lowercase = bool(options.get("do_lower_case", True))
     accents = options.get("strip_accents")
@@ -168,30 +167,30 @@ def read_vocabulary(source: Path) -> WordPieceVocabulary:
 
 def _read_tokenizer_json(tokenizer: dict[str, Any], source: Path) -> WordPieceVocabulary:
     """Reads the vocabulary from tokenizer.json. Raises ModelFileError if it is not BERT's WordPiece."""
-    model, normalizer = _object(tokenizer.get("model")), _object(tokenizer.get("normalizer"))
+    model, normalizer = _as_object(tokenizer.get("model")), _as_object(tokenizer.get("normalizer"))
     if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
         raise ModelFileError(
             f"{source} has a tokenizer of the type {model.get('type')!r}; only BERT's WordPiece is converted"
         )
-    ids = _object(model.get("vocab")) | _read_added_tokens(tokenizer.get("added_tokens"), source)
+    ids = _as_object(model.get("vocab")) | _read_added_tokens(tokenizer.get("added_tokens"), source)
     if not all(type(number) is int for number in ids.values()):
         raise ModelFileError(f"{source} has a vocabulary whose ids are not all whole numbers")
     pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise ModelFileError(f"{source} has a vocabulary whose ids leave gaps")
+        raise ModelFileError(f"{source} has a vocabulary with gaps in its ids")
     lowercase = bool(normalizer.get("lowercase", True))
     accents = normalizer.get("strip_accents")
     return WordPieceVocabulary(tuple(pieces), lowercase, lowercase if accents is None else bool(accents))
 
 
-def _object(value: object) -> dict[str, Any]:
+def _as_object(value: object) -> dict[str, Any]:
     """Returns the value if it is a JSON object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def _read_added_tokens(value: object, source: Path) -> dict[str, object]:
     """Returns the ids of the tokens that tokenizer.json lists outside the vocabulary, by their text."""
-    tokens = [_object(each) for each in value] if isinstance(value, list) else []
+    tokens = [_as_object(token) for token in value] if isinstance(value, list) else []
     if not all(isinstance(token.get("content"), str) for token in tokens):
         raise ModelFileError(f"{source} has added_tokens that are not all texts with an id")
     return {token["content"]: token.get("id") for token in tokens}
@@ -200,7 +199,7 @@ def _read_added_tokens(value: object, source: Path) -> dict[str, object]:
 def read_pooling(source: Path) -> str:
     """Returns the pooling of sentence-transformers (`MEAN`, `CLS` or `LAST`); `MEAN` if it names none. Raises
     ModelFileError."""
-    options = _read_json_if_any(source / "1_Pooling" / "config.json")
+    options = _read_json_if_present(source / "1_Pooling" / "config.json")
     modes = {
         "pooling_mode_mean_tokens": "MEAN",
         "pooling_mode_cls_token": "CLS",
@@ -215,45 +214,50 @@ def read_pooling(source: Path) -> str:
 
 
 def read_longest_text(source: Path) -> int | None:
-    """Returns the tokens at which sentence-transformers cuts a text; None if it names no number. Raises
-    ModelFileError."""
-    longest = _read_json_if_any(source / "sentence_bert_config.json").get("max_seq_length")
+    """Returns the number of tokens at which sentence-transformers cuts a text; None if it is not configured.
+    Raises ModelFileError."""
+    longest = _read_json_if_present(source / "sentence_bert_config.json").get("max_seq_length")
     if longest is not None and (type(longest) is not int or longest < 1):
         raise ModelFileError(f"{source} has max_seq_length = {longest!r:.80}; it must be a number of tokens")
     return longest
 
 
 def _require_modules(source: Path) -> None:
-    """Raises ModelFileError for a module of sentence-transformers that a GGUF encoder does not compute."""
+    """Raises ModelFileError for a module of sentence-transformers that GGUF does not support."""
     if not (source / "modules.json").is_file():
         return
     modules = read_list(source / "modules.json")
-    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "?" for each in modules]
-    if odd := next((kind for kind in kinds if kind not in MODULES), None):
+    kinds = [
+        str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "?" for module in modules
+    ]
+    if unsupported := next((kind for kind in kinds if kind not in MODULES), None):
         raise ModelFileError(
-            f"{source} has the module {odd[:80]} of sentence-transformers, which a GGUF encoder does not "
+            f"{source} has the module {unsupported[:80]} of sentence-transformers, which a GGUF encoder does "
+            "not "
             f"compute; only {', '.join(MODULES)} are converted"
         )
 
 
 def to_gguf_piece(piece: str) -> str:
-    """Returns a piece in GGUF's notation, which marks the pieces that begin a word instead of those that
-    continue one."""
+    """Converts a piece to GGUF's notation. GGUF marks pieces at the start of a word; WordPiece marks the
+    others."""
     if piece.startswith("[") and piece.endswith("]"):
         return piece
     return piece[2:] if piece.startswith("##") else SPACE + piece
 
 
 def _rename_tensors(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors under llama.cpp's names. Raises ModelFileError for an unknown one."""
+    """Yields the tensors under llama.cpp's names. Raises ModelFileError for an unknown tensor."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
     for name, values in tensors.items():
-        new = name.removeprefix("bert.")
-        for old, now in OLD_NAMES.items():
-            new = new.removesuffix(old) + now if new.endswith(old) else new
-        tensor_name = names.get_name(new, try_suffixes=(".weight", ".bias"))
+        hf_name = name.removeprefix("bert.")
+        for old_ending, new_ending in OLD_NAMES.items():
+            hf_name = (
+                hf_name.removesuffix(old_ending) + new_ending if hf_name.endswith(old_ending) else hf_name
+            )
+        tensor_name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
         if tensor_name is None:
-            raise ModelFileError(f"{source} holds {name[:120]}, which no encoder of BERT's kind has")
+            raise ModelFileError(f"{source} has {name[:120]}, which a BERT encoder does not have")
         yield tensor_name, values
 
 
@@ -261,7 +265,7 @@ def _write(
     target: Path,
     kind: str,
     shape: EncoderShape,
-    wording: WordPieceVocabulary,
+    vocabulary: WordPieceVocabulary,
     pooling: str,
     tensors: Mapping[str, Tensor],
 ) -> None:
@@ -278,10 +282,12 @@ def _write(
     writer.add_layer_norm_eps(shape.epsilon)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[pooling])
-    _write_vocabulary(writer, wording)
+    _write_vocabulary(writer, vocabulary)
     for name, values in sorted(tensors.items()):
-        form = gguf.GGMLQuantizationType[_choose_type(name, values, kind)]
-        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), form), raw_dtype=form)
+        tensor_type = gguf.GGMLQuantizationType[_choose_type(name, values, kind)]
+        writer.add_tensor(
+            name, gguf.quants.quantize(np.ascontiguousarray(values), tensor_type), raw_dtype=tensor_type
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -290,31 +296,33 @@ def _write(
 
 def _choose_type(name: str, values: Tensor, kind: str) -> str:
     """Returns the type in which a tensor is written."""
-    if values.ndim != 2 or name in WHOLE:
+    if values.ndim != 2 or name in FLOAT32_MATRICES:
         return "F32"
     return "F16" if kind == "Q8_0" and values.shape[1] % BLOCK else kind
 
 
-def _write_vocabulary(writer: Any, wording: WordPieceVocabulary) -> None:  # noqa: ANN401 - gguf has no types
+def _write_vocabulary(writer: Any, vocabulary: WordPieceVocabulary) -> None:  # noqa: ANN401 - gguf has no types
     """Writes the vocabulary and the ids of the special tokens. Raises ModelFileError for repeated or missing
     pieces."""
     writer.add_tokenizer_model("bert")
-    spelt = [to_gguf_piece(piece) for piece in wording.pieces]
-    if len(set(spelt)) != len(spelt):
-        twice = next(piece for piece, count in Counter(spelt).items() if count > 1)
-        raise ModelFileError(f"the vocabulary has the piece {twice[:80]!r} twice")
-    writer.add_token_list(spelt)
+    pieces = [to_gguf_piece(piece) for piece in vocabulary.pieces]
+    if len(set(pieces)) != len(pieces):
+        repeated = next(piece for piece, count in Counter(pieces).items() if count > 1)
+        raise ModelFileError(f"the vocabulary has the piece {repeated[:80]!r} twice")
+    writer.add_token_list(pieces)
     kinds = gguf.TokenType
-    writer.add_token_types([kinds.CONTROL if piece in SPECIAL else kinds.NORMAL for piece in wording.pieces])
-    writer.add_bool("tokenizer.ggml.normalizer.lowercase", wording.lowercase)
-    writer.add_bool("tokenizer.ggml.normalizer.strip_accents", wording.strip_accents)
-    ids = {piece: index for index, piece in enumerate(wording.pieces)}
+    writer.add_token_types(
+        [kinds.CONTROL if piece in SPECIAL else kinds.NORMAL for piece in vocabulary.pieces]
+    )
+    writer.add_bool("tokenizer.ggml.normalizer.lowercase", vocabulary.lowercase)
+    writer.add_bool("tokenizer.ggml.normalizer.strip_accents", vocabulary.strip_accents)
+    ids = {piece: index for index, piece in enumerate(vocabulary.pieces)}
     for piece, keys in SPECIAL.items():
         if piece not in ids:
-            raise ModelFileError(f"the vocabulary has no {piece}, which BERT's has")
+            raise ModelFileError(f"the vocabulary has no {piece}, which BERT needs")
         for key in keys:
             writer.add_uint32(key, ids[piece])
 
 
-def _read_json_if_any(path: Path) -> dict[str, Any]:
+def _read_json_if_present(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}

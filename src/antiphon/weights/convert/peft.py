@@ -2,9 +2,9 @@
 GGUF.
 
 The header of the base model determines the tensor names, the order of rows and the required shapes. An option
-that a GGUF adapter cannot express is refused by name, never ignored. PEFT scales a module by alpha/r (or
-alpha/sqrt(r)). llama.cpp scales by alpha over the matrices' rank, with one alpha for all modules. The B
-matrices are multiplied by the ratio of the two scales.
+that GGUF cannot express is refused by name, never ignored. PEFT scales a module by alpha/r (or
+alpha/sqrt(r)). llama.cpp scales by alpha/r, with one alpha for all modules. The B matrices are multiplied by
+the ratio of the two scales.
 """
 
 import json
@@ -22,20 +22,20 @@ from antiphon.weights.gguf import Header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
-TURNED = frozenset({"llama", "granite", "smollm3"})
-"""Architectures for which llama.cpp stores query and key rows in another order than transformers. A rotation
-pairs neighbouring rows in llama.cpp, and the two halves of a head in transformers. Mistral's models have the
-architecture `llama`."""
+REORDERED = frozenset({"llama", "granite", "smollm3"})
+"""Architectures for which llama.cpp stores query and key rows in another order than transformers. RoPE pairs
+neighbouring rows in llama.cpp, and rows of the two halves of a head in transformers. Mistral's models have
+the architecture `llama`."""
 
-STRAIGHT = frozenset({"qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "olmo2"})
+SAME_ORDER = frozenset({"qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "olmo2"})
 """Architectures for which both store the rows in the same order."""
 
 PREFIX = "base_model.model."
-WRAPPED = (("", ""), ("model.language_model.", "model."), ("language_model.model.", "model."))
-"""Prefixes of the text model's modules: inside a multimodal model, and in a text-only model."""
+TEXT_MODEL_PREFIXES = (("", ""), ("model.language_model.", "model."), ("language_model.model.", "model."))
+"""Prefixes of the text model's modules in a multimodal model, and the prefix in a text model."""
 
-TOKENS = "token_embd.weight"
-"""The embeddings. llama.cpp looks them up and never multiplies by them, so no adapter applies."""
+EMBEDDING_TENSOR = "token_embd.weight"
+"""The embeddings. llama.cpp reads single rows and multiplies by no matrix, so it cannot apply an adapter."""
 
 PLAIN_NAME = re.compile(r"[\w.]+")
 """A plain module name. PEFT also accepts regular expressions, but a hostile one could run forever."""
@@ -45,10 +45,10 @@ KINDS: Mapping[str, type[np.float32] | type[np.float16]] = {"F32": np.float32, "
 EMBEDDING = ".lora_embedding_"
 MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(\.default)?\.weight")
 
-NOTHING: tuple[object, ...] = (None, False, [], {})
+UNUSED_VALUES: tuple[object, ...] = (None, False, [], {})
 """Values of a key in adapter_config.json that mean "not used"."""
 
-ACTING = frozenset(
+UNSUPPORTED = frozenset(
     """
     bias use_dora lora_bias fan_in_fan_out modules_to_save layer_replication trainable_token_indices
     target_parameters megatron_config use_qalora alora_invocation_tokens kasa_config monteclora_config
@@ -57,7 +57,7 @@ ACTING = frozenset(
 )
 """Keys of PEFT features that a GGUF adapter cannot express: it has only two matrices for each module."""
 
-IDLE = frozenset(
+SUPPORTED = frozenset(
     """
     peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode
     r target_modules exclude_modules lora_alpha lora_dropout use_rslora init_lora_weights
@@ -68,7 +68,7 @@ IDLE = frozenset(
 )
 """Keys that are read here, follow from the matrices, or concern only the training."""
 
-ALTERING = ("pissa", "olora", "corda", "loftq", "lora_ga")
+CHANGING_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initializations that also change the base model. Such an adapter fits only that changed model."""
 
 
@@ -91,9 +91,9 @@ class LoraScaling:
     """Other alphas, by the last parts of module names."""
 
     def factor(self, module: str, rank: int) -> float:
-        """Returns the factor for B with which llama.cpp's alpha over rank equals PEFT's scale."""
+        """Returns the factor for B that makes llama.cpp's scale equal to PEFT's."""
         alpha = next(
-            (value for pattern, value in self.alphas.items() if _matches(pattern, module)), self.alpha
+            (value for pattern, value in self.alphas.items() if _matches_module(pattern, module)), self.alpha
         )
         return alpha / self.alpha * (math.sqrt(rank) if self.by_root else 1.0)
 
@@ -107,33 +107,35 @@ def convert_peft(
     source: Path, base: Header, target: Path, kind: str = "F32", metadata: Mapping[str, str] | None = None
 ) -> None:
     """Converts the adapter in `source` to a GGUF adapter for the model `base`. Raises ModelFileError, and
-    OSError when `target` cannot be written.
+    OSError if `target` cannot be written.
 
-    `kind`: the matrices' type, F32 or F16. `metadata`: further metadata for the file, by key.
+    `kind`: the type of the matrices, F32 or F16. `metadata`: further metadata for the file, by key.
     """
-    turned = _requires_reordering(base, source)
+    reorder = _requires_reordering(base, source)
     config = read_config(source / CONFIG)
     pairs = read_pairs(source / WEIGHTS)
-    tensors = dict(_build_tensors(pairs, config, base, turned, source))
+    tensors = dict(_build_tensors(pairs, config, base, reorder, source))
     write_adapter(target, base.architecture, config.alpha, tensors, kind, metadata or {})
 
 
 def read_config(path: Path) -> LoraScaling:
-    """Reads the configuration. Raises ModelFileError unless it is a LoRA that GGUF can express."""
+    """Reads the configuration. Raises ModelFileError if it is not a LoRA that GGUF supports."""
     options = read_json(path)
     if options.get("peft_type") != "LORA":
         raise ModelFileError(f"{path} is of the type {options.get('peft_type')!r}; only LORA can be served")
     for key, value in options.items():
-        if key not in IDLE and value not in NOTHING and (key, value) != ("bias", "none"):
-            why = "cannot be held by an adapter of llama.cpp" if key in ACTING else "is not known here"
+        if key not in SUPPORTED and value not in UNUSED_VALUES and (key, value) != ("bias", "none"):
+            reason = "is not supported by llama.cpp's adapters" if key in UNSUPPORTED else "is unknown"
             raise ModelFileError(
-                f"{path} has {key[:80]} = {json.dumps(value)[:80]}, which {why}; merge the adapter into its "
+                f"{path} has {key[:80]} = {json.dumps(value)[:80]}, which {reason}; merge the adapter into "
+                "its "
                 "base model and convert that"
             )
-    start = options.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(ALTERING):
+    initialization = options.get("init_lora_weights")
+    if isinstance(initialization, str) and initialization.lower().startswith(CHANGING_BASE):
         raise ModelFileError(
-            f"{path} was begun with init_lora_weights = {start!r}, which changes the base model too; "
+            f"{path} was initialized with init_lora_weights = {initialization!r}, which changes the base "
+            "model too; "
             "save it as a plain LoRA (PEFT's save_pretrained with path_initial_model_for_weight_conversion)"
         )
     alpha = _parse_finite(options.get("lora_alpha"))
@@ -142,8 +144,8 @@ def read_config(path: Path) -> LoraScaling:
     alphas = options.get("alpha_pattern") or {}
     if not isinstance(alphas, dict) or None in map(_parse_finite, alphas.values()):
         raise ModelFileError(f"{path} has an alpha_pattern that is not a table of numbers")
-    if odd := next((name for name in alphas if not PLAIN_NAME.fullmatch(name)), None):
-        raise ModelFileError(f"{path} has the alpha_pattern {odd[:80]!r}; only names of modules are read")
+    if invalid := next((name for name in alphas if not PLAIN_NAME.fullmatch(name)), None):
+        raise ModelFileError(f"{path} has the alpha_pattern {invalid[:80]!r}; only names of modules are read")
     by_root = options.get("use_rslora", False)
     if not isinstance(by_root, bool):
         raise ModelFileError(f"{path} has use_rslora = {json.dumps(by_root)[:80]}; it must be true or false")
@@ -156,18 +158,19 @@ def read_pairs(path: Path) -> dict[str, MatrixPair]:
     for name, values in read_tensors(path):
         if EMBEDDING in name:
             raise ModelFileError(
-                f"{path} holds {name[:120]}: adapters of embeddings are not served; leave the embeddings out "
+                f"{path} has {name[:120]}: adapters of embeddings are not supported; leave the embeddings "
+                "out "
                 "of target_modules, or merge the adapter into its base model and convert that"
             )
         match = MATRIX.fullmatch(name)
         if match is None or values.ndim != 2:
             raise ModelFileError(
-                f"{path} holds {name[:120]}, which is no matrix lora_A or lora_B of a module"
+                f"{path} has {name[:120]}, which is not a matrix lora_A or lora_B of a module"
             )
         pair = pairs.setdefault(match["module"].removeprefix(PREFIX), MatrixPair())
         setattr(pair, match["part"].lower(), values)
     if not pairs:
-        raise ModelFileError(f"{path} holds no matrices")
+        raise ModelFileError(f"{path} has no matrices")
     return pairs
 
 
@@ -195,18 +198,18 @@ def write_adapter(
     writer.write_tensors_to_file()
     written_bytes = writer.fout[-1].tell() if writer.fout else 0
     writer.close()
-    if target.stat().st_size < written_bytes:  # numpy does not report a last write that is cut by a full disk
-        raise OSError("not all of it could be written")
+    if target.stat().st_size < written_bytes:  # numpy does not report that a full disk cut the last write
+        raise OSError("the file could not be written completely")
 
 
 def _requires_reordering(base: Header, source: Path) -> bool:
     """Whether query and key rows must be reordered for llama.cpp. Raises ModelFileError for an unknown
     architecture."""
-    if base.architecture in TURNED:
+    if base.architecture in REORDERED:
         return True
-    if base.architecture in STRAIGHT:
+    if base.architecture in SAME_ORDER:
         return False
-    architectures = ", ".join(sorted(TURNED | STRAIGHT))
+    architectures = ", ".join(sorted(REORDERED | SAME_ORDER))
     raise ModelFileError(
         f"{source} cannot be converted: the architecture {base.architecture} is not one of {architectures}; "
         "convert it with llama.cpp's convert_lora_to_gguf.py"
@@ -214,7 +217,7 @@ def _requires_reordering(base: Header, source: Path) -> bool:
 
 
 def _build_tensors(
-    pairs: Mapping[str, MatrixPair], config: LoraScaling, base: Header, turned: bool, source: Path
+    pairs: Mapping[str, MatrixPair], config: LoraScaling, base: Header, reorder: bool, source: Path
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields the names and values of the GGUF's tensors. Raises ModelFileError."""
     names = TensorNames(base)
@@ -234,27 +237,25 @@ def _build_tensors(
         with np.errstate(over="ignore", invalid="ignore"):
             b = pair.b * np.float32(config.factor(module, pair.b.shape[1]))
         if not np.isfinite(b).all():
-            raise ModelFileError(f"{source} scales {module} beyond what float32 holds")
-        if turned and name.endswith(("attn_q.weight", "attn_k.weight")):
-            b = reorder_rows(b, _head_width(base, outputs))
+            raise ModelFileError(f"{source} scales {module} beyond the range of float32")
+        if reorder and name.endswith(("attn_q.weight", "attn_k.weight")):
+            b = reorder_rows(b, _compute_head_width(base, outputs))
         yield f"{name}.lora_a", pair.a
         yield f"{name}.lora_b", b
 
 
 def reorder_rows(rows: Tensor, width: int) -> Tensor:
-    """Reorders rows of queries or keys from transformers' order to llama.cpp's.
-
-    In each head of `width` rows, the rows of its two halves alternate.
-    """
+    """Reorders rows of queries or keys from transformers' order to llama.cpp's: in each head of `width` rows,
+    the rows of the two halves alternate."""
     return rows.reshape(-1, 2, width // 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _head_width(base: Header, outputs: int) -> int:
-    """Returns the number of rows of one head. Raises ModelFileError if the header lacks it."""
+def _compute_head_width(base: Header, outputs: int) -> int:
+    """Returns the number of rows of one head. Raises ModelFileError if the header does not tell it."""
     width = base.number("attention.key_length") or base.number("embedding_length") // max(1, base.heads)
     if not base.heads or not width or width % 2 or outputs % width:
         raise ModelFileError(
-            f"{base.path.name} does not say how wide its heads are, so no adapter can be converted for it; "
+            f"the header of {base.path.name} has no width of heads, so no adapter can be converted for it; "
             "convert it with llama.cpp's convert_lora_to_gguf.py"
         )
     return width
@@ -272,10 +273,10 @@ class TensorNames:
 
     def find(self, module: str) -> str | None:
         """Returns the name of the module's weight in the base model; None if the model has no such matrix."""
-        for wrapped, bare in WRAPPED:
-            base_module = module.replace(wrapped, bare, 1) if module.startswith(wrapped) else module
+        for prefix, text_prefix in TEXT_MODEL_PREFIXES:
+            base_module = module.replace(prefix, text_prefix, 1) if module.startswith(prefix) else module
             name = self._map.get_name(f"{base_module}.weight", try_suffixes=(".weight",))
-            if name not in (None, TOKENS) and len(self._shapes.get(name, ())) == 2:
+            if name not in (None, EMBEDDING_TENSOR) and len(self._shapes.get(name, ())) == 2:
                 return str(name)
         return None
 
@@ -286,6 +287,6 @@ def _parse_finite(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and is_number else None
 
 
-def _matches(name: str, module: str) -> bool:
-    """Whether a name is the module's name, or its end after a dot, as PEFT matches them."""
-    return module == name or module.endswith("." + name)
+def _matches_module(pattern: str, module: str) -> bool:
+    """Whether a pattern of PEFT is the module's name or its last parts."""
+    return module == pattern or module.endswith("." + pattern)

@@ -1,8 +1,8 @@
-"""Makes one file of a LoRA adapter as PEFT saves it, for models that vLLM serves: safetensors, with the
-configuration as metadata.
+"""Writes a LoRA adapter as one safetensors file in PEFT's format, for models that vLLM serves. The
+configuration is in the metadata.
 
-The options are those of `peft`: what it refuses is refused here. The scale is multiplied into the B matrices,
-so the file needs no further option.
+`peft` reads and checks the options. The scale is multiplied into the B matrices, so the file needs no further
+option.
 """
 
 import json
@@ -24,15 +24,15 @@ from antiphon.weights.convert.peft import (
 from antiphon.weights.convert.tensors import Tensor
 
 ALPHA = "alpha"
-"""The name of the original alpha in the metadata."""
+"""The key of the original alpha in the metadata."""
 
 EMBEDDINGS = ("embed_tokens", "lm_head")
-"""Modules that vLLM adapts in another way, if at all."""
+"""Modules whose adapters are refused, because vLLM applies them in another way or not at all."""
 
 
 def write_peft_file(source: Path, base: Path, target: Path) -> tuple[int, float]:
-    """Writes the adapter in the folder `source`, for the folder of weights `base`. Returns the largest rank,
-    and alpha. Raises ModelFileError, and OSError if `target` cannot be written."""
+    """Writes the adapter in the folder `source`, for the weights in the folder `base`. Returns the largest
+    rank and alpha. Raises ModelFileError, and OSError if `target` cannot be written."""
     from safetensors.numpy import save_file
 
     config = read_config(source / CONFIG)
@@ -42,7 +42,7 @@ def write_peft_file(source: Path, base: Path, target: Path) -> tuple[int, float]
     for module, pair in pairs.items():
         a, b = _require_fitting(module, pair, shapes, (source, base))
         tensors[f"{PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a)
-        tensors[f"{PREFIX}{module}.lora_B.weight"] = scale(b, config, module, source)
+        tensors[f"{PREFIX}{module}.lora_B.weight"] = multiply_scale(b, config, module, source)
     rank = max(pair.a.shape[0] for pair in pairs.values() if pair.a is not None)
     options = {
         "peft_type": "LORA",
@@ -57,7 +57,7 @@ def write_peft_file(source: Path, base: Path, target: Path) -> tuple[int, float]
 
 
 def read_shapes(base: Path) -> dict[str, tuple[int, ...]]:
-    """Reads the shapes of all weights. Raises ModelFileError."""
+    """Reads the shapes of all weights in a folder. Raises ModelFileError."""
     from safetensors import SafetensorError, safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}
@@ -72,7 +72,7 @@ def read_shapes(base: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_peft_file(path: Path) -> tuple[int, float]:
-    """Reads the largest rank and alpha of a file that `write_peft_file` wrote. Raises ModelFileError."""
+    """Returns the largest rank and alpha from a file of `write_peft_file`. Raises ModelFileError."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -83,27 +83,28 @@ def read_peft_file(path: Path) -> tuple[int, float]:
         raise ModelFileError(f"{path} cannot be read: {problem}") from None
 
 
-def scale(b: Tensor, config: LoraScaling, module: str, source: Path) -> Tensor:
+def multiply_scale(b: Tensor, config: LoraScaling, module: str, source: Path) -> Tensor:
     """Multiplies PEFT's scale into a B matrix. Raises ModelFileError."""
     rank = b.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = b * np.float32(config.factor(module, rank) * config.alpha / rank)
     if not np.isfinite(scaled).all():
-        raise ModelFileError(f"{source} scales {module} beyond what float32 holds")
+        raise ModelFileError(f"{source} scales {module} beyond the range of float32")
     return np.ascontiguousarray(scaled)
 
 
 def _require_fitting(
     module: str, pair: MatrixPair, shapes: Mapping[str, tuple[int, ...]], paths: tuple[Path, Path]
 ) -> tuple[Tensor, Tensor]:
-    """Returns the two matrices of a module if they fit the module's weight. Raises ModelFileError. `paths`:
-    of the adapter and of its base."""
+    """Returns the two matrices of a module. Raises ModelFileError if they do not fit the module's weight.
+    `paths`: the adapter's and its base's, for errors."""
     source, base = paths
     if pair.a is None or pair.b is None:
         raise ModelFileError(f"{source} has only one of the two matrices of {module}")
     if module.rpartition(".")[2] in EMBEDDINGS:
         raise ModelFileError(
-            f"{source} adapts {module}: adapters of embeddings are not served; leave the embeddings out of "
+            f"{source} adapts {module}: adapters of embeddings are not supported; leave the embeddings out "
+            "of "
             "target_modules, or merge the adapter into its base model"
         )
     shape = shapes.get(f"{module}.weight", ())

@@ -1,4 +1,4 @@
-"""Reads tensors as float32, and JSON, from directories of saved weights. Checks an adapter's matrices.
+"""Reads tensors as float32, and JSON, from directories of weights. Checks an adapter's matrices.
 
 Both formats contain only values; nothing in them is executed.
 """
@@ -18,11 +18,12 @@ from antiphon.weights.gguf import TensorExtent, read_extents
 Tensor = NDArray[np.float32]
 
 FORMATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-"""numpy's format for each of safetensors' formats. BF16 is not listed: it is the upper half of a float32."""
+"""numpy's format for each format of safetensors. BF16 is read separately: it is the upper half of a
+float32."""
 
 
 MOST_JSON = 64 << 20
-"""Most bytes of one JSON file. A tokenizer.json with 120,000 pieces has eight million."""
+"""The most bytes of one JSON file. A tokenizer.json with 120,000 pieces has eight million."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def read_text(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Raises ModelFileError for a pipe or a device, whose reading might never end. A missing file passes."""
+    """Raises ModelFileError for a pipe or a device, because reading it might never end. A missing file
+    passes."""
     if path.exists() and not path.is_file():
         raise ModelFileError(f"{path} is not a file")
 
@@ -70,7 +72,8 @@ def _read_value(path: Path) -> object:
 
 
 def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Yields names and values one by one, without the names that `unused` matches. Raises ModelFileError."""
+    """Yields the names and values of the tensors, without names that match `unused`. Raises
+    ModelFileError."""
     from safetensors import SafetensorError, deserialize
 
     require_file(path)
@@ -78,7 +81,8 @@ def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[
         tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise ModelFileError(
-            f"there is no {path}; PyTorch's .bin files are never read, since they may hold code: save the "
+            f"there is no {path}; PyTorch's .bin files are never read, because they can contain code: save "
+            "the "
             "weights as safetensors"
         ) from None
     except (SafetensorError, OSError) as problem:
@@ -86,18 +90,18 @@ def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[
     for name, tensor in tensors:
         if unused is not None and unused.fullmatch(name):
             continue
-        values = _values(tensor["dtype"], bytes(tensor["data"]))
+        values = _to_float32(tensor["dtype"], bytes(tensor["data"]))
         if values is None:
             raise ModelFileError(
-                f"{path} holds {name[:120]} as {tensor['dtype']}, which is not read; "
+                f"{path} has {name[:120]} as {tensor['dtype']}, which is not supported; "
                 "save it as F32, F16 or BF16"
             )
         if not np.isfinite(values).all():
-            raise ModelFileError(f"{path} holds numbers in {name[:120]} that are not finite")
+            raise ModelFileError(f"{path} has numbers in {name[:120]} that are not finite")
         yield name, values.reshape(tensor["shape"])
 
 
-def _values(form: str, data: bytes) -> Tensor | None:
+def _to_float32(form: str, data: bytes) -> Tensor | None:
     """Returns the numbers as float32; None for an unknown format."""
     if form == "BF16":
         return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
@@ -108,45 +112,43 @@ ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
 """Types in which llama.cpp's converters write adapters."""
 
 WINDOW = 1 << 22
-"""Bytes of one read; a multiple of every type's block size."""
+"""The most bytes of one read."""
 
 Q8_0_BLOCK = 34
 """Bytes of a Q8_0 block: an F16 scale, then 32 numbers of one byte."""
 
 
 def check_matrices(path: Path, name: str) -> None:
-    """Checks that the matrices have a known type and only finite numbers. An infinite one would spoil the
-    engine's cache. Raises ModelFileError, with `name` as the file's name."""
+    """Checks that the matrices have a known type and only finite numbers. An infinite number would corrupt
+    the engine's cache. Raises ModelFileError. `name`: the file's name in errors."""
     extents = read_extents(path)
-    if odd := next((extent for extent in extents if extent.kind not in ADAPTER_TYPES), None):
+    if unsupported := next((extent for extent in extents if extent.kind not in ADAPTER_TYPES), None):
         raise ModelFileError(
-            f"{name} holds {odd.name[:120]} as {odd.kind}; "
+            f"{name} has {unsupported.name[:120]} as {unsupported.kind}; "
             f"an adapter's matrices must be {', '.join(ADAPTER_TYPES)}"
         )
     for extent in extents:
         if not _is_finite(path, extent):
-            raise ModelFileError(f"{name} holds numbers in {extent.name[:120]} that are not finite")
+            raise ModelFileError(f"{name} has numbers in {extent.name[:120]} that are not finite")
 
 
 def _is_finite(path: Path, extent: TensorExtent) -> bool:
     """Whether all numbers of a tensor in a file are finite."""
     with path.open("rb") as file:
         file.seek(extent.offset)
-        left = extent.size
+        bytes_left = extent.size
         step = WINDOW - WINDOW % Q8_0_BLOCK if extent.kind == "Q8_0" else WINDOW
-        while left:
-            data = file.read(min(left, step))
-            left -= len(data)
-            if (
-                extent.kind == "BF16"
-            ):  # the upper half of a float32, whose exponent shows whether it is finite
-                sound = (np.frombuffer(data, "<u2") & 0x7F80 != 0x7F80).all()
+        while bytes_left:
+            data = file.read(min(bytes_left, step))
+            bytes_left -= len(data)
+            if extent.kind == "BF16":  # the upper half of a float32, which contains the exponent
+                is_finite = (np.frombuffer(data, "<u2") & 0x7F80 != 0x7F80).all()
             elif extent.kind == "Q8_0":
-                sound = np.isfinite(
+                is_finite = np.isfinite(
                     np.frombuffer(data, np.uint8).reshape(-1, Q8_0_BLOCK)[:, :2].copy().view("<f2")
                 ).all()
             else:
-                sound = np.isfinite(np.frombuffer(data, "<f4" if extent.kind == "F32" else "<f2")).all()
-            if not sound:
+                is_finite = np.isfinite(np.frombuffer(data, "<f4" if extent.kind == "F32" else "<f2")).all()
+            if not is_finite:
                 return False
     return True

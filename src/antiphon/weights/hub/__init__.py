@@ -1,2 +1,2 @@
-"""Model files of a hub: how they are named (`reference`), kept (`cache`), fetched (`download`), and why a
-fetch fails (`errors`)."""
+"""Model files on a hub: their names (`reference`), the local cache (`cache`), downloads (`download`), and
+errors (`errors`)."""

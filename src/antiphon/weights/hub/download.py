@@ -1,9 +1,8 @@
-"""Fetches one file of a hub repository: asks for its facts, resumes a partial download, and checks every
-byte.
+"""Downloads one file of a hub repository. It resumes an incomplete download, and checks every byte.
 
 huggingface_hub returns the file's commit, size and checksum, sends the token, and raises the hub's errors.
-This module streams the bytes itself, since the library drops a partial download when its process ends, and
-compares only sizes. It is imported only to fetch a file.
+This module streams the content itself, because the library drops an incomplete download when its process
+ends, and compares only sizes. Import it only to download a file.
 """
 
 import hashlib
@@ -33,35 +32,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BLOCK = 1 << 20
-"""Bytes that one read takes for checking."""
+"""Bytes per read when a file is checked."""
 
 ANSWER_S = 4.0
-"""Seconds in which the hub must answer a question, with the look-up of its name and all of its addresses. The
-variable HF_HUB_ETAG_TIMEOUT gives it another time."""
+"""Seconds in which the hub must answer, including the DNS lookup. HF_HUB_ETAG_TIMEOUT overrides it."""
 
 CONNECT_S = 5.0
-"""Seconds for a connection to the host of the file."""
+"""Seconds to connect to the host of the file."""
 
 PAUSES = (1.0, 3.0, 10.0)
-"""Seconds before each further try after a fruitless one."""
+"""Seconds before each further attempt."""
 
 PARTIAL_CONTENT = 206
 
 DISK = "disk"
-"""The `param` of an error that the operator can mend, not the caller."""
+"""The `param` of an error that only the operator can correct."""
 
 AWAY = "hub"
-"""The `param` of an error that may be gone at a later try."""
+"""The `param` of a temporary error of the hub."""
 
 MOST_NAMES = 40
-"""Names in the sentence about a missing file."""
+"""The most file names in the error about a missing file."""
 
-BUSY = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses that say nothing about the file."""
+TEMPORARY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP statuses of temporary errors."""
 
 
 class Stage(StrEnum):
-    """What happens with the file."""
+    """The stage of a fetch."""
 
     FETCHING = "fetching"
     CHECKING = "checking"
@@ -79,13 +77,13 @@ class FetchProgress:
     """Bytes."""
 
 
-Tell = Callable[[FetchProgress], None]
-"""Called for each chunk."""
+ReportProgress = Callable[[FetchProgress], None]
+"""Receives the progress after each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """The hub's facts of a file."""
+    """The hub's metadata of a file."""
 
     commit: str
     digest: str
@@ -94,12 +92,12 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class HubCaller:
-    """A caller of the server, for whom a file is fetched."""
+    """A caller of the server for whom a file is downloaded."""
 
     token: str | None
-    """The caller's own token; the operator's is not used."""
+    """The caller's token. The operator's token is not used."""
     most: int
-    """Largest size of one file, in bytes."""
+    """The most bytes of one file."""
 
 
 class Hub:
@@ -114,27 +112,29 @@ class Hub:
         pauses: Sequence[float] = PAUSES,
         caller: HubCaller | None = None,
     ) -> None:
-        """`caller`: the caller of the server for whom the files are fetched; None means the operator."""
+        """`caller`: the caller of the server for whom the files are downloaded; None means the operator."""
         self._cache = cache
         self._caller = caller
         self._configured_endpoint = endpoint
         self._offline = offline
         self._pauses = pauses
 
-    def local(self, reference: Reference, tell: Tell) -> CachedFile:
-        """Returns the file as it was last fetched, without asking the hub. Fetches the file if it was never
-        fetched."""
+    def local(self, reference: Reference, tell: ReportProgress) -> CachedFile:
+        """Returns the file from the cache without a request to the hub. Downloads the file if it is not in
+        the cache."""
         return self._cache.find(reference) or self.pull(reference, tell)
 
-    def pull(self, reference: Reference, tell: Tell) -> CachedFile:
-        """Fetches the file in the hub's current version. Raises ModelFetchError with the remedy."""
+    def pull(self, reference: Reference, tell: ReportProgress) -> CachedFile:
+        """Downloads the current version of the file, unless it is in the cache. Raises ModelFetchError with
+        the remedy."""
         if self._offline:
             raise ModelFetchError(
-                f"{reference} was not fetched before, and offline mode is on: fetch it with `antiphon models "
-                "pull` where there is a network, or turn ANTIPHON_HUB_OFFLINE off"
+                f"{reference} was not downloaded before, and offline mode is on: download it with `antiphon "
+                "models "
+                "pull` on a machine with a network, or turn ANTIPHON_HUB_OFFLINE off"
             )
         with self._translate_errors(reference):
-            remote = self._ask_hub(reference)
+            remote = self._fetch_metadata(reference)
             self._require_allowed_size(reference, remote)
             with self._cache.lock(reference, remote.digest):
                 path = self._cache.place(reference, remote.digest)
@@ -153,11 +153,11 @@ class Hub:
 
         with self._translate_errors(Reference(repository, "", revision)):
             api = HfApi(endpoint=self._endpoint, token=self._token)
-            return self._ask(lambda: api.list_repo_files(repository, revision=revision))
+            return self._call_hub(lambda: api.list_repo_files(repository, revision=revision))
 
     @property
     def _token(self) -> str | bool | None:
-        """None uses the token of the operator's environment, False uses none."""
+        """None means the token of the operator's environment, False means no token."""
         return None if self._caller is None else self._caller.token or False
 
     @property
@@ -168,13 +168,12 @@ class Hub:
 
     @contextmanager
     def _translate_errors(self, reference: Reference) -> Iterator[None]:
-        """Prepares the library for the block, and turns the errors of the library and the system into a
-        ModelFetchError."""
+        """Configures the library, and translates its errors and the system's to a ModelFetchError."""
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the library is imported
         import httpx2
         from huggingface_hub import close_session
 
-        from antiphon.weights.hub.errors import Attempt, explain, find_blame
+        from antiphon.weights.hub.errors import Attempt, explain, find_cause
 
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings show signed addresses
         has_token = "authorization" in self._headers()
@@ -182,10 +181,10 @@ class Hub:
             self._refuse_plaintext_token(has_token)
             yield
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as problem:
-            is_here = self._cache.find(reference) is not None
+            is_cached = self._cache.find(reference) is not None
             is_caller = self._caller is not None
-            attempt = Attempt(reference, self._endpoint, self._cache.root, has_token, is_here, is_caller)
-            raise ModelFetchError(explain(problem, attempt), param=find_blame(problem, has_token)) from None
+            attempt = Attempt(reference, self._endpoint, self._cache.root, has_token, is_cached, is_caller)
+            raise ModelFetchError(explain(problem, attempt), param=find_cause(problem, has_token)) from None
         finally:
             close_session()
 
@@ -206,12 +205,12 @@ class Hub:
                 "or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 to ask without the token"
             )
 
-    def _ask(self, ask: Callable[[], T]) -> T:
-        """Asks the hub within the time for an answer. For a caller of the server it only has the library's
-        times: such a process can start no thread, and nobody waits at a terminal."""
-        return _wait_for_answer(ask) if self._caller is None else ask()
+    def _call_hub(self, call: Callable[[], T]) -> T:
+        """Calls the hub, with a time limit for the operator. For a caller of the server only the library's
+        timeouts apply: the job's process cannot start threads, and nobody waits at a terminal."""
+        return _wait_for_answer(call) if self._caller is None else call()
 
-    def _ask_hub(self, reference: Reference) -> RemoteFile:
+    def _fetch_metadata(self, reference: Reference) -> RemoteFile:
         """Asks the hub for the file's commit, checksum and size. Raises ModelFetchError."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -220,7 +219,7 @@ class Hub:
             reference.repository, reference.file, revision=reference.revision, endpoint=self._endpoint
         )
         try:
-            metadata = self._ask(
+            metadata = self._call_hub(
                 lambda: get_hf_file_metadata(
                     url, token=self._token, endpoint=self._endpoint, headers=self._headers()
                 )
@@ -230,85 +229,92 @@ class Hub:
         commit, digest, size = metadata.commit_hash or "", metadata.etag or "", metadata.size
         if not COMMIT.fullmatch(commit) or not DIGEST.fullmatch(digest) or size is None:
             raise ModelFetchError(
-                f"{self._endpoint} gives no commit, checksum and size for {reference}, so the file could not "
+                f"{self._endpoint} returns no commit, checksum and size for {reference}, so the file could "
+                "not "
                 "be checked; ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT must name a hub, or a whole mirror"
             )
         return RemoteFile(commit, digest, size)
 
     def _require_allowed_size(self, reference: Reference, remote: RemoteFile) -> None:
-        """Raises ModelFetchError for a file that is larger than the caller may fetch."""
+        """Raises ModelFetchError if the file is larger than the caller's limit."""
         if self._caller is not None and remote.size > self._caller.most:
             raise ModelFetchError(
-                f"{reference} has {remote.size:,} bytes, and {self._caller.most:,} are taken at most; the "
-                "operator may raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES)"
+                f"{reference} has {remote.size:,} bytes, and the limit is {self._caller.most:,}; the "
+                "operator can raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES)"
             )
 
     def _describe_missing(self, reference: Reference) -> str:
-        """Explains that a file is missing, and lists the repository's others."""
+        """Returns the message for a missing file, with the other files of the repository."""
         from huggingface_hub import HfApi
 
         api = HfApi(endpoint=self._endpoint, token=self._token)
-        names_found = self._ask(
-            lambda: api.list_repo_files(reference.repository, revision=reference.revision)
-        )
-        names = sorted(name for name in names_found if name.lower().endswith(ENDING))
-        there = f"there is no {reference.file} in {reference.repository}"
+        files = self._call_hub(lambda: api.list_repo_files(reference.repository, revision=reference.revision))
+        names = sorted(name for name in files if name.lower().endswith(ENDING))
+        missing = f"there is no {reference.file} in {reference.repository}"
         if not names:
-            return f"{there}, nor any other GGUF file; look for a GGUF edition of the model"
+            return f"{missing}, nor any other GGUF file; look for a GGUF edition of the model"
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        return f"{there}; it has {', '.join(names[:MOST_NAMES])}{more}"
+        return f"{missing}; it has {', '.join(names[:MOST_NAMES])}{more}"
 
-    def _fetch_rest(self, partial: Path, reference: Reference, remote: RemoteFile, tell: Tell) -> None:
-        """Fetches the missing part of a file. After a failure it tries again; it gives up after several tries
-        that bring no byte."""
+    def _fetch_rest(
+        self, partial: Path, reference: Reference, remote: RemoteFile, tell: ReportProgress
+    ) -> None:
+        """Downloads the missing part of a file. Tries again after a failure, and raises the error after
+        several attempts that received no byte."""
         import httpx2
         from huggingface_hub.errors import HfHubHTTPError
 
-        at = _file_size(partial)
-        if at > remote.size:
+        position = _get_file_size(partial)
+        if position > remote.size:
             partial.unlink()
-            at = 0
-        self._require_room(reference, remote.size - at)
-        fruitless = 0
-        while at < remote.size or not partial.exists():
+            position = 0
+        self._require_room(reference, remote.size - position)
+        failures = 0
+        while position < remote.size or not partial.exists():
             try:
                 self._fetch_part(partial, reference, remote, tell)
             except (httpx2.TransportError, HfHubHTTPError) as problem:
-                if isinstance(problem, HfHubHTTPError) and problem.response.status_code not in BUSY:
+                if (
+                    isinstance(problem, HfHubHTTPError)
+                    and problem.response.status_code not in TEMPORARY_STATUSES
+                ):
                     raise
-                fruitless = 0 if _file_size(partial) > at else fruitless + 1
-                if fruitless > len(self._pauses):
+                failures = 0 if _get_file_size(partial) > position else failures + 1
+                if failures > len(self._pauses):
                     raise
-                time.sleep(self._pauses[fruitless - 1] if fruitless else 0)
-            at = _file_size(partial)
+                time.sleep(self._pauses[failures - 1] if failures else 0)
+            position = _get_file_size(partial)
 
-    def _fetch_part(self, partial: Path, reference: Reference, remote: RemoteFile, tell: Tell) -> None:
-        """Makes one request for the rest of the file."""
-        at = _file_size(partial)
-        with self._open_rest(reference, remote, at) as response, partial.open("ab") as file:
-            if at and response.status_code != PARTIAL_CONTENT:
-                file.truncate(at := 0)
+    def _fetch_part(
+        self, partial: Path, reference: Reference, remote: RemoteFile, tell: ReportProgress
+    ) -> None:
+        """Sends one request for the missing part of the file."""
+        position = _get_file_size(partial)
+        with self._open_rest(reference, remote, position) as response, partial.open("ab") as file:
+            if position and response.status_code != PARTIAL_CONTENT:
+                file.truncate(position := 0)
             for chunk in response.iter_bytes():
-                at += len(chunk)
-                if at > remote.size:
+                position += len(chunk)
+                if position > remote.size:
                     file.truncate(0)
                     raise ModelFetchError(
-                        f"{self._endpoint} sends more than the {remote.size} bytes that it gives as the size "
-                        f"of {reference}; what had arrived was removed"
+                        f"{self._endpoint} sends more than the {remote.size} bytes that it states as the "
+                        "size "
+                        f"of {reference}; the incomplete file was removed"
                     )
                 file.write(chunk)
-                tell(FetchProgress(Stage.FETCHING, reference.name + ENDING, at, remote.size))
+                tell(FetchProgress(Stage.FETCHING, reference.name + ENDING, position, remote.size))
 
     @contextmanager
-    def _open_rest(self, reference: Reference, remote: RemoteFile, at: int) -> Iterator["httpx2.Response"]:
-        """Opens the file's content from byte `at` on. It asks the hub each time, since redirect addresses
-        expire. The client sends the token to no other host."""
+    def _open_rest(self, reference: Reference, remote: RemoteFile, start: int) -> Iterator["httpx2.Response"]:
+        """Opens the file's content from byte `start` on. It asks the hub each time, because redirect
+        addresses expire. The client sends the token to no other host."""
         from huggingface_hub import constants, get_session, hf_hub_url
         from huggingface_hub.utils import hf_raise_for_status
 
         headers = self._headers() | {"Accept-Encoding": "identity"}
-        if at:
-            headers["Range"] = f"bytes={at}-"
+        if start:
+            headers["Range"] = f"bytes={start}-"
         url = hf_hub_url(
             reference.repository, reference.file, revision=remote.commit, endpoint=self._endpoint
         )
@@ -320,19 +326,20 @@ class Hub:
             yield response
 
     def _require_room(self, reference: Reference, needed: int) -> None:
-        """Raises ModelFetchError if the disk has no room for the file."""
+        """Raises ModelFetchError if the disk has too little space for the file."""
         free, root = self._cache.free(), self._cache.root
         if needed > free and self._caller is not None:
-            raise ModelFetchError(f"the server has no room for {reference}", param=DISK)
+            raise ModelFetchError(f"the server has no disk space for {reference}", param=DISK)
         if needed > free:
             raise ModelFetchError(
                 f"{reference} needs {needed / 1e9:.3f} GB more, and {root} has {free / 1e9:.3f} GB free; "
-                "make room (`antiphon models list` shows what is there), or set ANTIPHON_HUB_CACHE "
+                "remove files (`antiphon models list` shows them), or set ANTIPHON_HUB_CACHE "
                 "to a directory on a larger disk"
             )
 
-    def _verify(self, path: Path, reference: Reference, remote: RemoteFile, tell: Tell) -> None:
-        """Compares every byte with the hub's checksum, and removes a file that differs."""
+    def _verify(self, path: Path, reference: Reference, remote: RemoteFile, tell: ReportProgress) -> None:
+        """Compares the file's digest with the hub's checksum. Removes a file that differs and raises
+        ModelFetchError."""
         digest = _compute_digest(
             path,
             remote,
@@ -341,16 +348,17 @@ class Hub:
         if digest != remote.digest:
             path.unlink()
             raise ModelFetchError(
-                f"{reference} is not what the hub says it is: its checksum is {digest}, not {remote.digest}; "
-                "the file was removed. Fetch it again; if that repeats, something on the way changes it"
+                f"{reference} differs from the hub's file: its checksum is {digest}, not {remote.digest}; "
+                "the file was removed. Download it again; if this repeats, something changes it on its way"
             )
 
 
-def _wait_for_answer(ask: Callable[[], T]) -> T:
-    """Returns the hub's answer. Raises its error, or ConnectTimeout if it takes too long.
+def _wait_for_answer(call: Callable[[], T]) -> T:
+    """Returns the result of a call of the hub, or raises its error. Raises ConnectTimeout if it takes too
+    long.
 
-    The library has a time limit for each address of a name, and none for the look-up of the name. So it asks
-    in a thread, which ends by itself later, at the latest with the process.
+    The library has a time limit for each address of a name, but none for the DNS lookup. So the call runs in
+    a thread, which ends later, at the latest with the process.
     """
     import httpx2
     from huggingface_hub import constants
@@ -361,7 +369,7 @@ def _wait_for_answer(ask: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            answer = ask()
+            answer = call()
         except BaseException as problem:  # noqa: BLE001 - raised again in the thread that waits
             answers.put(partial(_raise, problem))
         else:
@@ -379,19 +387,19 @@ def _raise(problem: BaseException) -> NoReturn:
 
 
 def _move(partial: Path, target: Path) -> None:
-    """Moves the complete file to its place, after it is on the disk."""
+    """Moves the complete file to its path after all data is on the disk."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(partial, target)
 
 
-def _file_size(path: Path) -> int:
+def _get_file_size(path: Path) -> int:
     """Returns the file's size in bytes; 0 if the file is missing."""
     return path.stat().st_size if path.exists() else 0
 
 
 def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int], None]) -> str:
-    """Returns the SHA-256 of the file, or git's blob hash, whichever the hub gives."""
+    """Returns the file's SHA-256, or git's blob hash if the hub uses that."""
     if len(remote.digest) == hashlib.sha256().digest_size * 2:
         digest = hashlib.sha256()
     else:

@@ -1,6 +1,6 @@
 """`hf:OWNER/REPO[@REVISION]:FILE.gguf`: the name of a model file on the hub. This module sends no request.
 
-A parsed reference is safe as a path below a directory and as a path of an address.
+A parsed reference is safe in the path of a file and of an address.
 """
 
 import re
@@ -25,7 +25,7 @@ PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 
 ENDING = ".gguf"
 LONGEST_PART = 120
-"""Characters between two slashes, so that a file system's additions to a name still fit."""
+"""The most characters between two slashes, so that a file system can store the name with an added ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Reference:
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text begins like a reference, whether it is valid or not."""
+    """Whether the text starts like a reference, valid or not."""
     return text.startswith(PREFIX)
 
 
 def parse(text: str) -> Reference:
-    """Parses a reference. Raises SettingsError with the fault."""
+    """Parses a reference. Raises SettingsError with the problem."""
     location, colon, file = text.removeprefix(PREFIX).partition(":")
     repository, at, revision = location.partition("@")
     if (
@@ -69,12 +69,12 @@ def parse(text: str) -> Reference:
         or ".." in repository
         or "--" in repository
     ):
-        raise SettingsError(f"{text!r} names no repository; write {FORM}")
+        raise SettingsError(f"{text!r} has no valid repository; write {FORM}")
     if at and (not REVISION.fullmatch(revision) or not _is_inside(revision)):
-        raise SettingsError(f"{text!r} names no revision after the @; give a branch, a tag or a commit")
+        raise SettingsError(f"{text!r} has no valid revision after the @; give a branch, a tag or a commit")
     if not colon or not file:
         page = f"https://huggingface.co/{repository}/tree/{revision or DEFAULT_REVISION}"
-        raise SettingsError(f"{text!r} names no file; write {FORM} ({page} shows what there is)")
+        raise SettingsError(f"{text!r} has no file; write {FORM} ({page} lists the files)")
     _check_file(text, file)
     return Reference(repository, file, revision or DEFAULT_REVISION)
 
@@ -83,7 +83,7 @@ def _check_file(text: str, file: str) -> None:
     """Raises SettingsError for a file name that cannot be fetched as a model."""
     if not _is_inside(file) or "\\" in file or not file.isprintable():
         raise SettingsError(
-            f"{text!r}: {file!r} is no file inside a repository; give its name as the hub shows it"
+            f"{text!r}: {file!r} is not a file inside a repository; give its name as the hub shows it"
         )
     if not file.lower().endswith(ENDING):
         raise SettingsError(f"{text!r}: {file} is not a GGUF file; choose one that ends in {ENDING}")
@@ -92,13 +92,13 @@ def _check_file(text: str, file: str) -> None:
         location = text.removeprefix(PREFIX).partition(":")[0].replace("@", " --revision ")
         beginning = file[: part.start()]
         raise SettingsError(
-            f"{text!r} is one of {int(part[1])} parts of a split model, which are not fetched by themselves; "
-            f"choose a file that is whole, or fetch them all (hf download {location} --include "
+            f"{text!r} is one of {int(part[1])} parts of a split model, which are not downloaded singly; "
+            f"choose a model in one file, or download all parts (hf download {location} --include "
             f"'{beginning}-*' --local-dir models) and name the first "
             f"(--model models/{beginning}-00001-of-{part[1]}.gguf)"
         )
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a relative path stays below its start and has no empty or dotted parts."""
+    """Whether a relative path has no empty part, no `.` and no `..`."""
     return all(part not in ("", ".", "..") and len(part) <= LONGEST_PART for part in path.split("/"))

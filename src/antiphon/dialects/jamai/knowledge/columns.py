@@ -1,8 +1,8 @@
 """The columns of a knowledge table, and the cells of its rows.
 
-A chunk is a row. Its title, text, vector, file and page are columns that every table has. Columns of the
-caller are kept with the table, and their cells are metadata of the chunks, as text. Chunks of a file have no
-such cells until a row is changed.
+A chunk is a row. Every table has columns for its title, text, vector, file and page. The caller's own columns
+are an attribute of the table, and their cells are metadata of the chunks, as text. Chunks of a file have no
+such cells until their row is changed.
 """
 
 import json
@@ -16,20 +16,20 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.dialects.jamai.knowledge.endpoints import to_moment
+from antiphon.dialects.jamai.knowledge.endpoints import to_datetime
 from antiphon.dialects.jamai.models import build_id
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
 from antiphon.retrieval.base import ChunkInput, TableInfo, TextChunk
 
 ID, UPDATED, TITLE, TEXT = "ID", "Updated at", "Title", "Text"
 VECTOR, FILE, PAGE, SCORE = "Text Embed", "File ID", "Page", "rrf_score"
-"""Names of columns. SCORE is that of a search."""
+"""Names of columns. Only rows of a search have SCORE."""
 
 FIELDS: Mapping[str, str] = {TITLE: "title", TEXT: "text", FILE: "file_name", PAGE: "page"}
-"""The fields of a chunk by the columns that a caller can write."""
+"""The fields of a chunk, by the columns that a caller can write."""
 
 COLUMNS: Mapping[str, str] = {field: name for name, field in FIELDS.items()}
-"""The columns by the fields of a chunk."""
+"""The columns, by the fields of a chunk."""
 
 FIXED = (ID, UPDATED, *FIELDS, VECTOR, SCORE)
 
@@ -46,27 +46,27 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "float": (float, "a number"),
     "bool": (bool, "true or false"),
 }
-"""The type of a cell, and its name in an error, by the type of a column."""
+"""For each type of a column: the type of its cells, and a description for errors."""
 
 WRITABLE = {**dict.fromkeys((TITLE, TEXT, FILE), "str"), PAGE: "int"}
 """The types of the columns that a caller can write."""
 
 
 class NewJamaiColumn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A column of a new table, besides those that every table has."""
+    """A further column of a new table."""
 
     id: Annotated[str, Meta(min_length=1, max_length=100)]
     dtype: Kind = "str"
     vlen: int = 0
-    """Always 0: the server makes the only vectors."""
+    """Always 0: only the server creates vectors."""
     index: bool = True
-    """Without effect: search reads titles and texts."""
+    """Has no effect: search reads titles and texts."""
     gen_config: dict[str, Any] | None = None
     """Always null: no cells are generated."""
 
 
 class JamaiEmbedConfig(Struct, frozen=True, kw_only=True):
-    """How the vectors are made."""
+    """The embedding model of a column."""
 
     object: Literal["gen_config.embed"] = "gen_config.embed"
     embedding_model: str
@@ -74,7 +74,7 @@ class JamaiEmbedConfig(Struct, frozen=True, kw_only=True):
 
 
 class JamaiColumn(Struct, frozen=True, kw_only=True):
-    """One column. `vlen` is the dimensions of its vectors. `index` tells whether search reads it."""
+    """One column. `vlen`: the dimensions of its vectors. `index`: whether search reads it."""
 
     id: str
     dtype: str = "str"
@@ -85,14 +85,14 @@ class JamaiColumn(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """What the caller wants to see of rows."""
+    """The requested parts of rows."""
 
     columns: frozenset[str] = frozenset()
-    """Names of columns; empty: all."""
+    """Names of columns; empty means all."""
     float_decimals: int = 0
-    """Decimals of numbers; 0: all."""
+    """Decimals of numbers; 0 means all."""
     vec_decimals: int = 0
-    """Decimals of vectors; 0: all; below 0: no vectors."""
+    """Decimals of vectors; 0 means all; below 0 means no vectors."""
 
 
 # --- columns ------------------------------------------------------------------------------------------------
@@ -100,43 +100,43 @@ class RowView:
 
 def encode_columns(columns: Sequence[NewJamaiColumn]) -> tuple[tuple[str, str], ...]:
     """Returns the attributes of a table with these columns. Raises a RequestError."""
-    taken = {name.casefold() for name in FIXED}
-    for place, column in enumerate(columns):
-        _require_plain(column, f"cols[{place}]")
-        if column.id.casefold() in taken:
+    names = {name.casefold() for name in FIXED}
+    for index, column in enumerate(columns):
+        _require_supported(column, f"cols[{index}]")
+        if column.id.casefold() in names:
             raise InvalidValue(
-                f"cols[{place}].id must be another name: every knowledge table has the columns "
+                f"cols[{index}].id must be another name: every knowledge table has the columns "
                 f"{', '.join(FIXED)}, and no name is there twice",
-                param=f"cols[{place}].id",
+                param=f"cols[{index}].id",
             )
-        taken.add(column.id.casefold())
+        names.add(column.id.casefold())
     if not columns:
         return ()
     return ((ATTRIBUTE, json.dumps({column.id: column.dtype for column in columns})),)
 
 
-def _require_plain(column: NewJamaiColumn, place: str) -> None:
-    """Raises a RequestError for a column that cannot be made."""
+def _require_supported(column: NewJamaiColumn, path: str) -> None:
+    """Raises a RequestError for an unsupported column."""
     if column.gen_config is not None:
         raise UnsupportedParameter(
-            f"{place}.gen_config is not supported: no cells are generated; leave it out",
-            param=f"{place}.gen_config",
+            f"{path}.gen_config is not supported: no cells are generated; leave it out",
+            param=f"{path}.gen_config",
         )
     if column.vlen != 0:
         raise UnsupportedParameter(
-            f"{place}.vlen must be 0: the server makes the vectors of {TEXT} only", param=f"{place}.vlen"
+            f"{path}.vlen must be 0: the server makes the vectors of {TEXT} only", param=f"{path}.vlen"
         )
     if not column.id.isprintable() or column.id != column.id.strip() or column.id.endswith("_"):
         raise InvalidValue(
-            f"{place}.id must have printable characters, no space at its ends and no _ at its end",
-            param=f"{place}.id",
+            f"{path}.id must have printable characters, no space at its ends and no _ at its end",
+            param=f"{path}.id",
         )
 
 
 def load_columns(info: TableInfo) -> Mapping[str, str]:
-    """Returns the types of the caller's columns by their names."""
-    found: Mapping[str, str] = json.loads(info.settings.attributes.get(ATTRIBUTE, "{}"))
-    return found
+    """Returns the types of the caller's columns by name."""
+    columns: Mapping[str, str] = json.loads(info.settings.attributes.get(ATTRIBUTE, "{}"))
+    return columns
 
 
 def build_columns(info: TableInfo) -> list[JamaiColumn]:
@@ -156,7 +156,7 @@ def build_columns(info: TableInfo) -> list[JamaiColumn]:
 
 
 def require_columns(names: Sequence[str], info: TableInfo, param: str) -> frozenset[str]:
-    """Returns the names of columns. Raises UnknownParameter for one that the table does not have."""
+    """Returns the names as a set. Raises UnknownParameter if the table has no such column."""
     known = [column.id for column in build_columns(info)]
     for name in names:
         if name not in known:
@@ -170,15 +170,15 @@ def require_columns(names: Sequence[str], info: TableInfo, param: str) -> frozen
 
 
 def read_row(
-    row: Mapping[str, Any], columns: Mapping[str, str], place: str, chunk: ChunkInput | None = None
+    row: Mapping[str, Any], columns: Mapping[str, str], path: str, chunk: ChunkInput | None = None
 ) -> ChunkInput:
-    """Returns the chunk of a row. `columns`: those of the caller. `place`: the row's path in the body.
-    `chunk`: the row as it is, if there is one. Raises a RequestError that names the cell."""
+    """Returns the chunk of a row. `columns`: the caller's columns. `path`: the row's path in the body.
+    `chunk`: the current chunk of the row, if there is one. Raises a RequestError about the cell."""
     content = ChunkInput("") if chunk is None else chunk
     fields: dict[str, Any] = {}
     metadata = dict(content.metadata)
     for name, value in row.items():
-        param = f"{place}.{sanitize_key(name)}"
+        param = f"{path}.{sanitize_key(name)}"
         kind = _require_writable(name, columns, param)
         cell = None if value is None else _convert_cell(value, kind, param)
         if name in FIELDS:
@@ -187,26 +187,26 @@ def read_row(
             metadata.pop(name, None)
         else:
             metadata[name] = cell if isinstance(cell, str) else json.dumps(cell)
-    read = replace(content, metadata=metadata, **fields)
-    if not read.text.strip():
-        param = f"{place}.{TEXT}"
+    changed = replace(content, metadata=metadata, **fields)
+    if not changed.text.strip():
+        param = f"{path}.{TEXT}"
         raise MissingParameter(f"{param} is missing; send at least one word", param=param)
-    return read
+    return changed
 
 
 def _require_writable(name: str, columns: Mapping[str, str], param: str) -> str:
-    """Returns the type of a column. Raises a RequestError for one that cannot be written."""
+    """Returns the type of a column. Raises a RequestError if it cannot be written."""
     kind = WRITABLE.get(name) or columns.get(name)
     if kind is not None:
         return kind
     if name in FIXED:
-        raise UnsupportedParameter(f"{param} cannot be written: the server makes it", param=param)
+        raise UnsupportedParameter(f"{param} cannot be written: the server sets it", param=param)
     known = ", ".join((*FIELDS, *columns))
-    raise UnknownParameter(f"{param} is no column of this table; you can write {known}", param=param)
+    raise UnknownParameter(f"{param} is not a column of this table; you can write {known}", param=param)
 
 
 def _convert_cell(value: object, kind: str, param: str) -> str | int | float | bool:
-    """Returns a cell of a column's type. Raises InvalidValue."""
+    """Converts a cell to the type of its column. Raises InvalidValue."""
     shape, noun = KINDS[kind]
     try:
         cell: str | int | float | bool = msgspec.convert(value, shape)
@@ -216,17 +216,17 @@ def _convert_cell(value: object, kind: str, param: str) -> str | int | float | b
 
 
 def copy_content(chunk: TextChunk) -> ChunkInput:
-    """Returns the content of a chunk, to change it."""
+    """Returns the content of a chunk, for a change."""
     return ChunkInput(chunk.text, chunk.title, chunk.page, chunk.file_name, chunk.metadata)
 
 
 def build_row(chunk: TextChunk, columns: Mapping[str, str], view: RowView) -> dict[str, Any]:
-    """Builds a row. `columns`: those of the caller. A row has its vector if the chunk has."""
+    """Builds a row. `columns`: the caller's columns. A row has a vector if its chunk has one."""
     cells = dict(_iterate_cells(chunk, columns, view))
-    shown = {
+    visible = {
         name: {"value": cell} for name, cell in cells.items() if not view.columns or name in view.columns
     }
-    return {ID: chunk.id, UPDATED: to_moment(chunk.updated_at), **shown}
+    return {ID: chunk.id, UPDATED: to_datetime(chunk.updated_at), **visible}
 
 
 def _iterate_cells(
@@ -246,7 +246,8 @@ def _iterate_cells(
 
 
 def _parse_cell(text: str | None, kind: str) -> object:
-    """Returns the cell of a column's type. A text of another API that is no such value stays a text."""
+    """Parses a cell by the type of its column. A text that is not a valid value, from another API, stays a
+    text."""
     if text is None or kind == "str":
         return text
     with suppress(ValueError):
@@ -255,5 +256,5 @@ def _parse_cell(text: str | None, kind: str) -> object:
 
 
 def _round(number: float, decimals: int) -> float:
-    """Rounds a number; 0 decimals are all."""
+    """Rounds a number; 0 decimals mean no rounding."""
     return number if decimals <= 0 else round(number, decimals)

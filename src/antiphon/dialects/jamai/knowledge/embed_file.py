@@ -1,4 +1,4 @@
-"""Files of knowledge tables in JamAI Base's form: one call adds a file and waits until search finds it."""
+"""Files of knowledge tables in JamAI Base's form. One request adds a file and waits until search finds it."""
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from antiphon.retrieval.knowledge import FileUpload
 PATH = "/embed_file"
 
 SIZE, OVERLAP = 2000, 200
-"""The default size and overlap of chunks, in characters. The values are JamAI's."""
+"""JamAI's default size and overlap of chunks, in characters."""
 
 
 class JamaiUploadForm(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ async def embed_file(request: Request, services: Services) -> Answer:
 
 
 async def list_types(_request: Request, services: Services) -> Answer:
-    """Lists the media types of files that can be added, also in the header Accept as JamAI does."""
+    """Lists the accepted media types, also in the header Accept, as JamAI does."""
     types = services.knowledge.media_types
     accepted = ", ".join(types).encode()
     return Response(encode(types), headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted)))

@@ -34,55 +34,55 @@ encode = msgspec.json.Encoder().encode
 
 
 class TableEndpoint(TypedDict, total=False):
-    """Optional properties of an endpoint."""
+    """Properties of an endpoint."""
 
     body: RequestBody
-    gives: Required[Any]
+    answer: Required[Any]
     query: Sequence[Mapping[str, Any]]
     ends_with_caller: bool
 
 
 def declare(
-    method: str, path: str, handler: Handler, summary: str, right: Right, **more: Unpack[TableEndpoint]
+    method: str, path: str, handler: Handler, summary: str, right: Right, **properties: Unpack[TableEndpoint]
 ) -> Endpoint:
-    """Declares an endpoint. `path`: below ROOT. `gives`: the wire type of the answer."""
+    """Declares an endpoint. `path`: below ROOT. `answer`: the wire type of the answer."""
     return Endpoint(
         method=method,
         path=ROOT + path,
         handler=handler,
         right=right,
-        body=more.get("body"),
+        body=properties.get("body"),
         summary=summary,
         tag=TAG,
-        answers={JSON: more["gives"]},
-        parameters=tuple(more.get("query", ())),
-        ends_with_caller=more.get("ends_with_caller", right is not Right.WRITE),
+        answers={JSON: properties["answer"]},
+        parameters=tuple(properties.get("query", ())),
+        ends_with_caller=properties.get("ends_with_caller", right is not Right.WRITE),
     )
 
 
-def declare_text(name: str, **more: object) -> Mapping[str, Any]:
-    """Declares a text of the query."""
-    return declare_parameter(name, TEXT, **more)
+def declare_text(name: str, **properties: object) -> Mapping[str, Any]:
+    """Declares a query parameter that is a text."""
+    return declare_parameter(name, TEXT, **properties)
 
 
 def build_context(request: Request, services: Services, path: str) -> Context:
-    """Builds the context of a call. `path`: as it is declared, for the ledger."""
+    """Builds the context of a call. `path`: the declared path, for the ledger."""
     return services.build_context(request, Origin(DIALECT, ROOT + path))
 
 
-def to_moment(milliseconds: int) -> datetime:
-    """Converts a time of the index."""
+def to_datetime(milliseconds: int) -> datetime:
+    """Converts a time of the index, in Unix milliseconds."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def answer_done() -> Answer:
-    """Answers that a change is made."""
+    """Returns the answer of a completed change."""
     return Response(encode(Done()))
 
 
 @contextmanager
 def name_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Gives the field of an error JamAI's name."""
+    """Renames the field of an error to JamAI's name."""
     try:
         yield
     except AntiphonError as error:

@@ -1,4 +1,4 @@
-"""Search in knowledge tables in JamAI Base's form: by words and vectors, and then by a reranker."""
+"""Searches knowledge tables in JamAI Base's form: by words and vectors, and then by a reranker."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from antiphon.retrieval.knowledge import TableSearch
 
 PATH = "/hybrid_search"
 
-USUAL_HITS = 100
+DEFAULT_HITS = 100
 
 RERANKER = "reranking_model"
 
@@ -33,22 +33,22 @@ class JamaiSearch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     table_id: TableId
     query: Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
-    limit: Annotated[int, Meta(ge=1, le=MAX_HITS)] = USUAL_HITS
+    limit: Annotated[int, Meta(ge=1, le=MAX_HITS)] = DEFAULT_HITS
     metric: Literal["cosine"] = "cosine"
     float_decimals: Annotated[int, Meta(ge=0, le=MOST_DECIMALS)] = 0
     vec_decimals: Annotated[int, Meta(le=MOST_DECIMALS)] = 0
-    """Without effect: what is found has no vectors."""
+    """Has no effect: results have no vectors."""
     reranking_model: ModelId | None = None
 
 
 def declare_search() -> Endpoint:
     """Declares the endpoint of search."""
     summary, body = "Search a knowledge table", RequestBody(shape=JamaiSearch)
-    return declare("POST", PATH, search_rows, summary, Right.GENERATE, body=body, gives=list[Row])
+    return declare("POST", PATH, search_rows, summary, Right.GENERATE, body=body, answer=list[Row])
 
 
 async def search_rows(request: Request, services: Services) -> Answer:
-    """Finds rows, the best first."""
+    """Answers a search with rows, the best first."""
     body = convert(read_object(request.body), JamaiSearch)
     info = await services.knowledge.get_table(request.actor, body.table_id)
     model = await _find_reranker(body.reranking_model, request, services)
@@ -72,7 +72,7 @@ async def search_rows(request: Request, services: Services) -> Answer:
 
 
 async def _find_reranker(name: str | None, request: Request, services: Services) -> str | None:
-    """Returns the name of the reranker. Raises a RequestError, which names the field."""
+    """Returns the name of the reranker. Raises a RequestError about the field."""
     if not name:
         return None
     model, _ = await choose_model(name, frozenset({"rerank"}), request, services)
@@ -91,16 +91,16 @@ def _list_texts(hits: Sequence[SearchHit]) -> tuple[str, ...]:
 
 
 async def _rank(
-    hits: tuple[SearchHit, ...], wanted: RerankRequest, request: Request, services: Services
+    hits: tuple[SearchHit, ...], rerank_request: RerankRequest, request: Request, services: Services
 ) -> tuple[tuple[SearchHit, ...], Sequence[float | None]]:
     """Returns the hits in the reranker's order, and their scores."""
-    ranking = await services.rerank(wanted, build_context(request, services, PATH))
+    ranking = await services.rerank(rerank_request, build_context(request, services, PATH))
     order = ranking.order()
-    return tuple(hits[at] for at in order), [ranking.scores[at] for at in order]
+    return tuple(hits[index] for index in order), [ranking.scores[index] for index in order]
 
 
 def _build_warning(model: str, error: AntiphonError) -> tuple[bytes, bytes]:
-    """Returns the header that tells that the reranker failed. JamAI's client shows it as a warning."""
+    """Returns the header about a failed reranker. JamAI's client shows it as a warning."""
     text = f"the reranker {model} failed ({error.code}); the order is that of the search"
     plain = text.encode("ascii", "backslashreplace").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     return b"warning", b'199 antiphon "%b"' % plain

@@ -41,10 +41,10 @@ from antiphon.dialects.jamai.knowledge.endpoints import (
     encode,
 )
 from antiphon.dialects.jamai.queries import (
+    DEFAULT_LIMIT,
     LARGEST_LIMIT,
     LARGEST_OFFSET,
     PAGING,
-    USUAL_LIMIT,
     JamaiPage,
     ListQuery,
     declare_paging,
@@ -56,15 +56,15 @@ from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, Unsup
 from antiphon.retrieval.base import ChunkPage, TableInfo
 
 MOST_ROWS = 100
-"""The most rows of one change. The bound is JamAI's."""
+"""The most rows of one change. JamAI has the same limit."""
 
 MOST_DECIMALS = 20
 
 STREAM_END = b"data: [DONE]\n\n"
-"""The whole stream of new rows: no cells are generated, so there is nothing to stream."""
+"""The whole stream of new rows. No cells are generated, so there is nothing to stream."""
 
 NO_EVENT: Mapping[str, Any] = {"not": {}}
-"""The schema of the events before the end of the stream."""
+"""The schema of the stream's events: there are none before its end."""
 
 CHUNK_FIELD = re.compile(r"(?:chunks\[(\d+)\]\.)?(\w+)")
 """The path of a chunk's field in an error."""
@@ -78,21 +78,21 @@ RowId = Annotated[str, Meta(min_length=1, max_length=100)]
 Row = dict[str, Any]
 
 LoadChunks = Callable[[int, int], Awaitable[ChunkPage]]
-"""Returns the chunks from an offset, at most a number of them."""
+"""Returns chunks. The parameters are the offset and the limit."""
 
 
 class NewJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Rows to add: cells by the names of columns."""
+    """Rows to add: cells by the names of their columns."""
 
     table_id: TableId
     data: Annotated[list[Row], Meta(min_length=1, max_length=MOST_ROWS)]
     stream: bool = True
     concurrent: bool = True
-    """Without effect: no cells are generated."""
+    """Has no effect: no cells are generated."""
 
 
 class ChangedJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """New cells by the ids of rows. Other cells stay."""
+    """New cells, by the ids of their rows. Other cells stay."""
 
     table_id: TableId
     data: Annotated[dict[str, Row], Meta(min_length=1, max_length=MOST_ROWS)]
@@ -104,7 +104,7 @@ class RemovedJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     table_id: TableId
     row_ids: Annotated[list[RowId], Meta(min_length=1, max_length=MOST_ROWS)] | None = None
     where: str | None = None
-    """Always empty: rows are not chosen by conditions."""
+    """Always empty: rows cannot be selected by conditions."""
 
 
 class AddedJamaiRow(Struct, frozen=True, kw_only=True):
@@ -138,18 +138,18 @@ def declare_rows() -> tuple[Endpoint, ...]:
     one = [table, declare_text("row_id", required=True), *view]
     add, change = RequestBody(shape=NewJamaiRows), RequestBody(shape=ChangedJamaiRows)
     remove = RequestBody(shape=RemovedJamaiRows)
-    added = declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, gives=AddedJamaiRows)
+    added = declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, answer=AddedJamaiRows)
     return (
         replace(added, answers={JSON: AddedJamaiRows, EVENT_STREAM: NO_EVENT}),
-        declare("GET", "/rows/list", list_rows, "Rows of a table", read, query=listing, gives=JamaiRowPage),
-        declare("GET", "/rows", show_row, "One row", read, query=one, gives=Row),
-        declare("PATCH", "/rows", change_rows, "Change rows", write, body=change, gives=Done),
-        declare("POST", "/rows/delete", delete_rows, "Remove rows", write, body=remove, gives=Done),
+        declare("GET", "/rows/list", list_rows, "Rows of a table", read, query=listing, answer=JamaiRowPage),
+        declare("GET", "/rows", show_row, "One row", read, query=one, answer=Row),
+        declare("PATCH", "/rows", change_rows, "Change rows", write, body=change, answer=Done),
+        declare("POST", "/rows/delete", delete_rows, "Remove rows", write, body=remove, answer=Done),
     )
 
 
 def _declare_view() -> list[Mapping[str, Any]]:
-    """Declares the parameters of what is shown of rows."""
+    """Declares the parameters that select the visible parts of rows."""
     names = {"type": "array", "items": {"type": "string"}}
     numbers = {"type": "integer", "maximum": MOST_DECIMALS, "default": 0}
     return [
@@ -163,13 +163,13 @@ def _declare_view() -> list[Mapping[str, Any]]:
 
 
 async def add_rows(request: Request, services: Services) -> Answer:
-    """Adds rows, and makes their vectors."""
+    """Adds rows with their vectors."""
     new = convert(read_object(request.body), NewJamaiRows)
     info = await services.knowledge.get_table(request.actor, new.table_id)
-    places, columns = [f"data[{at}]" for at in range(len(new.data))], load_columns(info)
-    chunks = [read_row(row, columns, place) for row, place in zip(new.data, places, strict=True)]
+    paths, columns = [f"data[{index}]" for index in range(len(new.data))], load_columns(info)
+    chunks = [read_row(row, columns, path) for row, path in zip(new.data, paths, strict=True)]
     context = build_context(request, services, "/rows/add")
-    with name_cells(places):
+    with name_cells(paths):
         added = await services.knowledge.add_chunks(new.table_id, chunks, context)
     if new.stream:
         return Response(STREAM_END, media_type=EVENT_STREAM)
@@ -179,10 +179,10 @@ async def add_rows(request: Request, services: Services) -> Answer:
 
 async def list_rows(request: Request, services: Services) -> Answer:
     """Lists rows, the oldest or the newest first."""
-    unused, repeated = ("where", "search_query"), ("columns", "search_columns")
-    plain = (TABLE_ID, *PAGING, *unused, *VIEW[1:])
-    query = ListQuery(request, *plain, repeated=repeated)
-    for name in (*unused, "search_columns"):
+    unsupported, repeated = ("where", "search_query"), ("columns", "search_columns")
+    single_names = (TABLE_ID, *PAGING, *unsupported, *VIEW[1:])
+    query = ListQuery(request, *single_names, repeated=repeated)
+    for name in (*unsupported, "search_columns"):
         if query.get(name):
             raise UnsupportedParameter(
                 f"{name} is not supported: rows are not chosen by conditions; use hybrid_search",
@@ -192,26 +192,26 @@ async def list_rows(request: Request, services: Services) -> Answer:
         raise InvalidValue(f"order_by must be {ID}", param=f"{QUERY}.order_by")
     info = await services.knowledge.get_table(request.actor, query.require(TABLE_ID))
     offset = query.read_number("offset", 0, 0, LARGEST_OFFSET)
-    limit = query.read_number("limit", USUAL_LIMIT, 1, LARGEST_LIMIT)
+    limit = query.read_number("limit", DEFAULT_LIMIT, 1, LARGEST_LIMIT)
     view = read_view(query, info)
     load = partial(_load_page, request, services, info, view)
-    forward = query.read_switch("order_ascending", usual=True)
-    page = await (load(offset, limit) if forward else _load_reversed(load, offset, limit))
-    shown = partial(_encode_page, page, info, view, offset, limit)
-    return Response(await services.offload(shown))
+    is_forward = query.read_switch("order_ascending", default=True)
+    page = await (load(offset, limit) if is_forward else _load_reversed(load, offset, limit))
+    encode_rows = partial(_encode_page, page, info, view, offset, limit)
+    return Response(await services.offload(encode_rows))
 
 
 async def _load_page(
     request: Request, services: Services, info: TableInfo, view: RowView, offset: int, limit: int
 ) -> ChunkPage:
-    """Returns some chunks of a table, with their vectors if they are shown."""
+    """Returns a page of chunks, with their vectors if they are visible."""
     return await services.knowledge.list_chunks(
         request.actor, info.settings.name, None, offset, limit, with_vectors=view.vec_decimals >= 0
     )
 
 
 async def _load_reversed(load: LoadChunks, offset: int, limit: int) -> ChunkPage:
-    """Returns some chunks, the newest first."""
+    """Returns a page of chunks, the newest first."""
     total = (await load(0, 1)).total
     end = max(0, total - offset)
     start = max(0, end - limit)
@@ -239,7 +239,7 @@ async def show_row(request: Request, services: Services) -> Answer:
 
 
 async def change_rows(request: Request, services: Services) -> Answer:
-    """Changes cells of rows. All rows are checked and have their vectors before the first one is changed."""
+    """Changes cells of rows. All rows are checked and embedded before the first one is changed."""
     body = convert(read_object(request.body), ChangedJamaiRows)
     tables, table = services.knowledge, body.table_id
     columns = load_columns(await tables.get_table(request.actor, table))
@@ -269,25 +269,25 @@ async def delete_rows(request: Request, services: Services) -> Answer:
 
 
 def read_view(query: ListQuery, info: TableInfo) -> RowView:
-    """Returns what the query wants to see of rows. Raises a RequestError."""
+    """Reads the requested parts of rows. Raises a RequestError."""
     columns = require_columns(query.get_all("columns"), info, f"{QUERY}.columns")
     floats = query.read_number("float_decimals", 0, 0, MOST_DECIMALS)
-    hides = NEGATIVE.fullmatch(query.get("vec_decimals")) is not None
-    vectors = -1 if hides else query.read_number("vec_decimals", 0, 0, MOST_DECIMALS)
+    hides_vectors = NEGATIVE.fullmatch(query.get("vec_decimals")) is not None
+    vectors = -1 if hides_vectors else query.read_number("vec_decimals", 0, 0, MOST_DECIMALS)
     return RowView(columns, floats, vectors)
 
 
 @contextmanager
-def name_cells(places: Sequence[str]) -> Iterator[None]:
-    """Changes an error about a chunk's field to one about a cell. `places`: the paths of the rows."""
+def name_cells(paths: Sequence[str]) -> Iterator[None]:
+    """Changes an error about a chunk's field to an error about a cell. `paths`: the paths of the rows."""
     try:
         yield
     except AntiphonError as error:
-        found = CHUNK_FIELD.fullmatch(error.param or "")
-        if found is not None and (column := COLUMNS.get(found[2])) is not None:
-            at = int(found[1] or 0)
-            place = places[at] if at < len(places) and (found[1] or len(places) == 1) else "data"
-            param = f"{place}.{column}"
-            error.message = error.message.replace(found[0], param, 1)
+        match = CHUNK_FIELD.fullmatch(error.param or "")
+        if match is not None and (column := COLUMNS.get(match[2])) is not None:
+            index = int(match[1] or 0)
+            path = paths[index] if index < len(paths) and (match[1] or len(paths) == 1) else "data"
+            param = f"{path}.{column}"
+            error.message = error.message.replace(match[0], param, 1)
             error.param = param
         raise

@@ -26,7 +26,7 @@ from antiphon.dialects.jamai.knowledge.endpoints import (
     declare_text,
     encode,
     name_fields,
-    to_moment,
+    to_datetime,
 )
 from antiphon.dialects.jamai.models import choose_model
 from antiphon.dialects.jamai.queries import (
@@ -49,7 +49,7 @@ VERSION = "1"
 """The version of this server's tables."""
 
 UNCOUNTED = -1
-"""JamAI's number of rows that were not counted."""
+"""JamAI's number for rows that are not counted."""
 
 SOURCE, TARGET = "table_id_src", "table_id_dst"
 
@@ -57,8 +57,8 @@ SWITCH = {"type": "boolean"}
 
 
 class NewJamaiTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table to create. An empty `embedding_model` takes the first one that the caller can use. Where there
-    is none, the table finds by words only."""
+    """A table to create. An empty `embedding_model` means the first one that the caller can use. If there is
+    none, the table is searched only by words."""
 
     id: TableId
     embedding_model: ModelId = ""
@@ -76,7 +76,7 @@ class JamaiTable(Struct, frozen=True, kw_only=True):
     created_by: None = None
     updated_at: Moment
     num_rows: int
-    """Rows, those of files that are being read too; -1 in a list that does not count them."""
+    """The number of rows, including files that are being read; -1 in a list that does not count them."""
     version: str = VERSION
     indexed_at_fts: None = None
     indexed_at_vec: None = None
@@ -108,15 +108,15 @@ def declare_tables() -> tuple[Endpoint, ...]:
     renaming = [source, declare_text(TARGET, required=True)]
     body, table = RequestBody(shape=NewJamaiTable), JamaiTable
     return (
-        declare("POST", "", create_table, "Create a knowledge table", write, body=body, gives=table),
-        declare("GET", "", show_table, "One knowledge table", read, query=one, gives=table),
-        declare("DELETE", "", delete_table, "Remove a knowledge table", write, query=one, gives=Done),
-        declare("GET", "/list", list_tables, "Knowledge tables", read, query=listing, gives=JamaiTablePage),
+        declare("POST", "", create_table, "Create a knowledge table", write, body=body, answer=table),
+        declare("GET", "", show_table, "One knowledge table", read, query=one, answer=table),
+        declare("DELETE", "", delete_table, "Remove a knowledge table", write, query=one, answer=Done),
+        declare("GET", "/list", list_tables, "Knowledge tables", read, query=listing, answer=JamaiTablePage),
         declare(
-            "POST", "/rename", rename_table, "Rename a knowledge table", write, query=renaming, gives=table
+            "POST", "/rename", rename_table, "Rename a knowledge table", write, query=renaming, answer=table
         ),
         declare(
-            "POST", "/duplicate", copy_table, "Copy a knowledge table", write, query=copying, gives=table
+            "POST", "/duplicate", copy_table, "Copy a knowledge table", write, query=copying, answer=table
         ),
     )
 
@@ -128,10 +128,10 @@ async def create_table(request: Request, services: Services) -> Answer:
     model: str | AutomaticModel = AutomaticModel.FIRST
     if new.embedding_model:
         model, _ = await choose_model(new.embedding_model, frozenset({"embed"}), request, services)
-    wanted = TableRequest(new.id, model, chunk_unit=SizeUnit.CHARACTERS, attributes=attributes)
+    table_request = TableRequest(new.id, model, chunk_unit=SizeUnit.CHARACTERS, attributes=attributes)
     try:
         with name_fields({"name": "id", "model": "embedding_model"}):
-            info = await services.knowledge.create_table(wanted, build_context(request, services, ""))
+            info = await services.knowledge.create_table(table_request, build_context(request, services, ""))
     except ModelNotFound as error:
         message = f"embedding_model: {error.message}"
         raise InvalidValue(message, param="embedding_model") from None
@@ -139,8 +139,8 @@ async def create_table(request: Request, services: Services) -> Answer:
 
 
 def _list_ignored(columns: Iterable[NewJamaiColumn]) -> Headers:
-    """Returns the header that names what has no effect."""
-    return ((b"x-antiphon-ignored", b"cols[].index"),) if any(each.index for each in columns) else ()
+    """Returns the header that names fields without effect."""
+    return ((b"x-antiphon-ignored", b"cols[].index"),) if any(column.index for column in columns) else ()
 
 
 async def list_tables(request: Request, services: Services) -> Answer:
@@ -152,11 +152,14 @@ async def list_tables(request: Request, services: Services) -> Answer:
             param=f"{QUERY}.created_by",
         )
     has_parent = query.get("parent_id") != ""
-    searched, counts = query.get("search_query").casefold(), query.read_switch("count_rows", usual=False)
+    search_text, counts_rows = (
+        query.get("search_query").casefold(),
+        query.read_switch("count_rows", default=False),
+    )
     tables = [
-        build_table(info, counts=counts)
+        build_table(info, counts_rows=counts_rows)
         for info in await services.knowledge.list_tables(request.actor)
-        if searched in info.settings.name.casefold() and not has_parent
+        if search_text in info.settings.name.casefold() and not has_parent
     ]
     return Response(encode(build_page(JamaiTablePage, tables, query, SORT_KEYS)))
 
@@ -176,42 +179,42 @@ async def rename_table(request: Request, services: Services) -> Answer:
 
 
 async def copy_table(request: Request, services: Services) -> Answer:
-    """Copies a table. Without a name the copy gets the next free one."""
+    """Copies a table. Without a name, the copy gets the next free name."""
     query = ListQuery(request, SOURCE, TARGET, "include_data", "create_as_child")
     source, target = query.require(SOURCE), query.get(TARGET)
-    if query.read_switch("create_as_child", usual=False):
+    if query.read_switch("create_as_child", default=False):
         raise UnsupportedParameter(
             "create_as_child is not supported: knowledge tables have no children; leave it out",
             param=f"{QUERY}.create_as_child",
         )
-    with_documents = query.read_switch("include_data", usual=True)
+    with_documents = query.read_switch("include_data", default=True)
     tables = services.knowledge
     if not target:
-        taken = {info.settings.name for info in await tables.list_tables(request.actor)}
-        target = next(name for at in count(2) if (name := f"{source} ({at})") not in taken)
+        names = {info.settings.name for info in await tables.list_tables(request.actor)}
+        target = next(name for number in count(2) if (name := f"{source} ({number})") not in names)
     with name_fields({"name": f"{QUERY}.{TARGET}"}):
         info = await tables.duplicate_table(request.actor, source, target, with_documents=with_documents)
     return _answer(info)
 
 
 async def delete_table(request: Request, services: Services) -> Answer:
-    """Removes a table with all that it contains."""
+    """Removes a table with its content."""
     name = ListQuery(request, TABLE_ID).require(TABLE_ID)
     await services.knowledge.delete_table(request.actor, name)
     return answer_done()
 
 
 def _answer(info: TableInfo, headers: Headers = ()) -> Response:
-    """Answers with one table."""
+    """Returns the answer with one table."""
     return Response(encode(build_table(info)), headers=headers)
 
 
-def build_table(info: TableInfo, *, counts: bool = True) -> JamaiTable:
-    """Builds the entry of one table. `counts`: whether it has the number of rows."""
+def build_table(info: TableInfo, *, counts_rows: bool = True) -> JamaiTable:
+    """Builds the entry of one table. `counts_rows`: whether it has the number of rows."""
     return JamaiTable(
         id=info.settings.name,
         meta={} if info.damage is None else {"damage": info.damage},
         cols=build_columns(info),
-        updated_at=to_moment(info.updated_at),
-        num_rows=info.chunks if counts else UNCOUNTED,
+        updated_at=to_datetime(info.updated_at),
+        num_rows=info.chunks if counts_rows else UNCOUNTED,
     )

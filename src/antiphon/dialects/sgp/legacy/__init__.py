@@ -1,2 +1,2 @@
-"""The product's older API: chats and text completions of one choice, with their options in
+"""The product's older API: chats and text completions with one choice. Their options are in
 `model_parameters`."""

@@ -27,26 +27,26 @@ from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue
 
 TEMPERATURE = 0.2
-"""The product's default of temperature. A model's own default does not change it."""
+"""The product's default of temperature. It overrides a model's own default."""
 
 ACCOUNT = "account_id"
-"""The field, and the tag in the records of usage."""
+"""The name of the field, and of the tag in the records of usage."""
 
 HIDDEN = Reasoning(shown=False)
-"""The answer has no place for reasoning."""
+"""The answer cannot contain reasoning."""
 
 NO_PARAMETERS = LegacyModelParameters()
 
 KINDS = ("text", "image_url", "image_data")
 """The types of a content part. Each is also the name of the field with the part's value."""
 
-INNER: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
+INNER_SCOPES: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
     LegacyScope.CHAT: {"model_parameters": LegacyScope.PARAMETERS, "messages": LegacyScope.MESSAGE},
     LegacyScope.TEXT: {"model_parameters": LegacyScope.PARAMETERS, "images": LegacyScope.PROMPT_IMAGE},
     LegacyScope.MESSAGE: {"content": LegacyScope.PART},
     LegacyScope.PART: {"image_url": LegacyScope.IMAGE_URL, "image_data": LegacyScope.IMAGE_DATA},
 }
-"""The fields of an object that contain objects, or lists of objects, of another table."""
+"""The scopes of nested objects, or lists of objects, by the field that contains them."""
 
 
 def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
@@ -55,7 +55,7 @@ def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
     field_report = FieldReport(report)
     fields = _filter_object(read_object(body), LegacyScope.CHAT, "", field_report)
     wire = convert(fields, LegacyChatRequest)
-    messages = [_build_message(message, f"messages[{at}]") for at, message in enumerate(wire.messages)]
+    messages = [_build_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)]
     if wire.instructions:
         messages.insert(0, Message(Role.SYSTEM, wire.instructions))
     prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN)
@@ -66,7 +66,7 @@ def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
 
 
 def decode_legacy_text(body: bytes, report: bool = False) -> GenerationCall:
-    """Decodes a body of POST /sgp/v4/completions. `report` is that of `decode_legacy_chat`. Raises a
+    """Decodes a body of POST /sgp/v4/completions. `report`: see `decode_legacy_chat`. Raises a
     RequestError."""
     field_report = FieldReport(report)
     fields = _filter_object(read_object(body), LegacyScope.TEXT, "", field_report)
@@ -77,9 +77,9 @@ def decode_legacy_text(body: bytes, report: bool = False) -> GenerationCall:
 def _filter_object(
     fields: dict[str, Any], scope: LegacyScope, prefix: str, report: FieldReport
 ) -> dict[str, Any]:
-    """Returns the object with its fields filtered, and those of all objects in it. `prefix` is its path."""
+    """Returns the object with its fields filtered, including nested objects. `prefix`: its path."""
     accepted = filter_fields(fields, scope, prefix, report)
-    for name, inner in INNER.get(scope, {}).items():
+    for name, inner in INNER_SCOPES.get(scope, {}).items():
         if name in accepted:
             accepted[name] = _filter_inner(accepted[name], inner, f"{prefix}{name}", report)
     return accepted
@@ -92,8 +92,8 @@ def _filter_inner(value: object, scope: LegacyScope, path: str, report: FieldRep
     if not isinstance(value, list):
         return value
     return [
-        _filter_object(item, scope, f"{path}[{at}].", report) if isinstance(item, dict) else item
-        for at, item in enumerate(value)
+        _filter_object(item, scope, f"{path}[{index}].", report) if isinstance(item, dict) else item
+        for index, item in enumerate(value)
     ]
 
 
@@ -107,12 +107,12 @@ def _build_message(message: LegacyMessage, path: str) -> Message:
             f"{path}.content must be a text in a message of the role {role}; only the user's can be a list",
             param=f"{path}.content",
         )
-    parts = tuple(_build_part(part, f"{path}.content[{at}]") for at, part in enumerate(message.content))
+    parts = tuple(_build_part(part, f"{path}.content[{index}]") for index, part in enumerate(message.content))
     return _build_user_message(parts)
 
 
 def _build_user_message(parts: tuple[Content, ...]) -> Message:
-    """Builds a message of the user. Parts that are all text become one text."""
+    """Builds a user message. If all parts are text, they become one text."""
     text = "".join(part.text for part in parts if isinstance(part, TextContent))
     has_images = not all(isinstance(part, TextContent) for part in parts)
     return Message(Role.USER, text, content=parts if has_images else ())
@@ -137,12 +137,12 @@ def _build_part(part: LegacyPart, path: str) -> Content:
 
 
 def _build_prompt(wire: LegacyTextRequest) -> Prompt:
-    """Builds the prompt. With images it is a message of the user, as no raw prompt contains images."""
+    """Builds the prompt. With images it is a user message, because a raw prompt cannot contain images."""
     if not wire.images:
         return RawPrompt(wire.prompt)
     images = tuple(
-        read_image(ImageUrlShape(image.image_url, image.detail), f"images[{at}]", "image_url")
-        for at, image in enumerate(wire.images)
+        read_image(ImageUrlShape(image.image_url, image.detail), f"images[{index}]", "image_url")
+        for index, image in enumerate(wire.images)
     )
     message = _build_user_message((*images, TextContent(wire.prompt)))
     return Conversation((message,), reasoning=HIDDEN)
@@ -169,7 +169,7 @@ def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> Gen
 
 
 def _read_account(account: str | None) -> Attribution:
-    """Reads the account, which becomes a tag in the records of usage. Raises InvalidValue."""
+    """Reads the account. It becomes a tag in the records of usage. Raises InvalidValue."""
     if account is None:
         return NO_ATTRIBUTION
     require_text(ACCOUNT, account)

@@ -1,4 +1,4 @@
-"""Encodes answers and streams of the older API. They contain one choice.
+"""Encodes answers and streams of the older API. They have one choice.
 
 The last event of a stream contains the finish reason and the usage. Nothing follows it, because the product's
 client parses every event as an answer.
@@ -67,7 +67,7 @@ class LegacyStreamEncoder:
     def end(self) -> bytes:
         return b""
 
-    def error(self, error: AntiphonError) -> bytes:
+    def encode_error(self, error: AntiphonError) -> bytes:
         return encode_stream_error(error)
 
     def _encode_event(
@@ -78,7 +78,7 @@ class LegacyStreamEncoder:
 
 
 def _build_usage(usage: Usage) -> LegacyUsage | None:
-    """Builds the usage. An estimate is not shown."""
+    """Builds the usage. Returns None for an estimate."""
     if usage.source is UsageSource.ESTIMATED:
         return None
     return LegacyUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)

@@ -25,10 +25,12 @@ class LegacyChatCompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_legacy_chat(body, self._report)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_answer(build_chat_answer, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return LegacyStreamEncoder(build_chat_answer)
 
 
@@ -43,10 +45,12 @@ class LegacyCompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_legacy_text(body, self._report)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
         return encode_answer(build_text_answer, generation)
 
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return LegacyStreamEncoder(build_text_answer)
 
 

@@ -1,4 +1,4 @@
-"""The table of the older API's request fields. It says what Antiphon does with each field."""
+"""The table of the older API's request fields, and how Antiphon treats them."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from antiphon.dialects.common.field_table import MEMORY, FieldTable, RequestFiel
 
 
 class LegacyScope(StrEnum):
-    """The object that a field belongs to."""
+    """The object that contains a field."""
 
     CHAT = "/sgp/v4/chat-completions"
     TEXT = "/sgp/v4/completions"

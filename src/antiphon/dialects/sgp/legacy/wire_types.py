@@ -42,7 +42,7 @@ class LegacyImageData(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LegacyPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a content. It has one of the three, and `type` says which; `type` can be missing."""
+    """A part of a content. It has one of three values; `type` names it and can be missing."""
 
     type: Literal["text", "image_url", "image_data"] | None = None
     text: str | None = None
@@ -56,7 +56,7 @@ class LegacyMessage(Struct, frozen=True, forbid_unknown_fields=True):
     content: str | Annotated[list[LegacyPart], Meta(min_length=1, max_length=MAX_PARTS)]
     """The text. Only a user's turn can have a list of parts."""
     role: Literal["user", "assistant", "system"] | None = None
-    """The user's if it is missing."""
+    """The user's role if it is missing."""
 
 
 class LegacyModelParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -13,7 +13,7 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """Creates the tables, and the project that always exists."""
+    """Creates the tables and the project `default`."""
     projects = op.create_table(
         "projects",
         sa.Column("id", ID, nullable=False),
@@ -46,8 +46,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["project"], ["projects.id"], name="fk_memberships_project"),
         sa.ForeignKeyConstraint(["user"], ["users.id"], name="fk_memberships_user"),
     )
-    _keys()
-    _audit()
+    _create_keys()
+    _create_audit()
     op.create_table(
         "marks",
         sa.Column("name", sa.String(64), nullable=False),
@@ -56,7 +56,7 @@ def upgrade() -> None:
     )
 
 
-def _keys() -> None:
+def _create_keys() -> None:
     op.create_table(
         "keys",
         sa.Column("id", ID, nullable=False),
@@ -81,7 +81,7 @@ def _keys() -> None:
     op.create_index("ix_keys_user", "keys", ["user"])
 
 
-def _audit() -> None:
+def _create_audit() -> None:
     op.create_table(
         "audit",
         sa.Column("id", SERIAL, nullable=False, autoincrement=True),

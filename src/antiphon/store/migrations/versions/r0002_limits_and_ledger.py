@@ -12,24 +12,24 @@ ID = sa.String(64)
 
 
 def upgrade() -> None:
-    """Creates the tables; it changes no existing row."""
+    """Creates the tables. Existing rows stay as they are."""
     op.add_column("projects", sa.Column("logging", sa.Text))
     op.add_column("audit", sa.Column("revision", sa.BigInteger))
     op.create_index("ix_audit_revision", "audit", ["revision"])
-    made = op.create_table(
+    revisions = op.create_table(
         "revision",
         sa.Column("id", sa.Integer, nullable=False, autoincrement=False),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_revision"),
     )
-    op.bulk_insert(made, [{"id": 1, "number": 1}])
-    _limits()
-    _prices()
-    _ledger()
-    _requests_logged()
+    op.bulk_insert(revisions, [{"id": 1, "number": 1}])
+    _create_limits()
+    _create_prices()
+    _create_ledger()
+    _create_requests_logged()
 
 
-def _limits() -> None:
+def _create_limits() -> None:
     op.create_table(
         "limits",
         sa.Column("id", ID, nullable=False),
@@ -45,7 +45,7 @@ def _limits() -> None:
     )
 
 
-def _prices() -> None:
+def _create_prices() -> None:
     op.create_table(
         "prices",
         sa.Column("id", ID, nullable=False),
@@ -63,7 +63,7 @@ def _prices() -> None:
     )
 
 
-def _ledger() -> None:
+def _create_ledger() -> None:
     op.create_table(
         "ledger",
         sa.Column("id", ID, nullable=False),
@@ -103,7 +103,7 @@ def _ledger() -> None:
     op.create_index("ix_ledger_model_ledger_at", "ledger", ["model", "at"])
 
 
-def _requests_logged() -> None:
+def _create_requests_logged() -> None:
     op.create_table(
         "requests_logged",
         sa.Column("id", ID, nullable=False),

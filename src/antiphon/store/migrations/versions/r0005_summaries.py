@@ -10,7 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes the table of summaries."""
     op.create_table(
         "summaries",
         sa.Column("project", sa.String(64), nullable=False),

@@ -1,4 +1,4 @@
-"""The warnings that budgets gave, so that each is given once."""
+"""The budget warnings that were sent, so that each is sent once."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes the table of warnings."""
     op.create_table(
         "budget_warnings",
         sa.Column("limit", sa.String(64), nullable=False),

@@ -1,4 +1,4 @@
-"""Starts and watches the knowledge process, from the first request that needs it on."""
+"""Starts the knowledge process at the first request that needs it, and watches it."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.engine_hosts import HOST_VARIABLES
 from antiphon.processes.ipc import to_line
-from antiphon.processes.knowledge.rest import clear_rest, write_rest
+from antiphon.processes.knowledge.restart_pause import clear_pause, write_pause
 from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.schema import Settings, find_knowledge_database
 from antiphon.telemetry.logs import record
@@ -23,39 +23,40 @@ from antiphon.telemetry.logs import record
 MODULE = "antiphon.processes.knowledge"
 
 FAILED_START_S = 5.0
-"""Seconds after a start that failed in which calls are refused at once. After them a call starts it again."""
+"""Seconds after a failed start in which calls are refused immediately. A later call starts the process
+again."""
 
 CLIENT_PREFIX = "PG"
-"""The prefix of variables that PostgreSQL's client reads. Its files of passwords and certificates are in the
-home."""
+"""The prefix of variables that PostgreSQL's client reads. Its password and certificate files are in the home
+directory."""
 
 
 class KnowledgeHost:
-    """The knowledge process of one server. A process that dies is started again."""
+    """The knowledge process of one server. It is restarted when it dies."""
 
     def __init__(self, settings: Settings, runtime: Path, group: asyncio.TaskGroup) -> None:
-        """`group`: keeps the process running until the server ends it."""
+        """`group` runs the task that watches the process."""
         self._settings = settings
         self._socket = build_knowledge_path(runtime)
         self._group = group
         self._is_running = False
-        self._is_over = False
-        self.watch = self._make_watch()
+        self._is_stopped = False
+        self.watch = self._create_watch()
 
-    def _make_watch(self) -> ChildWatch:
-        rest = partial(write_rest, self._socket)
-        return ChildWatch("the knowledge process", self._start, self._note, paced=True, on_rest=rest)
+    def _create_watch(self) -> ChildWatch:
+        pause_writer = partial(write_pause, self._socket)
+        return ChildWatch("the knowledge process", self._start, self._note, paced=True, on_rest=pause_writer)
 
     def _note(self, state: EngineState, _: object) -> None:
-        """Ends a rest once the process serves."""
+        """Ends a pause when the process serves."""
         if state is EngineState.READY:
-            clear_rest(self._socket)
+            clear_pause(self._socket)
 
     def request(self) -> None:
-        """Starts the process, unless it runs or the server ends."""
-        if not self._is_running and not self._is_over:
+        """Starts the process, unless it runs or the server is stopping."""
+        if not self._is_running and not self._is_stopped:
             self._is_running = True
-            self.watch = self._make_watch()
+            self.watch = self._create_watch()
             self._group.create_task(self._keep())
 
     async def _keep(self) -> None:
@@ -64,13 +65,13 @@ class KnowledgeHost:
             await self.watch.keep_running()
         except AntiphonError as error:
             record("knowledge_start_failed", logging.ERROR, problem=error.message)
-            write_rest(self._socket, FAILED_START_S)
+            write_pause(self._socket, FAILED_START_S)
         finally:
             self._is_running = False
 
     async def stop(self, deadline: float) -> None:
-        """Ends the process for good."""
-        self._is_over = True
+        """Ends the process permanently."""
+        self._is_stopped = True
         await self.watch.stop(deadline)
 
     async def _start(self) -> Child:
@@ -78,8 +79,8 @@ class KnowledgeHost:
 
 
 async def start_knowledge(settings: Settings, socket: str) -> Child:
-    """Starts one process, which serves at the path `socket`. Raises OSError, and StartupError without a
-    directory, which `antiphon serve` always sets."""
+    """Starts a process that serves at the path `socket`. Raises OSError, and StartupError if there is no
+    directory. `antiphon serve` always sets one."""
     knowledge, directory = settings.knowledge, settings.knowledge.directory
     if directory is None:
         raise StartupError("knowledge.directory is not set: set ANTIPHON_KNOWLEDGE_DIRECTORY")
@@ -91,7 +92,7 @@ async def start_knowledge(settings: Settings, socket: str) -> Child:
         bytes=knowledge.max_bytes,
     )
 
-    def configuration(status_fd: int) -> bytes:
+    def build_configuration(status_fd: int) -> bytes:
         return to_line(
             KnowledgeConfig(
                 socket=socket,
@@ -107,13 +108,13 @@ async def start_knowledge(settings: Settings, socket: str) -> Child:
 
     command = [sys.executable, "-P", "-m", MODULE]
     environ = filter_environment(os.environ, has_database=database is not None)
-    return await start_child(command, configuration, environ)
+    return await start_child(command, build_configuration, environ)
 
 
 def filter_environment(environ: Mapping[str, str], *, has_database: bool = False) -> dict[str, str]:
-    """Returns the environment of the knowledge process: that of an interpreter, without any credential. With
-    a database also what PostgreSQL's client reads. Each search computes in one thread, since several run at
-    once."""
+    """Returns the environment of the knowledge process: the variables of an interpreter, without credentials.
+    With a database, also the variables of PostgreSQL's client. Each search uses one thread, because several
+    run at the same time."""
     client = (CLIENT_PREFIX, "HOME") if has_database else ()
     allowed = {
         name: value for name, value in environ.items() if name in HOST_VARIABLES or name.startswith(client)
