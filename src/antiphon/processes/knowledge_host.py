@@ -44,7 +44,7 @@ class KnowledgeHost:
 
     def _make_watch(self) -> ChildWatch:
         rest = partial(write_rest, self._socket)
-        return ChildWatch("the knowledge process", self._start, self._note, paced=True, on_rest=rest)
+        return ChildWatch("the knowledge process", self._start, self._note, always_restart=True, on_rest=rest)
 
     def _note(self, state: EngineState, _: object) -> None:
         """Ends a rest once the process serves."""

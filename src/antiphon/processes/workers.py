@@ -147,7 +147,7 @@ class Workers:
             name,
             self._start,
             lambda *state: self._update_state(worker, *state),
-            paced=not alone,
+            always_restart=not alone,
             on_report=lambda status: self._receive(worker, status),
         )
         worker = Worker(watch)
