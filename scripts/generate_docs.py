@@ -20,7 +20,7 @@ from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
 from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
-from antiphon.engines.vllm.requests import ModelLimits, build_state, needs_own_sampler
+from antiphon.engines.vllm.requests import ModelLimits, build_state, needs_antiphon_sampler
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import (
     LLAMA_ONLY,
@@ -425,7 +425,7 @@ def _describe_drawing(name: str, value: object) -> str:
     drawers = []
     for draws_all in (True, False):
         limits = ModelLimits(context_length=99, vocabulary=99, ends=(2,), draws_all=draws_all)
-        own = needs_own_sampler(request, build_state(request, (1,), limits), limits)
+        own = needs_antiphon_sampler(request, build_state(request, (1,), limits), limits)
         drawers.append("Antiphon's sampler" if own else "vLLM's sampler")
     return f"| `{name}` | Antiphon's sampler | {drawers[0]} | {drawers[1]} |"
 

@@ -1,5 +1,5 @@
-"""Counts and times what this process does: requests by route, generations by model. The counters are in
-memory; `Totals` adds the counters of several processes.
+"""The metrics of an HTTP process: counts and times of requests by route, and of generations by model. The
+counters are in memory; `Totals` adds the counters of several processes.
 
 Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
 removed after it is unloaded, so the number of series is bounded. No label contains other text of a caller, an
@@ -21,7 +21,7 @@ ROUTE = ("model", "route")
 REQUESTS = Family(
     "antiphon_http_requests_total",
     MetricKind.COUNTER,
-    "Requests by route and status; `left` where the caller did not wait for one.",
+    "Requests by route and status; `left` if the caller left before the answer.",
     ("route", "status"),
 )
 REQUEST_SECONDS = Family(
@@ -30,19 +30,17 @@ REQUEST_SECONDS = Family(
     "From a request's headers to the end of its answer, streams included.",
     ("route",),
 )
-BODY_BYTES = Family(
-    "antiphon_http_body_bytes", MetricKind.GAUGE, "Bytes of request bodies that are held now."
-)
+BODY_BYTES = Family("antiphon_http_body_bytes", MetricKind.GAUGE, "Bytes of request bodies in memory now.")
 RUNNING = Family(
     "antiphon_generations_running",
     MetricKind.GAUGE,
-    "Generations begun and not ended, queued ones included.",
+    "Generations that run now, queued ones included.",
     MODEL,
 )
 ENDED = Family(
     "antiphon_generations_total",
     MetricKind.COUNTER,
-    "Generations ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Generations that ended: `ok`, `cancelled` by the caller, or the code of their error.",
     ("model", "status"),
 )
 SECONDS = Family(
@@ -63,13 +61,13 @@ TOKENS = Family(
 CACHED = Family(
     "antiphon_cached_tokens_total",
     MetricKind.COUNTER,
-    "Of the input tokens, those that were not computed again.",
+    "Input tokens that came from a cache and were not computed.",
     MODEL,
 )
 EMBEDDINGS = Family(
     "antiphon_embeddings_total",
     MetricKind.COUNTER,
-    "Requests for vectors ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Requests for vectors that ended: `ok`, `cancelled` by the caller, or the code of their error.",
     ("model", "status"),
 )
 EMBEDDING_SECONDS = Family(
@@ -78,7 +76,7 @@ EMBEDDING_SECONDS = Family(
 RERANKS = Family(
     "antiphon_reranks_total",
     MetricKind.COUNTER,
-    "Requests to rank documents ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    "Requests to rank documents that ended: `ok`, `cancelled` by the caller, or the code of their error.",
     ("model", "status"),
 )
 RERANK_SECONDS = Family(
@@ -108,7 +106,7 @@ ROUTE_IN_FLIGHT = Family(
 BUDGET_WARNINGS = Family(
     "antiphon_budget_warnings_total",
     MetricKind.COUNTER,
-    "Shares of budgets that were reached, by whose budget it is, what it counts and in which time.",
+    "Shares of budgets that were reached, by the budget's subject, measure and window.",
     ("subject", "measure", "window", "share"),
 )
 WEBHOOKS = Family(
@@ -120,24 +118,24 @@ WEBHOOKS = Family(
 REFUSALS = Family(
     "antiphon_limit_refusals_total",
     MetricKind.COUNTER,
-    "Requests that a limit refused or ended, by whose limit it is, what it counts and in which time.",
+    "Requests that a limit refused or ended, by the limit's subject, measure and window.",
     ("subject", "measure", "window"),
 )
 COST = Family(
     "antiphon_cost_total",
     MetricKind.COUNTER,
-    "What requests cost by the list of prices, in nano-units of the currency.",
+    "The cost of requests by the price list, in nano-units of the currency.",
     ("model", "currency"),
 )
 LEDGER = Family(
     "antiphon_ledger",
     MetricKind.GAUGE,
-    "HTTP processes by how their ledger stands: `well`, `waiting` for the database, or `full`.",
+    "HTTP processes by the state of their ledger: `well`, `waiting` for the database, or `full`.",
     ("state",),
 )
 BUILD = Family("antiphon_build_info", MetricKind.GAUGE, "Always 1; the label is the release.", ("version",))
 PROCESSES = Family(
-    "antiphon_http_processes", MetricKind.GAUGE, "HTTP processes that run, leaving ones included."
+    "antiphon_http_processes", MetricKind.GAUGE, "HTTP processes that run, including those that are ending."
 )
 
 FAMILIES = (
@@ -170,7 +168,7 @@ FAMILIES = (
 
 
 class Generation(values.Value, frozen=True):
-    """The figures of a generation that ended; times in seconds."""
+    """The counts and times of a generation that ended; times in seconds."""
 
     model: str
     status: str
@@ -221,7 +219,7 @@ class Metrics:
         """Counts a generation that ended, and removes the series of an unloaded model."""
         model = generation.model
         self.running[model] -= 1
-        self._count(generation, model)
+        self._add_generation(generation, model)
         if model in self.leaving:
             self.forget(model)
 
@@ -235,23 +233,25 @@ class Metrics:
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds, self.rerank_seconds):
             times.pop(model, None)
-        for ended in (self.ended, self.embeddings, self.reranks, self.cost):
-            for labels in [labels for labels in ended if labels[0] == model]:
-                del ended[labels]
+        for counter in (self.ended, self.embeddings, self.reranks, self.cost):
+            for labels in [labels for labels in counter if labels[0] == model]:
+                del counter[labels]
         for route in [route for route in self.routes if route[0] == model]:
             del self.routes[route]
 
-    def forget_routes(self, model: str, kept: Collection[str]) -> None:
-        """Removes the series of the model's routes that are not in `kept`, the labels of its routes now."""
-        for route in [route for route in self.routes if route[0] == model and route[1] not in kept]:
-            del self.routes[route]
+    def forget_routes(self, model: str, current_routes: Collection[str]) -> None:
+        """Removes the series of the model's routes whose labels are not in `current_routes`."""
+        for labels in [
+            labels for labels in self.routes if labels[0] == model and labels[1] not in current_routes
+        ]:
+            del self.routes[labels]
 
     def find_route(self, model: str, route: str) -> RouteCounts:
         """Returns the counts of a model's route."""
         labels = model, route
         return self.routes.get(labels) or self.routes.setdefault(labels, RouteCounts())
 
-    def _count(self, generation: Generation, model: str) -> None:
+    def _add_generation(self, generation: Generation, model: str) -> None:
         """Adds the figures of a generation to the model's counters."""
         self.ended[model, generation.status] += 1
         self.prompt_tokens[model] += generation.prompt_tokens
@@ -289,17 +289,17 @@ class Metrics:
     def list_series(self) -> Iterator[Series]:
         """Yields all series of the page."""
         yield REQUESTS, {**self.requests}
-        yield REQUEST_SECONDS, _histograms(self.request_seconds)
+        yield REQUEST_SECONDS, _build_histograms(self.request_seconds)
         yield RUNNING, {(model,): count for model, count in self.running.items()}
         yield ENDED, {**self.ended}
-        yield SECONDS, _histograms(self.seconds)
-        yield FIRST_TOKEN, _histograms(self.first_tokens)
-        yield TOKENS, _by_type(input=self.prompt_tokens, output=self.completion_tokens)
+        yield SECONDS, _build_histograms(self.seconds)
+        yield FIRST_TOKEN, _build_histograms(self.first_tokens)
+        yield TOKENS, _label_by_type(input=self.prompt_tokens, output=self.completion_tokens)
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
         yield EMBEDDINGS, {**self.embeddings}
-        yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
+        yield EMBEDDING_SECONDS, _build_histograms(self.embedding_seconds)
         yield RERANKS, {**self.reranks}
-        yield RERANK_SECONDS, _histograms(self.rerank_seconds)
+        yield RERANK_SECONDS, _build_histograms(self.rerank_seconds)
         yield from self._list_route_series()
         yield REFUSALS, {**self.refusals}
         yield BUDGET_WARNINGS, {}  # the process that counts limits reports them
@@ -313,20 +313,24 @@ class Metrics:
             ROUTE_ATTEMPTS,
             {
                 (*labels, outcome): count
-                for labels, each in routes.items()
-                for outcome, count in each.outcomes.items()
+                for labels, counts in routes.items()
+                for outcome, count in counts.outcomes.items()
             },
         )
-        yield ROUTE_RESTS, {labels: each.rests for labels, each in routes.items() if each.rests}
-        yield ROUTE_FIRST_EVENT, {labels: each.first_events.histogram() for labels, each in routes.items()}
-        yield ROUTE_IN_FLIGHT, {labels: each.in_flight for labels, each in routes.items()}
+        yield ROUTE_RESTS, {labels: counts.rests for labels, counts in routes.items() if counts.rests}
+        yield (
+            ROUTE_FIRST_EVENT,
+            {labels: counts.first_events.build_histogram() for labels, counts in routes.items()},
+        )
+        yield ROUTE_IN_FLIGHT, {labels: counts.in_flight for labels, counts in routes.items()}
 
 
-def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
-    """Returns counters as the values of one family. The labels are the model and the name of the counter."""
-    return {(model, name): count for name, counts in counted.items() for model, count in counts.items()}
+def _label_by_type(**counters: Counter[str]) -> dict[tuple[str, ...], Value]:
+    """Builds the values of one family from several counters. The labels are the model and the counter's
+    name."""
+    return {(model, name): count for name, counts in counters.items() for model, count in counts.items()}
 
 
-def _histograms(times: dict[str, Timer]) -> dict[tuple[str, ...], Value]:
-    """Returns the histograms of timers, each under its label."""
-    return {(label,): each.histogram() for label, each in times.items()}
+def _build_histograms(times: dict[str, Timer]) -> dict[tuple[str, ...], Value]:
+    """Builds the histograms of timers, each under its label."""
+    return {(label,): timer.build_histogram() for label, timer in times.items()}

@@ -84,9 +84,9 @@ class LoadCounters:
             prefix_hits=totals.hits,
             preemptions=totals.preemptions,
             refused=scheduler.waiting.refusal_count,
-            queue_seconds=self.queue.histogram(),
-            first_token_seconds=self.first_token.histogram(),
-            inter_token_seconds=self.inter_token.histogram(),
+            queue_seconds=self.queue.build_histogram(),
+            first_token_seconds=self.first_token.build_histogram(),
+            inter_token_seconds=self.inter_token.build_histogram(),
             adapters=tuple(self._list_adapter_loads(scheduler)),
         )
 

@@ -169,7 +169,7 @@ class EmbeddingLoop:
             cells=self._policy.cells,
             admitted=self._admitted,
             refused=self._queue.refusal_count,
-            queue_seconds=self._waits.histogram(),
+            queue_seconds=self._waits.build_histogram(),
         )
 
     # --- the thread
@@ -275,7 +275,7 @@ class EmbeddingLoop:
         longer than a step. If a text does not fit beside the others, the next step begins with it."""
         batch: list[tuple[EmbeddingStream, array[int]]] = []
         tokens_left, max_texts = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
-        while len(batch) < max_texts and (stream := next(self._queue.turns(), None)) is not None:
+        while len(batch) < max_texts and (stream := next(self._queue.iterate_turns(), None)) is not None:
             text = stream.texts[stream.started_count]
             if batch and len(text) > tokens_left:
                 break

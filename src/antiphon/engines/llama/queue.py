@@ -30,11 +30,11 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """All waiting sequences, in no particular order. Any thread may call it."""
         return [*tuple(self._preempted), *super().list_waiting()]
 
-    def find_refusal(self, sequence: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
+    def find_refusal(self, sequence: TokenSequence, now: float, free_places: int = 0) -> AntiphonError | None:
         """The error that refuses the sequence, or None if it may be queued."""
         if sequence.group is not None and self._groups[sequence.group]:
             return None
-        return super().find_refusal(sequence, now, free)
+        return super().find_refusal(sequence, now, free_places)
 
     def add(self, sequence: TokenSequence) -> None:
         super().add(sequence)
@@ -54,7 +54,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
         actor_queue = self._lines.setdefault(sequence.actor, deque())
         actor_queue.insert(sum(other.priority < sequence.priority for other in actor_queue), sequence)
         self._count += 1
-        self._turn(sequence.actor)
+        self._move_to_end(sequence.actor)
 
     def remove(self, sequence: TokenSequence) -> None:
         """Removes a sequence that is admitted or cancelled."""

@@ -129,7 +129,7 @@ class Admission:
             self._queue.note_rest()
             return
         self._queue.note_end(time.monotonic())
-        waiter = min(self._queue.turns(), key=lambda waiter: self._running[waiter.actor])
+        waiter = min(self._queue.iterate_turns(), key=lambda waiter: self._running[waiter.actor])
         self._queue.take_turn(waiter)
         self._running[waiter.actor] += 1
         waiter.has_place.set()

@@ -84,10 +84,10 @@ class RunningSequence:
     lora: "LoRARequest | None"
     requested_at: float
     admitted_at: float
-    last: int | None = None
-    """The last token."""
-    made: int = 0
-    cached: int = 0
+    last_token: int | None = None
+    """The last new token; None before the first."""
+    token_count: int = 0
+    cached_tokens: int = 0
     output_at: float = 0.0
     """The time of the last output; 0 before the first."""
 

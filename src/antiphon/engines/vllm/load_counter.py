@@ -78,9 +78,9 @@ class LoadCounter:
             prefix_hits=self.prefix_hits,
             preemptions=self.preemptions,
             refused=refused,
-            queue_seconds=self.queue_seconds.histogram(),
-            first_token_seconds=self.first_token_seconds.histogram(),
-            inter_token_seconds=self.inter_token_seconds.histogram(),
+            queue_seconds=self.queue_seconds.build_histogram(),
+            first_token_seconds=self.first_token_seconds.build_histogram(),
+            inter_token_seconds=self.inter_token_seconds.build_histogram(),
             adapters=tuple(
                 AdapterLoad(digest, adapter_users.get(digest, 0), 0, tokens)
                 for digest, tokens in self.adapter_tokens.items()
