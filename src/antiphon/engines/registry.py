@@ -67,7 +67,7 @@ class ModelRoute:
             character if character.isascii() and character.isprintable() else "?" for character in self.name
         )
         object.__setattr__(self, "header", header_name.encode())
-        object.__setattr__(self, "unended_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
+        object.__setattr__(self, "aborted_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
 
 
 @dataclass(frozen=True, slots=True)
