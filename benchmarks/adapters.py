@@ -146,8 +146,10 @@ async def measure(path: Path, adapters: dict[str, Path], layout: str, args: argp
         rate = median(case.rates[1:])
         print(
             f"  {name:26} {rate:7.1f} tokens/s, x {format_ratios(case.rates, two_streams.rates)} of two, "
-            f"x {format_ratios(case.rates, eight_streams.rates)} of eight; processor {median(costs):.2f} ms a token, x "
-            f"{format_ratios(case.costs, two_streams.costs)} of two's; gaps median {1000 * median(gaps):.1f}, p99 "
+            f"x {format_ratios(case.rates, eight_streams.rates)} of eight; processor {median(costs):.2f} "
+            "ms a token, x "
+            f"{format_ratios(case.costs, two_streams.costs)} of two's; gaps median "
+            f"{1000 * median(gaps):.1f}, p99 "
             f"{1000 * gaps[int(0.99 * len(gaps))]:.1f} ms",
             flush=True,
         )
@@ -183,7 +185,8 @@ def measure_changes(path: Path, files: Sequence[Path], layout: str, args: argpar
             costs[is_change].append(1000 * (time.process_time() - began))
     after_change, without_change = median(costs[True]), median(costs[False])
     print(
-        f"{path.name}, {layout}: a step of {STREAMS_PER_ADAPTER} rows takes {without_change:.2f} ms of processor time, after a "
+        f"{path.name}, {layout}: a step of {STREAMS_PER_ADAPTER} rows takes {without_change:.2f} ms of "
+        "processor time, after a "
         f"change of adapters {after_change:.2f}: {after_change - without_change:.2f} more",
         flush=True,
     )

@@ -46,7 +46,8 @@ def main() -> None:
         print(f"{name:24} median {median_seconds:.3f} s, best {best:.3f}, worst {worst:.3f}")
     ratio = statistics.median(times["antiphon --help"]) / statistics.median(times["python -c pass"])
     print(
-        f"antiphon --help takes {ratio:.1f} times as long as an empty Python program; the budget is {BUDGET} s"
+        f"antiphon --help takes {ratio:.1f} times as long as an empty Python program; the budget is "
+        f"{BUDGET} s"
     )
 
 

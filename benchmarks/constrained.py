@@ -152,28 +152,26 @@ async def main(model: str, rounds: int, tokens: int, widths: list[int], max_seco
 
 
 def report(streams: int, pairs: list[tuple[RunResult, RunResult]]) -> None:
-    """Prints the medians, and the ratios of the rounds."""
-    unconstrained, constrained = [result for result, _ in pairs], [result for _, result in pairs]
-    ratios = sorted(
-        constrained_result.pace / unconstrained_result.pace
-        for unconstrained_result, constrained_result in pairs
+    """Prints the medians, and the ratios of the rounds. Each pair is an unconstrained and a constrained "
+    "run."""
+    unconstrained, constrained = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    pace_ratios = sorted(guided.pace / free.pace for free, guided in pairs)
+    cost_ratios = sorted(free.cost / guided.cost for free, guided in pairs)
+    paces = [median(run.pace for run in runs) for runs in (constrained, unconstrained)]
+    costs = [median(run.cost for run in runs) for runs in (constrained, unconstrained)]
+    mask_share = median(run.answer_cpu / run.seconds for run in constrained)
+    mask_cpu_share = median(run.answer_cpu / run.processor for run in constrained)
+    wait_share = median(run.wait_seconds / run.seconds for run in constrained)
+    print(
+        f"{streams} streams, {len(pairs)} rounds: constrained {paces[0]:.1f} tokens/s, "
+        f"unconstrained {paces[1]:.1f}, ratio {median(pace_ratios):.2f} "
+        f"({pace_ratios[0]:.2f} to {pace_ratios[-1]:.2f}); CPU time for a token "
+        f"{costs[0]:.2f} and {costs[1]:.2f} ms, ratio {median(cost_ratios):.2f} "
+        f"({cost_ratios[0]:.2f} to {cost_ratios[-1]:.2f}); masks take {mask_share:.1%} of the time "
+        f"({mask_cpu_share:.1%} of the CPU time), the decode waits for them {wait_share:.1%}; "
+        f"{constrained[0].tokens / streams:.0f} tokens each",
+        flush=True,
     )
-    costs = sorted(
-        unconstrained_result.cost / constrained_result.cost
-        for unconstrained_result, constrained_result in pairs
-    )
-    text = f"{streams} streams, {len(pairs)} rounds: "
-    text += f"constrained {median(result.pace for result in constrained):.1f} tokens/s, "
-    text += f"unconstrained {median(result.pace for result in unconstrained):.1f}, "
-    text += f"ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); processor time for a token "
-    text += f"{median(result.cost for result in constrained):.2f} and {median(result.cost for result in unconstrained):.2f} ms, "
-    text += f"ratio {median(costs):.2f} ({costs[0]:.2f} to {costs[-1]:.2f}); "
-    text += (
-        f"masks take {median(result.answer_cpu / result.seconds for result in constrained):.1%} of the time "
-    )
-    text += f"({median(result.answer_cpu / result.processor for result in constrained):.1%} of the processor time), "
-    text += f"the decode waits for them {median(result.wait_seconds / result.seconds for result in constrained):.1%}; "
-    print(text + f"{constrained[0].tokens / streams:.0f} tokens each", flush=True)
 
 
 class NoWorkers:

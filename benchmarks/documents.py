@@ -90,7 +90,8 @@ def measure_reading(folder: Path, text: str, rounds: int) -> None:
         seconds = time_median(partial(read, path), rounds)
         max_megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
         print(
-            f"read   {name:6} {len(data) / 1e6:6.1f} MB {seconds:8.2f} s   at most {max_megabytes} MB of memory so far"
+            f"read   {name:6} {len(data) / 1e6:6.1f} MB {seconds:8.2f} s   at most {max_megabytes} MB of "
+            "memory so far"
         )
 
 

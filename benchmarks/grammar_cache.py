@@ -78,7 +78,8 @@ def main() -> None:
             time_first_answer(MatcherCache().get_matcher, grammar, words),
         )
         print(
-            f"{name}: anew {compiled_ms:.2f} ms, copied {copied_ms:.3f} ms, ratio {copied_ms / compiled_ms:.3f}"
+            f"{name}: anew {compiled_ms:.2f} ms, copied {copied_ms:.3f} ms, ratio "
+            f"{copied_ms / compiled_ms:.3f}"
         )
 
 

@@ -91,7 +91,8 @@ def main() -> None:
     chunks = int(str(document["chunks"]))
     print(f"{len(text) / 1e6:.1f} MB of text: {document['state']} {document['error'] or ''}")
     print(
-        f"  kept after {upload_seconds:.1f} s, ready after {seconds:.1f} s: {chunks} chunks, {chunks / seconds:.1f}/s"
+        f"  kept after {upload_seconds:.1f} s, ready after {seconds:.1f} s: {chunks} chunks, "
+        f"{chunks / seconds:.1f}/s"
     )
     print(f"  processor seconds of the engine {engine.user + engine.system:.0f}")
     print("  MiB: " + ", ".join(f"{word} {size:.0f}" for word, size in memory.items()))

@@ -103,7 +103,8 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.passed} passed, {self.refused} refused; the largest usage in any 60 s: "
-            f"{self.client_maximum} for certain, {self.ledger_maximum} by begin times; at refusals the window "
+            f"{self.client_maximum} for certain, {self.ledger_maximum} by begin times; at refusals the "
+            "window "
             f"was at least {100 * self.min_fullness:.2f} % full, {100 * self.mean_fullness:.2f} % on average"
         )
 
@@ -393,7 +394,8 @@ def main() -> None:
             print(verdict)
         passed, used, budget = measure_burst(place)
         print(
-            f"{BURST_REQUESTS} at once against a budget with room for {BURST_BUDGET}: {passed} passed, {used} of {budget} "
+            f"{BURST_REQUESTS} at once against a budget with room for {BURST_BUDGET}: {passed} passed, "
+            f"{used} of {budget} "
             "tokens used"
         )
     for verdict in verdicts:

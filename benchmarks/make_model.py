@@ -200,7 +200,8 @@ def main() -> None:
     shape = replace(SIZES[size], **{name: value for name, value in options.items() if value is not None})
     write_model(path, shape, weight_type, seed)
     print(
-        f"{path}: {shape.parameters / 1e6:.1f} M parameters, {weight_type}, {path.stat().st_size / 1e6:.1f} MB"
+        f"{path}: {shape.parameters / 1e6:.1f} M parameters, {weight_type}, "
+        f"{path.stat().st_size / 1e6:.1f} MB"
     )
 
 

@@ -96,7 +96,8 @@ def measure_all(options: argparse.Namespace, *models: str) -> None:
             ask(client, build_conversation(), strategy)
             with_strategy, without_strategy = measure(client, strategy, options.rounds, options.requests)
             print(
-                f"{name:18} {with_strategy:7.2f}  without {without_strategy:7.2f}  adds {with_strategy - without_strategy:6.2f}  x{with_strategy / without_strategy:.2f}"
+                f"{name:18} {with_strategy:7.2f}  without {without_strategy:7.2f}  adds "
+                f"{with_strategy - without_strategy:6.2f}  x{with_strategy / without_strategy:.2f}"
             )
 
 

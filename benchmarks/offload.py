@@ -87,7 +87,8 @@ def compare(answers: list[Answer], expected_answers: list[Answer]) -> str:
         if first_difference < len(generated.tokens):
             gaps.append(expected.gaps[first_difference])
     ties = f", {len(gaps)} differ; gap there at most {max(gaps):.3f}" if gaps else ""
-    return f"{matching_tokens} of {sum(len(reference_answer.tokens) for reference_answer in expected_answers)} tokens before a difference{ties}"
+    total = sum(len(expected.tokens) for expected in expected_answers)
+    return f"{matching_tokens} of {total} tokens before a difference{ties}"
 
 
 async def run_model(path: Path, layers: int, args: argparse.Namespace) -> None:

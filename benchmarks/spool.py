@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
+from antiphon.domain.values import changed
 from antiphon.ledger.records import HEADER, encode_entry
 from antiphon.ledger.segments import SIZE, create_segment
 from antiphon.ledger.spool import Spool
@@ -58,7 +58,7 @@ def build_intent(number: int) -> Entry:
 
 def build_completion(intent: Entry) -> Entry:
     """Builds the completion of an intent."""
-    return replace(
+    return changed(
         intent,
         status="ok",
         output_tokens=211,
