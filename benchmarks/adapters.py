@@ -1,15 +1,15 @@
-"""What adapters cost that take turns: several with two streams each, beside one with as many streams.
+"""Measures the cost of adapters that take turns: several with two streams each, and one with as many streams.
 
-    python benchmarks/adapters.py [--model PATH.gguf] [--layouts pool streams] [--quanta 4 16] [--rounds 5]
+python benchmarks/adapters.py [--model PATH.gguf] [--layouts pool streams] [--quanta 4 16] [--rounds 5]
 
-llama.cpp computes a batch with one adapter, so the streams of several take turns, and no more than the
-throughput of one adapter's streams can be reached. The script writes random adapters of rank 16. Per round,
-alternating: two streams on one adapter (the bound), eight on one, eight without, and two on each of four, for
-each number of steps that an adapter gets (`--quanta`). Figures are medians of the rounds, ratios medians of
-each round's own. A stream waits while other adapters have their turn, which the gaps between its tokens show.
-Processor time moves less than the clock where others use the machine. With `--changes` it only says what a
-change of adapters costs below the scheduler: processor time of a step of two rows that follows one, and of a
-step that follows none, medians.
+llama.cpp computes a batch with one adapter only, so the streams of several adapters take turns. Their
+throughput cannot exceed that of one adapter's streams. The script writes random adapters of rank 16. Each
+round measures, in turn: two streams on one adapter (the bound), eight on one, eight without an adapter, and
+two on each of four, for each number of steps that an adapter gets (`--quanta`). Figures are medians over the
+rounds; ratios are medians of the rounds' ratios. The gaps between tokens show how long a stream waits for
+other adapters. CPU time varies less than wall time on a shared machine. With `--changes` the script measures
+only the change of adapters, below the scheduler: the median CPU time of a step of two rows after a change,
+and of a step without a change.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from antiphon.engines.llama.machine import choose_thread_count
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.engine import words
+from benchmarks.engine import draw_prompt
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import SIZES, write_model
 
@@ -43,64 +43,66 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "streams": {"layout": KVLayout.STREAMS},
     "exact": {"exact": True},
 }
-RANK, ADAPTERS, EACH = 16, 4, 2
+RANK, ADAPTERS, STREAMS_PER_ADAPTER = 16, 4, 2
 
 
 @dataclass
 class Case:
-    """One way to spread streams over adapters, round by round."""
+    """One distribution of streams over adapters, and its results."""
 
     adapters: Sequence[str | None]
-    """Of each stream."""
+    """The adapter of each stream."""
     rates: list[float] = field(default_factory=list)
-    """Completion tokens a second, of each round."""
+    """Completion tokens per second in each round."""
     costs: list[float] = field(default_factory=list)
-    """Seconds of processor time for a token, all threads together, of each round."""
+    """CPU seconds of all threads for a token, in each round."""
     gaps: list[float] = field(default_factory=list)
-    """Seconds between two tokens of a stream, of all rounds."""
+    """Seconds between two tokens of a stream, in all rounds."""
 
 
-async def stream(engine: LlamaTokenEngine, wanted: TokenRequest, case: Case) -> int:
-    last, tokens = 0.0, 0
-    async for event in engine.generate(wanted):
+async def count_tokens(engine: LlamaTokenEngine, request: TokenRequest, case: Case) -> int:
+    last_at, tokens = 0.0, 0
+    async for event in engine.generate(request):
         if isinstance(event, Steps):
             now = time.perf_counter()
-            if last:
-                case.gaps.append(now - last)
-            last, tokens = now, tokens + len(event.tokens)
+            if last_at:
+                case.gaps.append(now - last_at)
+            last_at, tokens = now, tokens + len(event.tokens)
     return tokens
 
 
-async def one_round(engine: LlamaTokenEngine, case: Case, number: int, args: argparse.Namespace) -> None:
+async def run_round(
+    engine: LlamaTokenEngine, case: Case, round_number: int, args: argparse.Namespace
+) -> None:
     info = await engine.info()
-    wanted = [
+    requests = [
         TokenRequest(
-            (TokenSegment(words(info, args.prompt, (number, place))),),
+            (TokenSegment(draw_prompt(info, args.prompt, (round_number, stream_number))),),
             args.tokens,
-            Sampling(0.7, seed=place, ignore_eos=True),
+            Sampling(0.7, seed=stream_number, ignore_eos=True),
             adapter=adapter,
         )
-        for place, adapter in enumerate(case.adapters)
+        for stream_number, adapter in enumerate(case.adapters)
     ]
     began, processor = time.perf_counter(), time.process_time()
-    tokens = sum(await asyncio.gather(*(stream(engine, one, case) for one in wanted)))
+    tokens = sum(await asyncio.gather(*(count_tokens(engine, request, case) for request in requests)))
     case.rates.append(tokens / (time.perf_counter() - began))
     case.costs.append((time.process_time() - processor) / tokens)
 
 
-async def loaded(
+async def load_engine(
     path: Path, adapters: dict[str, Path], layout: str, quantum: int | None, args: argparse.Namespace
 ) -> LlamaTokenEngine:
-    """An engine that knows the adapters."""
+    """Loads an engine with the adapters."""
     engine = LlamaTokenEngine()
-    more: dict[str, Any] = {} if quantum is None else {"quantum": quantum}
+    quantum_option: dict[str, Any] = {} if quantum is None else {"quantum": quantum}
     spec = LoadSpec(
         str(path),
         context_length=args.prompt + args.tokens + 8,
-        sequences=ADAPTERS * EACH,
+        sequences=ADAPTERS * STREAMS_PER_ADAPTER,
         threads=args.threads,
         **LAYOUTS[layout],
-        **more,
+        **quantum_option,
     )
     info = await engine.load(spec)
     for digest, file in adapters.items():
@@ -114,29 +116,40 @@ async def loaded(
 
 
 async def measure(path: Path, adapters: dict[str, Path], layout: str, args: argparse.Namespace) -> None:
-    """Every case of one layout, in turn."""
-    engines = [await loaded(path, adapters, layout, quantum, args) for quantum in args.quanta or [None]]
-    first, *_ = adapters
+    """Measures every case of one layout in turn."""
+    engines = [await load_engine(path, adapters, layout, quantum, args) for quantum in args.quanta or [None]]
+    first_digest, *_ = adapters
     cases = {
-        f"{EACH} streams on one adapter": (engines[0], Case([first] * EACH)),
-        f"{ADAPTERS * EACH} streams on one adapter": (engines[0], Case([first] * (ADAPTERS * EACH))),
-        f"{ADAPTERS * EACH} streams without": (engines[0], Case([None] * (ADAPTERS * EACH))),
+        f"{STREAMS_PER_ADAPTER} streams on one adapter": (
+            engines[0],
+            Case([first_digest] * STREAMS_PER_ADAPTER),
+        ),
+        f"{ADAPTERS * STREAMS_PER_ADAPTER} streams on one adapter": (
+            engines[0],
+            Case([first_digest] * (ADAPTERS * STREAMS_PER_ADAPTER)),
+        ),
+        f"{ADAPTERS * STREAMS_PER_ADAPTER} streams without": (
+            engines[0],
+            Case([None] * (ADAPTERS * STREAMS_PER_ADAPTER)),
+        ),
     }
     for engine, quantum in zip(engines, args.quanta or ["its own"], strict=True):
-        name = f"{EACH} on each of {ADAPTERS}, quantum {quantum}"
-        cases[name] = (engine, Case([*adapters] * EACH))
+        name = f"{STREAMS_PER_ADAPTER} on each of {ADAPTERS}, quantum {quantum}"
+        cases[name] = (engine, Case([*adapters] * STREAMS_PER_ADAPTER))
     for number in range(-1, args.rounds):
         for engine, case in cases.values():
-            await one_round(engine, case, number, args)
-    (_, bound), (_, whole), *_ = cases.values()
+            await run_round(engine, case, number, args)
+    (_, two_streams), (_, eight_streams), *_ = cases.values()
     for name, (_, case) in cases.items():
         gaps = sorted(case.gaps)
         costs = [1000 * cost for cost in case.costs[1:]]
         rate = median(case.rates[1:])
         print(
-            f"  {name:26} {rate:7.1f} tokens/s, x {beside(case.rates, bound.rates)} of two, "
-            f"x {beside(case.rates, whole.rates)} of eight; processor {median(costs):.2f} ms a token, x "
-            f"{beside(case.costs, bound.costs)} of two's; gaps median {1000 * median(gaps):.1f}, p99 "
+            f"  {name:26} {rate:7.1f} tokens/s, x {format_ratios(case.rates, two_streams.rates)} of two, "
+            f"x {format_ratios(case.rates, eight_streams.rates)} of eight; processor {median(costs):.2f} "
+            "ms a token, x "
+            f"{format_ratios(case.costs, two_streams.costs)} of two's; gaps median "
+            f"{1000 * median(gaps):.1f}, p99 "
             f"{1000 * gaps[int(0.99 * len(gaps))]:.1f} ms",
             flush=True,
         )
@@ -144,15 +157,15 @@ async def measure(path: Path, adapters: dict[str, Path], layout: str, args: argp
         await engine.aclose()
 
 
-def changes(path: Path, files: Sequence[Path], layout: str, args: argparse.Namespace) -> None:
-    """What a change of adapters costs."""
+def measure_changes(path: Path, files: Sequence[Path], layout: str, args: argparse.Namespace) -> None:
+    """Measures the cost of a change of adapters."""
     library, _ = find_library(None)
     model = NativeModel(library, path)
     unified, exact = layout == "pool", layout == "exact"
     threads = args.threads or choose_thread_count()
     steps = 4 * args.steps + 16
-    cells = steps * EACH if unified else steps
-    shape = ContextSizes(cells, EACH, 64, 64, threads, unified, flash=not exact, kv_type="f16")
+    cells = steps * STREAMS_PER_ADAPTER if unified else steps
+    shape = ContextSizes(cells, STREAMS_PER_ADAPTER, 64, 64, threads, unified, flash=not exact, kv_type="f16")
     context = NativeContext(model, shape)
     for number, file in enumerate(files[:2]):
         context.adapters.add(str(number), file)
@@ -160,27 +173,30 @@ def changes(path: Path, files: Sequence[Path], layout: str, args: argparse.Names
     context.adapters.use("0")
     for step in range(3 * args.steps):
         is_change = step % 3 == 2
-        context.set_single_rows([300] * EACH, [step] * EACH, list(range(EACH)))
+        context.set_single_rows(
+            [300] * STREAMS_PER_ADAPTER, [step] * STREAMS_PER_ADAPTER, list(range(STREAMS_PER_ADAPTER))
+        )
         began = time.process_time()
         if is_change:
             context.adapters.use(str(step // 3 % 2))
-        if context.decode(EACH) != DecodeStatus.DONE:
+        if context.decode(STREAMS_PER_ADAPTER) != DecodeStatus.DONE:
             raise SystemExit("the library could not compute a step")
         if step > 8:
             costs[is_change].append(1000 * (time.process_time() - began))
-    after, plain = median(costs[True]), median(costs[False])
+    after_change, without_change = median(costs[True]), median(costs[False])
     print(
-        f"{path.name}, {layout}: a step of {EACH} rows takes {plain:.2f} ms of processor time, after a "
-        f"change of adapters {after:.2f}: {after - plain:.2f} more",
+        f"{path.name}, {layout}: a step of {STREAMS_PER_ADAPTER} rows takes {without_change:.2f} ms of "
+        "processor time, after a "
+        f"change of adapters {after_change:.2f}: {after_change - without_change:.2f} more",
         flush=True,
     )
     context.close()
     model.close()
 
 
-def beside(mine: list[float], theirs: list[float]) -> str:
-    """The median of the ratios by round, less the first, and their range."""
-    ratios = sorted(one / other for one, other in zip(mine[1:], theirs[1:], strict=True))
+def format_ratios(values: list[float], baselines: list[float]) -> str:
+    """Formats the median and the range of the rounds' ratios, without the first round."""
+    ratios = sorted(value / baseline for value, baseline in zip(values[1:], baselines[1:], strict=True))
     return f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
@@ -210,7 +226,7 @@ def main() -> None:
             )
         for layout in args.layouts:
             if args.changes:
-                changes(path, list(adapters.values()), layout, args)
+                measure_changes(path, list(adapters.values()), layout, args)
             else:
                 asyncio.run(measure(path, adapters, layout, args))
 

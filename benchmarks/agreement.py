@@ -1,4 +1,4 @@
-"""How far the shipped Q8_0 of cantor agrees with the recorded float32 reference, token for token.
+"""Compares the tokens of the shipped Q8_0 file of cantor with the recorded float32 reference.
 
 python benchmarks/agreement.py
 """
@@ -16,25 +16,38 @@ CANTOR = Path(__file__).parents[1] / "src" / "antiphon" / "bundled" / "cantor.gg
 
 
 async def main() -> None:
-    same, compared, whole, differences = 0, 0, 0, []
+    matching, expected_count, complete, differences = 0, 0, 0, []
     rows = recorded("cantor_greedy.json")
     async with loaded(LoadSpec(str(CANTOR), sequences=4, exact=True)) as engine:
         ends = set((await engine.vocabulary()).end_ids)
         for row in rows:
             end = next(
-                (place for place, token in enumerate(row["tokens"]) if token in ends), len(row["tokens"]) - 1
+                (position for position, token in enumerate(row["tokens"]) if token in ends),
+                len(row["tokens"]) - 1,
             )
-            wanted = row["tokens"][: end + 1]
-            said = await greedy(engine, row["prompt"], len(wanted))
-            pairs = list(zip(wanted, said.tokens, strict=False))
-            first = next((place for place, (mine, theirs) in enumerate(pairs) if mine != theirs), len(pairs))
-            same, compared, whole = same + first, compared + len(wanted), whole + (said.tokens == wanted)
+            expected = row["tokens"][: end + 1]
+            generated = await greedy(engine, row["prompt"], len(expected))
+            pairs = list(zip(expected, generated.tokens, strict=False))
+            first_difference = next(
+                (
+                    position
+                    for position, (generated_token, expected_token) in enumerate(pairs)
+                    if generated_token != expected_token
+                ),
+                len(pairs),
+            )
+            matching, expected_count, complete = (
+                matching + first_difference,
+                expected_count + len(expected),
+                complete + (generated.tokens == expected),
+            )
             differences += [
-                abs(said.scores[place] - row["log_probabilities"][place]) for place in range(first)
+                abs(generated.scores[position] - row["log_probabilities"][position])
+                for position in range(first_difference)
             ]
-    print(f"prompts answered as the reference to the end: {whole} of {len(rows)}")
-    print(f"tokens before the first difference: {same} of {compared}")
-    print(f"largest difference of log-probabilities among them: {max(differences):.4f}")
+    print(f"prompts with all tokens equal to the reference: {complete} of {len(rows)}")
+    print(f"tokens before the first difference: {matching} of {expected_count}")
+    print(f"largest difference of log-probabilities of these tokens: {max(differences):.4f}")
 
 
 asyncio.run(main())

@@ -1,9 +1,9 @@
-"""How long the command line takes before it does anything.
+"""Measures how fast the command line starts.
 
-    python benchmarks/cli.py [--rounds 20]
+python benchmarks/cli.py [--rounds 20]
 
-Wall time of `antiphon --help`, of each command's help and of `antiphon config`, as a user starts them, beside
-that of an interpreter that does nothing. Prints median, best and worst. The budget of `--help` is 0.3 s.
+Measures the wall time of `antiphon --help`, of two commands' help and of `antiphon config`, and compares it
+with an empty Python program. Prints median, best and worst. The budget of `--help` is 0.3 s.
 """
 
 import argparse
@@ -24,28 +24,31 @@ COMMANDS: dict[str, list[str]] = {
 }
 
 
-def measured(arguments: list[str]) -> float:
-    """Seconds of one run."""
+def time_run(arguments: list[str]) -> float:
+    """Returns the seconds of one run."""
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def main() -> None:
-    """Rounds over all commands, so that a busy moment meets each of them."""
+    """Runs all commands in each round, so that a busy moment affects all of them."""
     parser = argparse.ArgumentParser(description="Time the command line")
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(rounds):
         for name, arguments in COMMANDS.items():
-            times[name].append(measured(arguments))
+            times[name].append(time_run(arguments))
     print(f"Python {platform.python_version()}, {platform.machine()}, {rounds} rounds")
-    for name, taken in times.items():
-        middle, best, worst = statistics.median(taken), min(taken), max(taken)
-        print(f"{name:24} median {middle:.3f} s, best {best:.3f}, worst {worst:.3f}")
+    for name, seconds in times.items():
+        median_seconds, best, worst = statistics.median(seconds), min(seconds), max(seconds)
+        print(f"{name:24} median {median_seconds:.3f} s, best {best:.3f}, worst {worst:.3f}")
     ratio = statistics.median(times["antiphon --help"]) / statistics.median(times["python -c pass"])
-    print(f"antiphon --help takes {ratio:.1f} times what an empty Python takes; its budget is {BUDGET} s")
+    print(
+        f"antiphon --help takes {ratio:.1f} times as long as an empty Python program; the budget is "
+        f"{BUDGET} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Tokens a second under a schema of ten required fields beside the same engine unconstrained, at 1 and 8
-streams, by wall clock and by processor time; and what share of a step the masks take.
+"""Measures the speed of generation with a schema of ten required fields and without a constraint, at 1 and 8
+streams, by wall clock and by CPU time. It also measures the share of a step that the masks take.
 
 Usage: python benchmarks/constrained.py [MODEL.gguf] [--rounds N] [--tokens N] [--streams N ...]; without a
-model it measures cantor. Both sides take turns in every round, on the same engine, with the same prompt.
+model it uses cantor. Each round measures both on the same engine, with the same prompt.
 """
 
 import argparse
@@ -37,57 +37,57 @@ SCHEMA = {
     "additionalProperties": False,
 }
 CONSTRAINT = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(SCHEMA))
-MOST = 400
-"""Completion tokens of a constrained sequence, which ends by itself before."""
+MAX_TOKENS = 400
+"""The most completion tokens of a constrained sequence. It always ends earlier."""
 
 
 @dataclass
-class Clocks:
-    """Where the time of constraints goes."""
+class ConstraintTimes:
+    """The time that constraints take."""
 
-    working: float = 0.0
-    """Seconds of processor time in answers, on the threads beside the decode."""
-    awaiting: float = 0.0
-    """Seconds that the decode thread waits for answers."""
+    answer_cpu: float = 0.0
+    """CPU seconds for answers, on the worker threads."""
+    wait_seconds: float = 0.0
+    """Seconds that the decode thread waited for answers."""
 
 
-CLOCKS = Clocks()
+TIMES = ConstraintTimes()
 
 
 class TimedGuide(Guide):
-    """Counts the time of its answers."""
+    """A guide that measures the time of its answers."""
 
     def work(
         self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
     ) -> None:
         began = time.thread_time()
         super().work(vocabulary, spent, make)
-        CLOCKS.working += time.thread_time() - began
+        TIMES.answer_cpu += time.thread_time() - began
 
 
 def time_waits() -> None:
-    """Counts the decode thread's waits."""
-    plain = GuidedSequences.await_answers
+    """Makes the decode thread measure its waits for answers."""
+    original = GuidedSequences.await_answers
 
     def timed(self: GuidedSequences, running: object) -> None:
         began = time.perf_counter()
-        plain(self, running)  # type: ignore[arg-type]
-        CLOCKS.awaiting += time.perf_counter() - began
+        original(self, running)  # type: ignore[arg-type]
+        TIMES.wait_seconds += time.perf_counter() - began
 
     GuidedSequences.await_answers = timed  # type: ignore[method-assign]
     MaskWorkers.create_guide = lambda self, grammar, clock=time.monotonic: TimedGuide(grammar, self, clock)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One run of so many streams."""
+class RunResult:
+    """The result of one run of several streams."""
 
     tokens: int
     seconds: float
     processor: float
-    """Seconds of processor time of all threads."""
-    working: float
-    awaiting: float
+    """CPU seconds of all threads."""
+    answer_cpu: float
+    wait_seconds: float
 
     @property
     def pace(self) -> float:
@@ -95,78 +95,87 @@ class Measured:
 
     @property
     def cost(self) -> float:
-        """Milliseconds of processor time for a token."""
+        """CPU milliseconds for a token."""
         return 1000 * self.processor / self.tokens
 
 
-async def made(engine: LlamaTokenEngine, prompt: tuple[int, ...], seed: int, tokens: int | None) -> int:
-    """Completion tokens of one sequence; unconstrained, `tokens` of them."""
-    asked = TokenRequest(
+async def count_generated(
+    engine: LlamaTokenEngine, prompt: tuple[int, ...], seed: int, tokens: int | None
+) -> int:
+    """Runs one sequence, and returns the number of completion tokens. With `tokens`, it is not
+    constrained."""
+    request = TokenRequest(
         (TokenSegment(prompt),),
-        tokens or MOST,
+        tokens or MAX_TOKENS,
         Sampling(seed=seed, ignore_eos=tokens is not None),
         constraint=None if tokens else CONSTRAINT,
     )
-    return sum([len(event.tokens) async for event in engine.generate(asked) if isinstance(event, Steps)])
+    return sum([len(event.tokens) async for event in engine.generate(request) if isinstance(event, Steps)])
 
 
 async def run(
     engine: LlamaTokenEngine, prompt: tuple[int, ...], streams: int, tokens: int | None
-) -> Measured:
-    """So many streams at once."""
-    CLOCKS.working = CLOCKS.awaiting = 0.0
+) -> RunResult:
+    """Runs several streams at once."""
+    TIMES.answer_cpu = TIMES.wait_seconds = 0.0
     began, processor = time.monotonic(), time.process_time()
-    counts = await asyncio.gather(*(made(engine, prompt, seed, tokens) for seed in range(streams)))
+    counts = await asyncio.gather(*(count_generated(engine, prompt, seed, tokens) for seed in range(streams)))
     seconds, processor = time.monotonic() - began, time.process_time() - processor
-    return Measured(sum(counts), seconds, processor, CLOCKS.working, CLOCKS.awaiting)
+    return RunResult(sum(counts), seconds, processor, TIMES.answer_cpu, TIMES.wait_seconds)
 
 
-async def main(model: str, rounds: int, tokens: int, widths: list[int], most: float) -> None:
+async def main(model: str, rounds: int, tokens: int, widths: list[int], max_seconds: float) -> None:
     time_waits()
     engine = LlamaTokenEngine()
     await engine.load(LoadSpec(model, sequences=8, context_length=1024))
     table = await engine.vocabulary()
     prompt = await engine.tokenize([TextPiece("Describe one item of the stock as JSON:")], True)
-    await made(engine, prompt, 0, None)
+    await count_generated(engine, prompt, 0, None)
     print(
         f"{Path(model).name}, vocabulary {len(table.pieces)}, schema of {len(FIELDS.split())} fields, "
         f"load average {os.getloadavg()[0]:.1f}",
         flush=True,
     )
     for streams in widths:
-        pairs: list[tuple[Measured, Measured]] = []
+        pairs: list[tuple[RunResult, RunResult]] = []
         began = time.monotonic()
         while len(pairs) < rounds and (
-            not pairs or time.monotonic() - began < most * len(pairs) / (len(pairs) + 1)
+            not pairs or time.monotonic() - began < max_seconds * len(pairs) / (len(pairs) + 1)
         ):
-            free = await run(engine, prompt, streams, tokens)
-            pairs.append((free, await run(engine, prompt, streams, None)))
+            unconstrained = await run(engine, prompt, streams, tokens)
+            pairs.append((unconstrained, await run(engine, prompt, streams, None)))
         report(streams, pairs)
     await engine.aclose()
-    times = answers(CompilerVocabulary(build_token_table(table)))
+    times = time_answers(CompilerVocabulary(build_token_table(table)))
     slowest = quantiles(times, n=100)[98]
     print(f"answers (forced tokens and mask): mean {mean(times):.0f} us, p99 {slowest:.0f} us")
 
 
-def report(streams: int, pairs: list[tuple[Measured, Measured]]) -> None:
-    """Says medians, and ratios by round."""
-    free, bound = [one for one, _ in pairs], [one for _, one in pairs]
-    ratios = sorted(b.pace / a.pace for a, b in pairs)
-    costs = sorted(a.cost / b.cost for a, b in pairs)
-    said = f"{streams} streams, {len(pairs)} rounds: "
-    said += f"constrained {median(one.pace for one in bound):.1f} tokens/s, "
-    said += f"unconstrained {median(one.pace for one in free):.1f}, "
-    said += f"ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); processor time for a token "
-    said += f"{median(one.cost for one in bound):.2f} and {median(one.cost for one in free):.2f} ms, "
-    said += f"ratio {median(costs):.2f} ({costs[0]:.2f} to {costs[-1]:.2f}); "
-    said += f"masks take {median(one.working / one.seconds for one in bound):.1%} of the time "
-    said += f"({median(one.working / one.processor for one in bound):.1%} of the processor time), "
-    said += f"the decode waits for them {median(one.awaiting / one.seconds for one in bound):.1%}; "
-    print(said + f"{bound[0].tokens / streams:.0f} tokens each", flush=True)
+def report(streams: int, pairs: list[tuple[RunResult, RunResult]]) -> None:
+    """Prints the medians, and the ratios of the rounds. Each pair is an unconstrained and a constrained "
+    "run."""
+    unconstrained, constrained = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    pace_ratios = sorted(guided.pace / free.pace for free, guided in pairs)
+    cost_ratios = sorted(free.cost / guided.cost for free, guided in pairs)
+    paces = [median(run.pace for run in runs) for runs in (constrained, unconstrained)]
+    costs = [median(run.cost for run in runs) for runs in (constrained, unconstrained)]
+    mask_share = median(run.answer_cpu / run.seconds for run in constrained)
+    mask_cpu_share = median(run.answer_cpu / run.processor for run in constrained)
+    wait_share = median(run.wait_seconds / run.seconds for run in constrained)
+    print(
+        f"{streams} streams, {len(pairs)} rounds: constrained {paces[0]:.1f} tokens/s, "
+        f"unconstrained {paces[1]:.1f}, ratio {median(pace_ratios):.2f} "
+        f"({pace_ratios[0]:.2f} to {pace_ratios[-1]:.2f}); CPU time for a token "
+        f"{costs[0]:.2f} and {costs[1]:.2f} ms, ratio {median(cost_ratios):.2f} "
+        f"({cost_ratios[0]:.2f} to {cost_ratios[-1]:.2f}); masks take {mask_share:.1%} of the time "
+        f"({mask_cpu_share:.1%} of the CPU time), the decode waits for them {wait_share:.1%}; "
+        f"{constrained[0].tokens / streams:.0f} tokens each",
+        flush=True,
+    )
 
 
-class Aside:
-    """A desk where nobody works: the guide is worked by hand."""
+class NoWorkers:
+    """Mask workers that do nothing. The benchmark calls the guide's work itself."""
 
     def __init__(self, size: int) -> None:
         import threading
@@ -175,17 +184,17 @@ class Aside:
         self.size = size
 
     def put(self, guide: Guide) -> None:
-        """Left alone."""
+        """Does nothing."""
 
     abandon = put
 
 
-def answers(vocabulary: CompilerVocabulary) -> list[float]:
-    """Microseconds of each answer along texts of the schema, without a model or other threads."""
+def time_answers(vocabulary: CompilerVocabulary) -> list[float]:
+    """Returns the microseconds of each answer for texts of the schema, without a model or other threads."""
     grammar = check_constraint(CONSTRAINT, vocabulary)
     times = []
     for seed in range(20):
-        guide = Guide(grammar, Aside(vocabulary.size))
+        guide = Guide(grammar, NoWorkers(vocabulary.size))
         while True:
             began = time.perf_counter()
             guide.work(vocabulary)
@@ -203,11 +212,11 @@ def answers(vocabulary: CompilerVocabulary) -> list[float]:
 
 if __name__ == "__main__":
     bundled = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("model", nargs="?", default=str(bundled))
-    asked.add_argument("--rounds", type=int, default=5)
-    asked.add_argument("--tokens", type=int, default=100, help="of an unconstrained sequence")
-    asked.add_argument("--seconds", type=float, default=75, help="for each number of streams, about")
-    asked.add_argument("--streams", type=int, nargs="+", default=[1, 8])
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default=str(bundled))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=100, help="of an unconstrained sequence")
+    parser.add_argument("--seconds", type=float, default=75, help="for each number of streams, about")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
+    given = parser.parse_args()
     asyncio.run(main(given.model, given.rounds, given.tokens, given.streams, given.seconds))

@@ -1,11 +1,12 @@
-"""What reading and splitting documents costs.
+"""Measures the time and memory of reading and splitting documents.
 
 python benchmarks/documents.py [--megabytes 10] [--rounds 3]
 
-Text, Markdown and a PDF of 200 pages are read in the sandbox, as a knowledge table reads them: seconds with
-the start of the process, and the most memory of it. Then the Markdown is split, by characters and by tokens,
-beside the splitter's library alone, which counts tokens by a callback. A token is a word or a mark here. The
-library alone splits a tenth in tokens, since it counts each text many times. Printed are the medians.
+It reads text, Markdown and a PDF of 200 pages in the sandbox, as a knowledge table does. The seconds include
+the start of the process; the memory is its maximum. Then it splits the Markdown by characters and by tokens,
+and compares with the splitter's library alone, which counts tokens by a callback. A token is a word or a
+punctuation mark here. By tokens, the library alone splits only a tenth of the text, because it counts each
+text many times. Prints the medians.
 """
 
 import argparse
@@ -38,15 +39,17 @@ SIZES = ((2_000, 200, SizeUnit.CHARACTERS), (500, 50, SizeUnit.CHARACTERS), (250
 
 
 def write_markdown(characters: int) -> str:
-    """Sections of one to eight paragraphs, each of two to nine sentences."""
-    draw = random.Random(1)
-    words = ["".join(draw.choices("etaoinshrdlucmfwyp", k=draw.randint(2, 10))) for _ in range(5_000)]
+    """Generates Markdown with sections, each of several paragraphs of two to nine sentences."""
+    randomizer = random.Random(1)
+    words = [
+        "".join(randomizer.choices("etaoinshrdlucmfwyp", k=randomizer.randint(2, 10))) for _ in range(5_000)
+    ]
     parts: list[str] = []
     size = 0
     while size < characters:
-        part = f"## {' '.join(draw.choices(words, k=3))}\n\n" if draw.random() < 0.2 else ""
-        for _ in range(draw.randint(2, 9)):
-            part += " ".join(draw.choices(words, k=draw.randint(5, 20))).capitalize() + ". "
+        part = f"## {' '.join(randomizer.choices(words, k=3))}\n\n" if randomizer.random() < 0.2 else ""
+        for _ in range(randomizer.randint(2, 9)):
+            part += " ".join(randomizer.choices(words, k=randomizer.randint(5, 20))).capitalize() + ". "
         parts.append(part)
         size += len(part) + 2
     return "\n\n".join(parts)
@@ -56,14 +59,14 @@ def count_tokens(texts: Sequence[str]) -> list[int]:
     return [len(TOKEN.findall(text)) for text in texts]
 
 
-def time_median(act: Callable[[], object], rounds: int) -> float:
-    """The median of the seconds that a call takes."""
-    taken = []
+def time_median(call: Callable[[], object], rounds: int) -> float:
+    """Returns the median seconds of a call."""
+    times = []
     for _ in range(rounds):
-        begun = time.perf_counter()
-        act()
-        taken.append(time.perf_counter() - begun)
-    return median(taken)
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return median(times)
 
 
 def read(path: Path) -> ExtractedDocument:
@@ -85,9 +88,10 @@ def measure_reading(folder: Path, text: str, rounds: int) -> None:
         path = folder / name
         path.write_bytes(data)
         seconds = time_median(partial(read, path), rounds)
-        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+        max_megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
         print(
-            f"read   {name:6} {len(data) / 1e6:6.1f} MB {seconds:8.2f} s   at most {most} MB of memory so far"
+            f"read   {name:6} {len(data) / 1e6:6.1f} MB {seconds:8.2f} s   at most {max_megabytes} MB of "
+            "memory so far"
         )
 
 
@@ -95,17 +99,17 @@ def measure_splitting(text: str, rounds: int) -> None:
     document = ExtractedDocument("a.md", DocumentFormat.MARKDOWN, (ExtractedPage(text),), markdown=True)
     for size, overlap, unit in SIZES:
         options = SplitOptions(size, overlap, unit)
-        ours = time_median(partial(count_chunks, document, options), rounds)
+        antiphon_seconds = time_median(partial(count_chunks, document, options), rounds)
         if unit is SizeUnit.CHARACTERS:
-            part, alone = text, MarkdownSplitter(size, overlap)
+            part, splitter = text, MarkdownSplitter(size, overlap)
         else:
             part = text[: len(text) // 10]
-            alone = MarkdownSplitter.from_callback(lambda each: count_tokens([each])[0], size, overlap)
-        theirs = time_median(partial(alone.chunks, part), rounds) * len(text) / len(part)
+            splitter = MarkdownSplitter.from_callback(lambda piece: count_tokens([piece])[0], size, overlap)
+        library_seconds = time_median(partial(splitter.chunks, part), rounds) * len(text) / len(part)
         megabytes = len(text) / 1e6
         print(
-            f"split  {size:,} {unit} {ours:8.2f} s {megabytes / ours:6.1f} MB/s   "
-            f"library alone {theirs:8.2f} s   ratio {theirs / ours:.2f}"
+            f"split  {size:,} {unit} {antiphon_seconds:8.2f} s {megabytes / antiphon_seconds:6.1f} MB/s   "
+            f"library alone {library_seconds:8.2f} s   ratio {library_seconds / antiphon_seconds:.2f}"
         )
 
 
@@ -115,11 +119,11 @@ def main() -> None:
     )
     parser.add_argument("--megabytes", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    text = write_markdown(int(asked.megabytes * 1e6))
+    options = parser.parse_args()
+    text = write_markdown(int(options.megabytes * 1e6))
     with tempfile.TemporaryDirectory() as folder:
-        measure_reading(Path(folder), text, asked.rounds)
-    measure_splitting(text, asked.rounds)
+        measure_reading(Path(folder), text, options.rounds)
+    measure_splitting(text, options.rounds)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The embedded engine without a server: tokens a second, waits, what each KV layout costs, how fast one
-leaves.
+"""Measures the embedded engine without a server: tokens per second, waits, the cost of each KV layout, and
+the time to end a sequence.
 
-    python benchmarks/engine.py [--model PATH.gguf] [--streams 1 8 16] [--prompt 128] [--shared 0]
+python benchmarks/engine.py [--model PATH.gguf] [--streams 1 8 16] [--prompt 128] [--shared 0]
 
-Each figure is the median and the worst of the rounds; the last column is the ratio to the pool beside it.
-With `--shared` all prompts of a round begin with so many tokens, which no other round begins with. Processor
-time a token says what a layout costs on a machine that others use too. Without a model, one of about half a
-billion random weights is written to a temporary directory.
+Prints the median and the worst of the rounds, and the ratio to the pool's median. With `--shared`, all
+prompts of a round have a common prefix of this length, which differs between rounds. CPU time for a token
+shows the cost of a layout on a shared machine. Without a model, the script writes one with half a billion
+random weights to a temporary directory.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Round:
 
     seconds: float = 0.0
     processor: float = 0.0
-    """Seconds of all threads."""
+    """CPU seconds of all threads."""
     tokens: int = 0
     prefill: int = 0
     """Prompt tokens that were computed."""
@@ -61,45 +61,47 @@ class Round:
     """Seconds between two tokens of one stream."""
 
 
-def words(info: EngineInfo, length: int, seed: object) -> tuple[int, ...]:
-    dice = random.Random(repr(seed))
-    return tuple(dice.randrange(info.vocabulary // 2, info.vocabulary) for _ in range(length))
+def draw_prompt(info: EngineInfo, length: int, seed: object) -> tuple[int, ...]:
+    randomizer = random.Random(repr(seed))
+    return tuple(randomizer.randrange(info.vocabulary // 2, info.vocabulary) for _ in range(length))
 
 
-def request(prompt: tuple[int, ...], tokens: int, seed: int = 0) -> TokenRequest:
+def build_request(prompt: tuple[int, ...], tokens: int, seed: int = 0) -> TokenRequest:
     sampling = Sampling(temperature=0.7, top_p=0.9, seed=seed, ignore_eos=True)
     return TokenRequest((TokenSegment(prompt),), tokens, sampling)
 
 
-async def stream(engine: LlamaTokenEngine, wanted: TokenRequest, into: Round) -> None:
-    last = time.perf_counter()
-    began = last
-    async for event in engine.generate(wanted):
+async def read_stream(engine: LlamaTokenEngine, token_request: TokenRequest, result: Round) -> None:
+    last_at = time.perf_counter()
+    began = last_at
+    async for event in engine.generate(token_request):
         if isinstance(event, Steps):
             now = time.perf_counter()
-            (into.gaps if last > began else into.first).append(now - last)
-            into.tokens += len(event.tokens)
-            last = now
+            (result.gaps if last_at > began else result.first).append(now - last_at)
+            result.tokens += len(event.tokens)
+            last_at = now
 
 
-async def one_round(engine: LlamaTokenEngine, streams: int, number: int, args: argparse.Namespace) -> Round:
-    found = Round()
+async def run_round(engine: LlamaTokenEngine, streams: int, number: int, args: argparse.Namespace) -> Round:
+    result = Round()
     info = await engine.info()
-    shared = words(info, args.shared, number)
-    prompts = [(*shared, *words(info, args.prompt, (number, one))) for one in range(streams)]
-    wanted = [request(prompt, args.tokens, seed) for seed, prompt in enumerate(prompts)]
+    shared = draw_prompt(info, args.shared, number)
+    prompts = [(*shared, *draw_prompt(info, args.prompt, (number, index))) for index in range(streams)]
+    requests = [build_request(prompt, args.tokens, seed) for seed, prompt in enumerate(prompts)]
     began, processor = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(stream(engine, one, found) for one in wanted))
-    found.seconds = time.perf_counter() - began
-    found.processor = time.process_time() - processor
-    found.prefill = (await engine.info()).load.prefill_tokens - info.load.prefill_tokens
-    return found
+    await asyncio.gather(*(read_stream(engine, index, result) for index in requests))
+    result.seconds = time.perf_counter() - began
+    result.processor = time.process_time() - processor
+    result.prefill = (await engine.info()).load.prefill_tokens - info.load.prefill_tokens
+    return result
 
 
-async def departure(engine: LlamaTokenEngine, info: EngineInfo) -> float:
-    """Seconds from closing a sequence in the middle of a long prefill to its being free."""
+async def time_close(engine: LlamaTokenEngine, info: EngineInfo) -> float:
+    """Closes a sequence in the middle of a long prefill. Returns the seconds until its place is free."""
     length = info.context_length - 64
-    async with aclosing(engine.generate(request(words(info, length, random.random()), 8))) as events:
+    async with aclosing(
+        engine.generate(build_request(draw_prompt(info, length, random.random()), 8))
+    ) as events:
         assert isinstance(await anext(events), SequenceStarted)
         await asyncio.sleep(0.1 + 0.05 * random.random())
         began = time.perf_counter()
@@ -109,20 +111,20 @@ async def departure(engine: LlamaTokenEngine, info: EngineInfo) -> float:
 
 @dataclass
 class Report:
-    """Prints each figure when it is known, beside the pool's."""
+    """Prints each figure and its ratio to the pool's."""
 
     medians: dict[str, float] = field(default_factory=dict)
 
-    def say(self, figure: str, mode: str, values: list[float]) -> None:
-        middle = median(values)
+    def print_figure(self, figure: str, mode: str, values: list[float]) -> None:
+        median_value = median(values)
         worst = min(values) if figure.endswith("/s") else max(values)
-        beside = self.medians.setdefault(figure, middle)
-        ratio = f"x {middle / beside:.2f}"
-        print(f"{figure:34} {mode:6} median {middle:9.2f}  worst {worst:9.2f}  {ratio}", flush=True)
+        pool_median = self.medians.setdefault(figure, median_value)
+        ratio = f"x {median_value / pool_median:.2f}"
+        print(f"{figure:34} {mode:6} median {median_value:9.2f}  worst {worst:9.2f}  {ratio}", flush=True)
 
 
 async def measure(path: Path, mode: str, args: argparse.Namespace, report: Report) -> None:
-    """Every figure of one mode, over the rounds."""
+    """Measures all figures of one mode."""
     engine = LlamaTokenEngine()
     began = time.perf_counter()
     spec = LoadSpec(
@@ -133,22 +135,28 @@ async def measure(path: Path, mode: str, args: argparse.Namespace, report: Repor
         **MODES[mode],
     )
     info = await engine.load(spec)
-    report.say("load, ms", mode, [1000 * (time.perf_counter() - began)])
+    report.print_figure("load, ms", mode, [1000 * (time.perf_counter() - began)])
     print(f"{info.architecture} {info.quantization}, {info.parameters / 1e6:.0f} M; {info.library};", end=" ")
     print(f"{info.threads} threads of {os.cpu_count()}; load average {os.getloadavg()[0]:.1f}", flush=True)
     for streams in args.streams:
-        await one_round(engine, streams, -streams, args)
+        await run_round(engine, streams, -streams, args)
         numbers = range(1000 * streams, 1000 * streams + args.rounds)
-        rounds = [await one_round(engine, streams, number, args) for number in numbers]
-        report.say(f"{streams} streams, tokens/s", mode, [one.tokens / one.seconds for one in rounds])
-        processor = [1000 * one.processor / one.tokens for one in rounds]
-        report.say(f"{streams} streams, processor ms a token", mode, processor)
-        report.say(f"{streams} streams, prompt computed", mode, [float(one.prefill) for one in rounds])
-        report.say(f"{streams} streams, first token, ms", mode, [1000 * median(one.first) for one in rounds])
-        gaps = [1000 * median(one.gaps) for one in rounds if one.gaps]
-        report.say(f"{streams} streams, between tokens, ms", mode, gaps)
-    left = [1000 * await departure(engine, info) for _ in range(args.rounds)]
-    report.say("departure in prefill, ms", mode, left)
+        rounds = [await run_round(engine, streams, number, args) for number in numbers]
+        report.print_figure(
+            f"{streams} streams, tokens/s", mode, [result.tokens / result.seconds for result in rounds]
+        )
+        processor = [1000 * result.processor / result.tokens for result in rounds]
+        report.print_figure(f"{streams} streams, processor ms a token", mode, processor)
+        report.print_figure(
+            f"{streams} streams, prompt computed", mode, [float(result.prefill) for result in rounds]
+        )
+        report.print_figure(
+            f"{streams} streams, first token, ms", mode, [1000 * median(result.first) for result in rounds]
+        )
+        gaps = [1000 * median(result.gaps) for result in rounds if result.gaps]
+        report.print_figure(f"{streams} streams, between tokens, ms", mode, gaps)
+    close_seconds = [1000 * await time_close(engine, info) for _ in range(args.rounds)]
+    report.print_figure("departure in prefill, ms", mode, close_seconds)
     await engine.aclose()
 
 

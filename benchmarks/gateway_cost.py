@@ -1,12 +1,12 @@
-"""What this tree's gateway costs beside another commit's: CPU time over scripted engines, by turns.
+"""Compares the CPU time of this tree's gateway with that of another commit, with scripted engines.
 
-    python benchmarks/gateway_cost.py [--against 32a9d91] [--rounds 5] [--seconds 2]
+python benchmarks/gateway_cost.py [--against 32a9d91] [--rounds 5] [--seconds 2]
 
-The other commit's sources are unpacked beside this tree and served by the same script, environment and load,
-so that nothing but the gateway differs. Three loads of http_path.py: a buffered answer of 16 tokens and a
-stream of 50 chunks whose engine gives events, and a buffered answer of 16 tokens that the renderer makes from
-a template and a token engine that has every token ready. Each round measures both servers, one after the
-other, the first by turns. Prints each round's ratio, and of all rounds the medians.
+The other commit's sources are unpacked to a temporary directory and served by the same script, environment
+and load, so that only the gateway differs. There are three loads of http_path.py: a buffered answer of 16
+tokens and a stream of 50 chunks from an engine of events, and a buffered answer of 16 tokens that the
+renderer makes with a template and a token engine that has every token ready. Each round measures both
+servers, one after the other, in alternating order. Prints each round's ratio, and the medians of all rounds.
 """
 
 import argparse
@@ -46,17 +46,17 @@ from antiphon.rendering.template.chat_template import prove
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine, ScriptedTokenEngine
-from benchmarks.http_path import CHUNKS, KEY, PACE, TEXT, TOKENS, Figure, measure, started
+from benchmarks.http_path import CHUNKS, KEY, PACE, TEXT, TOKENS, Figure, measure, wait_until_started
 
 ROOT = Path(__file__).parents[1]
 
 BASE = "32a9d91"
-"""The commit before the fuller semantics."""
+"""The commit to compare with by default."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One way to ask."""
+    """One kind of request."""
 
     name: str
     model: str
@@ -75,8 +75,9 @@ LOADS = (
 # --- the server ---------------------------------------------------------------------------------------------
 
 
-class Ready(ScriptedTokenEngine):
-    """Has every token ready, those of the prompt too: a real engine makes them in its own process."""
+class ReadyEngine(ScriptedTokenEngine):
+    """An engine that has every token ready, also those of the prompt, because a real engine is another
+    process."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         return PROMPT_TOKENS
@@ -93,8 +94,8 @@ async def prove_here(payload: Mapping[str, object]) -> None:
     prove(payload)
 
 
-def gateway(listener: socket.socket) -> None:
-    """Antiphon with a key, logging to nowhere, over an engine of events and one of tokens."""
+def serve_gateway(listener: socket.socket) -> None:
+    """Serves Antiphon with a key, a hidden log, an engine of events and an engine of tokens."""
     logger = logging.getLogger("antiphon")
     logger.addHandler(logging.FileHandler(os.devnull))
     logger.setLevel(logging.INFO)
@@ -103,7 +104,7 @@ def gateway(listener: socket.socket) -> None:
         ScriptedAnswer((TEXT,) * CHUNKS, pace=PACE),
     )
     events = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
-    rendered = Renderer(Ready(), prove=prove_here)
+    rendered = Renderer(ReadyEngine(), prove=prove_here)
     models = ModelRegistry(
         (Model("scripted", (ModelRoute(events),), 0), Model("rendered", (ModelRoute(rendered),), 0))
     )
@@ -112,8 +113,8 @@ def gateway(listener: socket.socket) -> None:
 
 
 @contextmanager
-def running(sources: Path) -> Iterator[tuple[psutil.Process, int]]:
-    """A server of these sources: its process and port."""
+def run_server(sources: Path) -> Iterator[tuple[psutil.Process, int]]:
+    """Runs a server of these sources. Yields its process and port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         command = [sys.executable, __file__, "--serve", str(listener.fileno())]
@@ -127,56 +128,62 @@ def running(sources: Path) -> Iterator[tuple[psutil.Process, int]]:
 
 
 @contextmanager
-def unpacked(commit: str) -> Iterator[Path]:
-    """The sources of a commit, in a directory that lives as long."""
-    packed = subprocess.run(
+def unpack_commit(commit: str) -> Iterator[Path]:
+    """Unpacks the sources of a commit into a temporary directory."""
+    archive_bytes = subprocess.run(
         ["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True
     ).stdout
-    with tempfile.TemporaryDirectory() as place:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(place, filter="data")
-        yield Path(place) / "src"
+    with tempfile.TemporaryDirectory() as directory:
+        with tarfile.open(fileobj=io.BytesIO(archive_bytes)) as archive:
+            archive.extractall(directory, filter="data")
+        yield Path(directory) / "src"
 
 
 # --- the comparison -----------------------------------------------------------------------------------------
 
 
 async def main(against: str, rounds: int, seconds: float) -> None:
-    """Every load against both, by turns."""
-    found: dict[Load, list[tuple[Figure, Figure]]] = {load: [] for load in LOADS}
-    with unpacked(against) as before, running(before) as theirs, running(ROOT / "src") as ours:
-        for _, port in (theirs, ours):
-            await started(port)
+    """Measures every load with both servers in each round."""
+    results: dict[Load, list[tuple[Figure, Figure]]] = {load: [] for load in LOADS}
+    with (
+        unpack_commit(against) as sources,
+        run_server(sources) as other_server,
+        run_server(ROOT / "src") as own_server,
+    ):
+        for _, port in (other_server, own_server):
+            await wait_until_started(port)
         for number in range(rounds + 1):
             for load in LOADS:
-                pair = await round_of(load, theirs, ours, seconds, number % 2 == 0)
+                figures = await measure_round(load, other_server, own_server, seconds, number % 2 == 0)
                 if number:  # the first round warms up
-                    found[load].append(pair)
+                    results[load].append(figures)
     print(f"{rounds} rounds of {seconds} s against {against}, {os.cpu_count()} {platform.machine()} cores,")
     print(f"Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}")
-    for load, pairs in found.items():
+    for load, pairs in results.items():
         report(load, pairs)
 
 
 Server = tuple[psutil.Process, int]
 
 
-async def round_of(
-    load: Load, theirs: Server, ours: Server, seconds: float, first: bool
+async def measure_round(
+    load: Load, other_server: Server, own_server: Server, seconds: float, other_first: bool
 ) -> tuple[Figure, Figure]:
-    """The other commit's figure and this tree's."""
-    order = (theirs, ours) if first else (ours, theirs)
+    """Measures one load. Returns the other commit's figure and this tree's."""
+    order = (other_server, own_server) if other_first else (own_server, other_server)
     figures = [await measure(*server, load.stream, seconds, load.model) for server in order]
-    before, after = figures if first else reversed(figures)
-    return before, after
+    other_figure, own_figure = figures if other_first else reversed(figures)
+    return other_figure, own_figure
 
 
 def report(load: Load, pairs: list[tuple[Figure, Figure]]) -> None:
-    before, after = (statistics.median(figure.cpu for figure in side) for side in zip(*pairs, strict=True))
-    ratios = [mine.cpu / other.cpu for other, mine in pairs]
-    print(f"  {load.name:<36}{before:8.1f} us before {after:8.1f} us now")
-    shown = " ".join(f"{ratio:.3f}" for ratio in ratios)
-    print(f"  {'':<36}ratio {statistics.median(ratios):.3f} (median of {shown})")
+    other_median, own_median = (
+        statistics.median(figure.cpu for figure in side) for side in zip(*pairs, strict=True)
+    )
+    ratios = [own_figure.cpu / other_figure.cpu for other_figure, own_figure in pairs]
+    print(f"  {load.name:<36}{other_median:8.1f} us before {own_median:8.1f} us now")
+    ratio_list = " ".join(f"{ratio:.3f}" for ratio in ratios)
+    print(f"  {'':<36}ratio {statistics.median(ratios):.3f} (median of {ratio_list})")
 
 
 if __name__ == "__main__":
@@ -187,6 +194,6 @@ if __name__ == "__main__":
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        gateway(socket.socket(fileno=options.serve))
+        serve_gateway(socket.socket(fileno=options.serve))
     else:
         asyncio.run(main(options.against, options.rounds, options.seconds))

@@ -1,11 +1,11 @@
-"""What the process border costs: a round trip, tokens per second, and CPU time per token event on each side.
+"""Measures the cost of the process boundary: a round trip, tokens per second, and CPU time per token event.
 
-    python benchmarks/host_ipc.py [--rounds 20] [--seconds 1.0]
+python benchmarks/host_ipc.py [--rounds 20] [--seconds 1.0]
 
-A real engine host holds an engine that has every token ready, and this process reads 16 sequences from it, on
-uvloop as the HTTP process does. Beside it run a bare echo of as many bytes over the same kind of socket, and
-the same engine without any border. One event is one token with its log-probability. Prints median and worst
-of the rounds.
+A real engine host has an engine with every token ready. This process reads 16 sequences from it with uvloop,
+as the HTTP process does. The results are compared with a bare echo over the same kind of socket, and with the
+same engine in this process. One event is one token with its log-probability. Prints median and worst of the
+rounds.
 """
 
 import argparse
@@ -46,8 +46,8 @@ PROMPT = (TokenSegment(tuple(range(1, 200))),)
 ECHO_BYTES = 64
 
 
-class Ready(ScriptedTokenEngine):
-    """Has every token ready; each step lets the others run, as a decode step does."""
+class ReadyEngine(ScriptedTokenEngine):
+    """An engine that has every token ready. Each step lets other tasks run, as a decode step does."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         yield SequenceStarted(3)
@@ -57,7 +57,7 @@ class Ready(ScriptedTokenEngine):
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what comes."""
+    """Sends back all received bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -66,54 +66,54 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)  # type: ignore[attr-defined] # every stream transport has it
 
 
-async def echo_server(path: str) -> None:
-    """The bare socket."""
+async def serve_echo(path: str) -> None:
+    """Serves the echo on a socket."""
     await (await asyncio.get_running_loop().create_unix_server(Echo, path)).serve_forever()
 
 
 @contextmanager
-def processes(place: Path) -> Iterator[tuple[str, str, psutil.Process]]:
-    """Paths of the bare echo and of an engine host, and the host's process."""
-    echo, ours = str(place / "echo"), str(place / "0.sock")
-    reading, writing = os.pipe()
-    config = HostConfig("ready", "host_ipc:Ready", LoadSpec("none"), ours, writing)
+def run_processes(directory: Path) -> Iterator[tuple[str, str, psutil.Process]]:
+    """Runs the bare echo and an engine host. Yields their socket paths, and the host's process."""
+    echo_path, host_path = str(directory / "echo"), str(directory / "0.sock")
+    read_end, write_end = os.pipe()
+    config = HostConfig("ready", "host_ipc:ReadyEngine", LoadSpec("none"), host_path, write_end)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    bare = subprocess.Popen([sys.executable, __file__, "--echo", echo])
-    host = subprocess.Popen(
+    echo_process = subprocess.Popen([sys.executable, __file__, "--echo", echo_path])
+    host_process = subprocess.Popen(
         [sys.executable, "-m", "antiphon.engines.host"],
         stdin=subprocess.PIPE,
-        pass_fds=[writing],
+        pass_fds=[write_end],
         env=environment,
     )
-    assert host.stdin is not None
-    host.stdin.write(to_line(config))
-    host.stdin.flush()
+    assert host_process.stdin is not None
+    host_process.stdin.write(to_line(config))
+    host_process.stdin.flush()
     try:
-        while not (Path(echo).exists() and Path(ours).exists()):
+        while not (Path(echo_path).exists() and Path(host_path).exists()):
             time.sleep(0.01)
-        yield echo, ours, psutil.Process(host.pid)
+        yield echo_path, host_path, psutil.Process(host_process.pid)
     finally:
-        for child in (bare, host):
+        for child in (echo_process, host_process):
             child.terminate()
             child.wait()
-        os.close(reading)
-        os.close(writing)
+        os.close(read_end)
+        os.close(write_end)
 
 
 @dataclass(frozen=True)
-class Flow:
-    """One round of tokens."""
+class TokenFlow:
+    """The result of one round of token events."""
 
     rate: float
     """Events per second."""
     reader: float
-    """Microseconds of this process's CPU time per event."""
+    """CPU microseconds of this process per event."""
     maker: float
-    """The same of the host; 0 without one."""
+    """CPU microseconds of the host per event; 0 without a host."""
 
 
-async def flow(engine: TokenEngine, host: psutil.Process | None, seconds: float) -> Flow:
-    """Reads all sequences for so long."""
+async def measure_flow(engine: TokenEngine, host: psutil.Process | None, seconds: float) -> TokenFlow:
+    """Reads all sequences for `seconds`."""
     counts = [0] * SEQUENCES
     stop = asyncio.Event()
 
@@ -128,92 +128,104 @@ async def flow(engine: TokenEngine, host: psutil.Process | None, seconds: float)
         for index in range(SEQUENCES):
             group.create_task(read(index))
         await asyncio.sleep(0.1)
-        already, mine, theirs, began = sum(counts), time.process_time(), cpu(host), time.perf_counter()
+        count_before, reader_cpu_before, host_cpu_before, began = (
+            sum(counts),
+            time.process_time(),
+            read_cpu(host),
+            time.perf_counter(),
+        )
         await asyncio.sleep(seconds)
-        done, took = sum(counts) - already, time.perf_counter() - began
-        spent, made = time.process_time() - mine, cpu(host) - theirs
+        event_count, elapsed = sum(counts) - count_before, time.perf_counter() - began
+        reader_cpu, host_cpu = time.process_time() - reader_cpu_before, read_cpu(host) - host_cpu_before
         stop.set()
-    return Flow(done / took, spent / done * 1e6, made / done * 1e6)
+    return TokenFlow(event_count / elapsed, reader_cpu / event_count * 1e6, host_cpu / event_count * 1e6)
 
 
-def cpu(process: psutil.Process | None) -> float:
+def read_cpu(process: psutil.Process | None) -> float:
     if process is None:
         return 0.0
     times = process.cpu_times()
     return times.user + times.system
 
 
-async def round_trip(once: Callable[[], Awaitable[object]], seconds: float) -> float:
-    """Microseconds from question to answer, one at a time; the median of the round."""
-    taken: list[float] = []
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
+async def measure_round_trip(call: Callable[[], Awaitable[object]], seconds: float) -> float:
+    """Returns the median microseconds of sequential calls."""
+    times: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
         began = time.perf_counter()
-        await once()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken) * 1e6
+        await call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
 
 
 def report(name: str, figures: list[float], unit: str, worst: Callable[[list[float]], float]) -> float:
     """Prints one line and returns the median."""
-    middle = statistics.median(figures)
-    print(f"  {name:<52}{middle:10,.1f} {unit:<4} worst {worst(figures):10,.1f}")
-    return middle
+    median_value = statistics.median(figures)
+    print(f"  {name:<52}{median_value:10,.1f} {unit:<4} worst {worst(figures):10,.1f}")
+    return median_value
 
 
 @dataclass(frozen=True)
 class Round:
-    """Everything measured once."""
+    """The results of one round."""
 
     ours: float
     bare: float
-    across: Flow
-    within: Flow
+    across: TokenFlow
+    within: TokenFlow
 
 
-async def measured(rounds: int, seconds: float, echo: str, ours: str, host: psutil.Process) -> list[Round]:
-    """Every measurement in each round, so that a noisy neighbour hits all. The first round warms up."""
-    reader, writer = await asyncio.open_unix_connection(echo)
+async def run_rounds(
+    rounds: int, seconds: float, echo_path: str, host_path: str, host: psutil.Process
+) -> list[Round]:
+    """Makes every measurement in each round, so that other load affects all. The first round warms up."""
+    reader, writer = await asyncio.open_unix_connection(echo_path)
 
-    async def bounce() -> None:
+    async def send_echo() -> None:
         writer.write(b"a" * ECHO_BYTES)
         await reader.readexactly(ECHO_BYTES)
 
-    async with open_host_engine(ours, "ready") as engine:
+    async with open_host_engine(host_path, "ready") as engine:
         await engine.load(LoadSpec("none"))
-        found = [
+        results = [
             Round(
-                await round_trip(lambda: engine.tokenize(TEXT, False), seconds / 2),
-                await round_trip(bounce, seconds / 2),
-                await flow(engine, host, seconds),
-                await flow(Ready(), None, seconds / 2),
+                await measure_round_trip(lambda: engine.tokenize(TEXT, False), seconds / 2),
+                await measure_round_trip(send_echo, seconds / 2),
+                await measure_flow(engine, host, seconds),
+                await measure_flow(ReadyEngine(), None, seconds / 2),
             )
             for _ in range(rounds + 1)
         ]
     writer.close()
-    return found[1:]
+    return results[1:]
 
 
 def main(rounds: int, seconds: float) -> None:
-    with tempfile.TemporaryDirectory(prefix="ap-") as place, processes(Path(place)) as (echo, ours, host):
-        found = uvloop.run(measured(rounds, seconds, echo, ours, host))
+    with (
+        tempfile.TemporaryDirectory(prefix="ap-") as directory,
+        run_processes(Path(directory)) as (echo_path, host_path, host),
+    ):
+        results = uvloop.run(run_rounds(rounds, seconds, echo_path, host_path, host))
     print(
         f"{rounds} rounds of {seconds} s, {SEQUENCES} sequences; {os.cpu_count()} cores, "
         f"{platform.machine()}, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
     )
-    trip = report("round trip of tokenize, 5 characters", [item.ours for item in found], "us", max)
-    bare = report(f"round trip of a bare echo, {ECHO_BYTES} bytes", [item.bare for item in found], "us", max)
-    print(f"  ratio of round trips, engine host to bare echo: {trip / bare:.1f}")
-    report("token events across the border", [item.across.rate for item in found], "/s", min)
-    report("token events without a border", [item.within.rate for item in found], "/s", min)
-    reader = report("CPU of the reader per event", [item.across.reader for item in found], "us", max)
+    host_trip = report("round trip of tokenize, 5 characters", [item.ours for item in results], "us", max)
+    echo_trip = report(
+        f"round trip of a bare echo, {ECHO_BYTES} bytes", [item.bare for item in results], "us", max
+    )
+    print(f"  ratio of round trips, engine host to bare echo: {host_trip / echo_trip:.1f}")
+    report("token events across the border", [item.across.rate for item in results], "/s", min)
+    report("token events without a border", [item.within.rate for item in results], "/s", min)
+    reader = report("CPU of the reader per event", [item.across.reader for item in results], "us", max)
     maker = report(
-        "CPU of the host per event, engine included", [item.across.maker for item in found], "us", max
+        "CPU of the host per event, engine included", [item.across.maker for item in results], "us", max
     )
-    both = report(
-        "CPU of engine and reader without a border", [item.within.reader for item in found], "us", max
+    direct_cpu = report(
+        "CPU of engine and reader without a border", [item.within.reader for item in results], "us", max
     )
-    print(f"  ratio of CPU per event, with the border to without: {(reader + maker) / both:.1f}")
+    print(f"  ratio of CPU per event, with the border to without: {(reader + maker) / direct_cpu:.1f}")
 
 
 if __name__ == "__main__":
@@ -223,6 +235,6 @@ if __name__ == "__main__":
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.echo:
-        uvloop.run(echo_server(options.echo))
+        uvloop.run(serve_echo(options.echo))
     else:
         main(options.rounds, options.seconds)

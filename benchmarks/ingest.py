@@ -1,10 +1,10 @@
-"""Ingest of a whole file: read, split, embed with minilm and index, by a real server.
+"""Measures the ingest of a whole file by a real server: reading, splitting, embedding with minilm, indexing.
 
-    python benchmarks/ingest.py [--megabytes 10] [--words-only] [--threads N]
+python benchmarks/ingest.py [--megabytes 10] [--words-only] [--threads N]
 
-The text has sentences of the English pages of benchmarks/retrieval, drawn at random. The model must have been
-fetched (`make install` does). The server embeds; the figures say what that takes, so compare them with
-benchmarks/documents.py (reading and splitting) and benchmarks/knowledge.py (the index alone).
+The text consists of random sentences from the English pages of benchmarks/retrieval. `make install` fetches
+the model. Most of the time is for the embeddings; compare with benchmarks/documents.py (reading and
+splitting) and benchmarks/knowledge.py (the index alone).
 """
 
 import argparse
@@ -31,61 +31,68 @@ POLL_S = 1.0
 
 
 def make_text(size: int) -> str:
-    """Paragraphs of five sentences, at least `size` characters."""
+    """Generates paragraphs of five sentences, with at least `size` characters."""
     pages = " ".join(page.text for page in read_pages() if page.language == "en")
-    sentences = [f"{each.strip()}." for each in pages.split(". ") if each.strip()]
-    source, paragraphs, length = random.Random(1), list[str](), 0
+    sentences = [f"{sentence.strip()}." for sentence in pages.split(". ") if sentence.strip()]
+    randomizer, paragraphs, length = random.Random(1), list[str](), 0
     while length < size:
-        paragraphs.append(" ".join(source.choices(sentences, k=5)))
+        paragraphs.append(" ".join(randomizer.choices(sentences, k=5)))
         length += len(paragraphs[-1]) + 2
     return "\n\n".join(paragraphs)
 
 
 def measure_memory(server: Server) -> dict[str, float]:
-    """MiB of each child of the server, by what its command names."""
-    found = {}
+    """Returns the MiB of the server's children, by a word in their commands."""
+    megabytes = {}
     for word in ("assembly", "engines.host", "processes.knowledge"):
-        found[word] = sum(child.memory_info().rss for child in server.children(word)) / MIB
-    return found
+        megabytes[word] = sum(child.memory_info().rss for child in server.children(word)) / MIB
+    return megabytes
 
 
 def ingest(server: Server, text: str, model: str | None) -> tuple[float, float, dict[str, object]]:
-    """Seconds until the upload is kept and until it is ready, and the document. Shows each percent."""
+    """Uploads the text. Returns the seconds until it is stored and until it is indexed, and the document."""
     with httpx2.Client(base_url=server.url, timeout=120) as client:
-        made = client.post(TABLES, json={"name": "t", "embedding_model": model})
-        made.raise_for_status()
+        created = client.post(TABLES, json={"name": "t", "embedding_model": model})
+        created.raise_for_status()
         began = time.perf_counter()
         answer = client.post(f"{TABLES}/t/documents", files={"file": ("long.txt", text.encode())})
         answer.raise_for_status()
-        kept, card, shown = time.perf_counter() - began, answer.json(), 0
-        while card["state"] == "indexing":
+        upload_seconds, document, last_progress = time.perf_counter() - began, answer.json(), 0
+        while document["state"] == "indexing":
             time.sleep(POLL_S)
-            card = client.get(f"{TABLES}/t/documents/{card['id']}").json()
-            if card["progress"] > shown:
-                shown = card["progress"]
-                print(f"  {shown} % after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-        return kept, time.perf_counter() - began, card
+            document = client.get(f"{TABLES}/t/documents/{document['id']}").json()
+            if document["progress"] > last_progress:
+                last_progress = document["progress"]
+                print(
+                    f"  {last_progress} % after {time.perf_counter() - began:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        return upload_seconds, time.perf_counter() - began, document
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--megabytes", type=float, default=10)
     parser.add_argument("--words-only", action="store_true", help="a table without an embedding model")
-    parser.add_argument("--threads", type=int, default=None, help="of the engine; none is its own choice")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="threads of the engine; default: its own choice"
+    )
     options = parser.parse_args()
     text = make_text(int(options.megabytes * 1_000_000))
     print(f"{platform.machine()}, {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}", flush=True)
     env = {"ANTIPHON_HUB_CACHE": str(FETCHED), "ANTIPHON_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory() as home:
-        more = {"ANTIPHON_HOME": home}
-        with serving("--model", "minilm", threads=options.threads, env=env | more) as server:
-            kept, seconds, card = ingest(server, text, None if options.words_only else "minilm")
+        home_variable = {"ANTIPHON_HOME": home}
+        with serving("--model", "minilm", threads=options.threads, env=env | home_variable) as server:
+            upload_seconds, seconds, document = ingest(server, text, None if options.words_only else "minilm")
             memory = measure_memory(server)
             engine = psutil.Process(server.host().pid).cpu_times()
-    chunks = int(str(card["chunks"]))
-    print(f"{len(text) / 1e6:.1f} MB of text: {card['state']} {card['error'] or ''}")
+    chunks = int(str(document["chunks"]))
+    print(f"{len(text) / 1e6:.1f} MB of text: {document['state']} {document['error'] or ''}")
     print(
-        f"  kept after {kept:.1f} s, ready after {seconds:.1f} s: {chunks} chunks, {chunks / seconds:.1f}/s"
+        f"  kept after {upload_seconds:.1f} s, ready after {seconds:.1f} s: {chunks} chunks, "
+        f"{chunks / seconds:.1f}/s"
     )
     print(f"  processor seconds of the engine {engine.user + engine.system:.0f}")
     print("  MiB: " + ", ".join(f"{word} {size:.0f}" for word, size in memory.items()))

@@ -1,12 +1,12 @@
-"""The index of knowledge tables: ingest, search, memory and disk, through the knowledge process.
+"""Measures the index of knowledge tables: ingest, search, memory and disk, through the knowledge process.
 
-    python benchmarks/knowledge.py [--sizes 1000 10000] [--queries 200] [--large] [--million]
+python benchmarks/knowledge.py [--sizes 1000 10000] [--queries 200] [--large] [--million]
 
-A real knowledge process, and one client in this process over its socket. Texts have 150 words each, drawn
-from 50,000 by Zipf's law; vectors lie in groups, as those of texts do. A question has ten words, of which
-some are frequent, and a vector beside one of the table. `--large` adds 100,000 chunks, `--million` 1,000,000
-with short texts. Times are milliseconds at the client, one call after the other, then with four callers
-while a fifth writes, and then with four processes that read, each over its own connection, beside a writer.
+It runs a real knowledge process, and one client in this process. Each text has 150 words, drawn from 50,000
+by Zipf's law; vectors form clusters, like those of texts. A query has ten words, some of them frequent, and a
+vector near one of the table. `--large` adds a table of 100,000 chunks, `--million` one of 1,000,000 short
+chunks. Times are milliseconds at the client: first of sequential calls, then with four callers while a fifth
+writes, then with four reading processes, each with its own connection, and a writer.
 """
 
 import argparse
@@ -50,11 +50,11 @@ class Shape:
     chunks: int
     dimensions: int
     words: int
-    """Words of a chunk."""
+    """The number of words in a chunk."""
 
 
-class Texts:
-    """Random texts and vectors."""
+class TextGenerator:
+    """Generates random texts and vectors."""
 
     def __init__(self, shape: Shape, seed: int = 1) -> None:
         self.shape = shape
@@ -64,20 +64,20 @@ class Texts:
         self._centers = self._random.standard_normal((GROUPS, shape.dimensions))
 
     def draw_words(self, count: int) -> list[str]:
-        places = np.searchsorted(self._shares, self._random.random(count))
-        return [f"w{place}" for place in places]
+        word_ranks = np.searchsorted(self._shares, self._random.random(count))
+        return [f"w{rank}" for rank in word_ranks]
 
     def draw_vectors(self, count: int) -> list[bytes]:
-        near = self._centers[self._random.integers(0, GROUPS, count)]
-        values = near + self._random.standard_normal((count, self.shape.dimensions)) * 0.7
+        centers = self._centers[self._random.integers(0, GROUPS, count)]
+        values = centers + self._random.standard_normal((count, self.shape.dimensions)) * 0.7
         return [value.tobytes() for value in values.astype("<f4")]
 
     def draw_chunks(self, count: int) -> list[ChunkInput]:
         words, vectors = self.draw_words(count * self.shape.words), self.draw_vectors(count)
         length = self.shape.words
         return [
-            ChunkInput(" ".join(words[place * length : (place + 1) * length]), vector=vector)
-            for place, vector in enumerate(vectors)
+            ChunkInput(" ".join(words[index * length : (index + 1) * length]), vector=vector)
+            for index, vector in enumerate(vectors)
         ]
 
     def draw_query(self) -> SearchQuery:
@@ -91,7 +91,7 @@ class Texts:
 async def add_document(
     client: KnowledgeClient, table: str, name: str, batches: Sequence[list[ChunkInput]]
 ) -> float:
-    """The seconds that the index took."""
+    """Adds a document. Returns the seconds that the index took."""
     began = time.perf_counter()
     document = await client.begin_document(
         PROJECT, table, DocumentInput(name, f"{table} {name}", "text/plain")
@@ -102,21 +102,21 @@ async def add_document(
     return time.perf_counter() - began
 
 
-async def fill(client: KnowledgeClient, table: str, texts: Texts) -> float:
-    """Adds all chunks; the chunks of a second, without the time of making them."""
-    seconds, waiting, number = 0.0, list[list[ChunkInput]](), 0
+async def fill(client: KnowledgeClient, table: str, texts: TextGenerator) -> float:
+    """Adds all chunks. Returns the chunks per second, without the time to generate them."""
+    seconds, batches, number = 0.0, list[list[ChunkInput]](), 0
     for batch in texts.draw_batches():
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= DOCUMENT:
-            seconds += await add_document(client, table, f"{number}", waiting)
-            waiting, number = [], number + 1
-    if waiting:
-        seconds += await add_document(client, table, f"{number}", waiting)
+        batches.append(batch)
+        if sum(map(len, batches)) >= DOCUMENT:
+            seconds += await add_document(client, table, f"{number}", batches)
+            batches, number = [], number + 1
+    if batches:
+        seconds += await add_document(client, table, f"{number}", batches)
     return texts.shape.chunks / seconds
 
 
 async def measure(client: KnowledgeClient, table: str, queries: Sequence[SearchQuery]) -> list[float]:
-    """The milliseconds of each query, one after the other."""
+    """Runs the queries one after the other. Returns the milliseconds of each."""
     times = []
     for query in queries:
         began = time.perf_counter()
@@ -125,29 +125,29 @@ async def measure(client: KnowledgeClient, table: str, queries: Sequence[SearchQ
     return times
 
 
-async def read_alone(socket: str, shape: Shape, seed: int, count: int) -> None:
-    """Prints the milliseconds of queries over a connection of this process's own."""
-    texts = Texts(shape, seed)
+async def read_in_process(socket: str, shape: Shape, seed: int, count: int) -> None:
+    """Runs queries over a new connection, and prints their milliseconds."""
+    texts = TextGenerator(shape, seed)
     async with connect_knowledge(socket, lambda: None) as client:
         queries = [texts.draw_query() for _ in range(count)]
         print(json.dumps(await measure(client, f"{shape.chunks} chunks", queries)))
 
 
 async def measure_processes(
-    client: KnowledgeClient, socket: str, texts: Texts, count: int
+    client: KnowledgeClient, socket: str, texts: TextGenerator, count: int
 ) -> tuple[list[float], int]:
-    """The milliseconds of queries of four processes while this one adds documents of 256 chunks, and how many
-    it added."""
-    shape, number, over = texts.shape, 0, asyncio.Event()
+    """Runs queries in four processes while this one adds documents of 256 chunks. Returns the milliseconds of
+    the queries, and the number of added documents."""
+    shape, number, finished = texts.shape, 0, asyncio.Event()
 
     async def write() -> None:
         nonlocal number
-        while not over.is_set():
+        while not finished.is_set():
             batch = await asyncio.to_thread(texts.draw_chunks, BATCH)
             await add_document(client, f"{shape.chunks} chunks", f"beside {number}", [batch])
             number += 1
 
-    numbers = [str(each) for each in (shape.chunks, shape.dimensions, shape.words)]
+    numbers = [str(value) for value in (shape.chunks, shape.dimensions, shape.words)]
     readers = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, __file__, "--read", socket, *numbers, str(seed), str(count // 4)),
@@ -158,17 +158,19 @@ async def measure_processes(
     async with asyncio.TaskGroup() as group:
         group.create_task(write())
         outputs = [(await reader.communicate())[0] for reader in readers]
-        over.set()
-    return [one for output in outputs for one in json.loads(output)], number
+        finished.set()
+    return [milliseconds for output in outputs for milliseconds in json.loads(output)], number
 
 
-async def measure_beside_writer(client: KnowledgeClient, table: str, texts: Texts, count: int) -> list[float]:
-    """The milliseconds of queries of four callers while a fifth adds documents of 256 chunks."""
-    over = asyncio.Event()
+async def measure_beside_writer(
+    client: KnowledgeClient, table: str, texts: TextGenerator, count: int
+) -> list[float]:
+    """Runs queries of four callers while a fifth adds documents of 256 chunks. Returns their milliseconds."""
+    finished = asyncio.Event()
 
     async def write() -> int:
         number = 0
-        while not over.is_set():
+        while not finished.is_set():
             batch = await asyncio.to_thread(texts.draw_chunks, BATCH)
             await add_document(client, table, f"more {number}", [batch])
             number += 1
@@ -176,32 +178,32 @@ async def measure_beside_writer(client: KnowledgeClient, table: str, texts: Text
 
     queries = [[texts.draw_query() for _ in range(count // 4)] for _ in range(4)]
     async with asyncio.TaskGroup() as group:
-        writing = group.create_task(write())
-        reading = [group.create_task(measure(client, table, each)) for each in queries]
-        await asyncio.wait(reading)
-        over.set()
-    print(f"    (the writer added {writing.result()} documents of {BATCH} chunks meanwhile)")
-    return [one for task in reading for one in task.result()]
+        write_task = group.create_task(write())
+        read_tasks = [group.create_task(measure(client, table, reader_queries)) for reader_queries in queries]
+        await asyncio.wait(read_tasks)
+        finished.set()
+    print(f"    (the writer added {write_task.result()} documents of {BATCH} chunks meanwhile)")
+    return [milliseconds for task in read_tasks for milliseconds in task.result()]
 
 
-def show(what: str, times: Sequence[float]) -> None:
+def print_times(label: str, times: Sequence[float]) -> None:
     p99 = statistics.quantiles(times, n=100)[-1]
-    print(f"  {what:34} p50 {statistics.median(times):8.2f}   p99 {p99:8.2f}", flush=True)
+    print(f"  {label:34} p50 {statistics.median(times):8.2f}   p99 {p99:8.2f}", flush=True)
 
 
 def measure_disk(directory: Path) -> float:
-    """MiB of all files of tables."""
+    """Returns the MiB of all files of tables."""
     return sum(file.stat().st_size for file in directory.rglob("*.db*")) / MIB
 
 
 def find_process() -> psutil.Process:
-    (found,) = [child for child in psutil.Process().children() if MODULE in child.cmdline()]
-    return found
+    (process,) = [child for child in psutil.Process().children() if MODULE in child.cmdline()]
+    return process
 
 
 async def run_table(directory: Path, shape: Shape, count: int) -> None:
-    """Fills and searches one table."""
-    texts, table = Texts(shape), f"{shape.chunks} chunks"
+    """Fills one table, and measures searches in it."""
+    texts, table = TextGenerator(shape), f"{shape.chunks} chunks"
     settings = Settings(knowledge=KnowledgeSettings(str(directory), max_chunks=2 * shape.chunks + 10**6))
     with tempfile.TemporaryDirectory(prefix="ap-") as runtime:
         socket = build_knowledge_path(Path(runtime))
@@ -209,7 +211,7 @@ async def run_table(directory: Path, shape: Shape, count: int) -> None:
             child = await start_knowledge(settings, socket)
             print(f"{shape.chunks} chunks of {shape.words} words, {shape.dimensions} dimensions")
             await client.create_table(PROJECT, TableSettings(table, "model", shape.dimensions))
-            empty = find_process().memory_info().rss / MIB
+            empty_mib = find_process().memory_info().rss / MIB
             print(f"  ingest {await fill(client, table, texts):,.0f} chunks/s")
             size = measure_disk(directory)
             await child.stop(10)
@@ -217,29 +219,31 @@ async def run_table(directory: Path, shape: Shape, count: int) -> None:
             child = await start_knowledge(settings, socket)
             await client.list_tables(PROJECT)
             queries = [texts.draw_query() for _ in range(count)]
-            show("first query after a restart", [(await measure(client, table, queries[:1]))[0]] * 2)
+            print_times("first query after a restart", [(await measure(client, table, queries[:1]))[0]] * 2)
             await measure(client, table, queries[: count // 4])
-            show("words", await measure(client, table, [SearchQuery(query.words, k=K) for query in queries]))
-            show(
+            print_times(
+                "words", await measure(client, table, [SearchQuery(query.words, k=K) for query in queries])
+            )
+            print_times(
                 "vector",
                 await measure(client, table, [SearchQuery(None, query.vector, K) for query in queries]),
             )
-            show("words and vector", await measure(client, table, queries))
-            deep = [SearchQuery(query.words, query.vector, 100, 100) for query in queries]
-            show("words and vector, k = 100", await measure(client, table, deep))
+            print_times("words and vector", await measure(client, table, queries))
+            deep_queries = [SearchQuery(query.words, query.vector, 100, 100) for query in queries]
+            print_times("words and vector, k = 100", await measure(client, table, deep_queries))
             memory = find_process().memory_info().rss / MIB
-            print(f"  memory {empty:.0f} MiB empty, {memory:.0f} MiB with the table; disk {size:.0f} MiB")
-            show(
+            print(f"  memory {empty_mib:.0f} MiB empty, {memory:.0f} MiB with the table; disk {size:.0f} MiB")
+            print_times(
                 "words and vector, four and a writer",
                 await measure_beside_writer(client, table, texts, count),
             )
-            times, added = await measure_processes(client, socket, texts, count)
-            show(f"the same, four processes (+{added})", times)
+            times, added_documents = await measure_processes(client, socket, texts, count)
+            print_times(f"the same, four processes (+{added_documents})", times)
             (document,) = (await client.list_documents(PROJECT, table, limit=1)).items
             began = time.perf_counter()
             await client.delete_document(PROJECT, table, document.id)
-            took = (time.perf_counter() - began) * 1000
-            print(f"  removing a document of {document.chunks} chunks {took:.0f} ms")
+            milliseconds = (time.perf_counter() - began) * 1000
+            print(f"  removing a document of {document.chunks} chunks {milliseconds:.0f} ms")
             await child.stop(10)
 
 
@@ -255,7 +259,7 @@ def main() -> None:
     if options.read:
         socket, *numbers = options.read
         chunks, dimensions, words, seed, count = map(int, numbers)
-        asyncio.run(read_alone(socket, Shape(chunks, dimensions, words), seed, count))
+        asyncio.run(read_in_process(socket, Shape(chunks, dimensions, words), seed, count))
         return
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds, k = {K}"

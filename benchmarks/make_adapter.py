@@ -21,30 +21,30 @@ from antiphon.weights.gguf import read_header
 Matrices = dict[str, NDArray[np.float32]]
 
 WEIGHT = 0.2
-"""How much of a matrix's output is the adapter's, about, where the base model's weights keep activations near
+"""About the share of the adapter in a matrix's output, if the base model's weights keep activations near
 one."""
 
 
 def write_adapter(path: Path, model: Path, rank: int = 16, seed: int = 0, weight: float = WEIGHT) -> str:
-    """Writes the file; its digest."""
+    """Writes the file and returns its digest."""
     base = read_header(model)
-    dice = np.random.default_rng(seed)
+    randomizer = np.random.default_rng(seed)
     tensors: Matrices = {}
     for name, shape in base.shapes.items():
         if len(shape) == 2 and name.startswith("blk."):
             inputs, outputs = shape
-            spread = np.float32((weight / np.sqrt(inputs * rank)) ** 0.5)
-            tensors[f"{name}.lora_a"] = spread * dice.standard_normal((rank, inputs), dtype=np.float32)
-            tensors[f"{name}.lora_b"] = spread * dice.standard_normal((outputs, rank), dtype=np.float32)
+            scale = np.float32((weight / np.sqrt(inputs * rank)) ** 0.5)
+            tensors[f"{name}.lora_a"] = scale * randomizer.standard_normal((rank, inputs), dtype=np.float32)
+            tensors[f"{name}.lora_b"] = scale * randomizer.standard_normal((outputs, rank), dtype=np.float32)
     return write(path, base.architecture, float(rank), tensors)
 
 
 def write(
     path: Path, architecture: str, alpha: float, tensors: Matrices, invocation: tuple[int, ...] = ()
 ) -> str:
-    """Writes a GGUF adapter of these matrices, whatever they are; its digest.
+    """Writes a GGUF adapter of these matrices, without a check. Returns its digest.
 
-    `invocation`: tokens after which alone it is to act, which makes it an activated LoRA.
+    `invocation`: the tokens after which the adapter acts, which makes it an activated LoRA.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type(gguf.GGUFType.ADAPTER)

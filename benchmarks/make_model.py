@@ -1,11 +1,11 @@
 """Writes a GGUF file of the Llama architecture with random weights, for tests and measurements.
 
-The model speaks no language, but it has everything that a real one has: a SentencePiece vocabulary with byte
-fallback and control tokens, a chat template, grouped attention, and any size. The same arguments give the
-same file, byte for byte.
+The model generates random text, but it has all parts of a real one: a SentencePiece vocabulary with byte
+fallback and control tokens, a chat template and grouped attention. The same arguments give the same file,
+byte for byte.
 
-    python benchmarks/make_model.py --size half half.gguf             # about 0.47 B parameters, Q8_0
-    python benchmarks/make_model.py --size tiny --type f32 tiny.gguf
+python benchmarks/make_model.py --size half half.gguf # about 0.47 B parameters, Q8_0 python
+benchmarks/make_model.py --size tiny --type f32 tiny.gguf
 """
 
 import argparse
@@ -28,7 +28,8 @@ INFILL = {
     "tokenizer.ggml.fim_suf_token_id": "<|after|>",
     "tokenizer.ggml.fim_mid_token_id": "<|middle|>",
 }
-"""Control tokens for filling in the middle, by the keys of their ids. llama.cpp knows none by its name."""
+"""Control tokens for filling in the middle, by the GGUF keys of their ids. llama.cpp recognises no such
+name."""
 BYTES = 256
 SPACE = "▁"
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
@@ -50,7 +51,7 @@ class Shape:
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        return sum(int(np.prod(shape)) for _, shape in tensors(self))
+        return sum(int(np.prod(shape)) for _, shape in list_tensors(self))
 
 
 SIZES = {
@@ -65,8 +66,8 @@ SIZES = {
 }
 
 
-def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape (rows, columns) of every tensor."""
+def list_tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields the name and the shape (rows, columns) of every tensor."""
     hidden, kv_width = shape.hidden, shape.hidden // shape.heads * shape.kv_heads
     yield "token_embd.weight", (shape.vocabulary, hidden)
     for layer in range(shape.layers):
@@ -84,32 +85,32 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "output.weight", (shape.vocabulary, hidden)
 
 
-def pieces(count: int) -> list[str]:
-    """That many distinct text pieces: characters first, then syllables, shortest first."""
+def build_pieces(count: int) -> list[str]:
+    """Builds `count` different text pieces: characters first, then syllables, shortest first."""
     characters = [chr(code) for code in range(33, 127)]
-    found = dict.fromkeys([SPACE, *characters, *(SPACE + letter for letter in LETTERS)])
+    pieces = dict.fromkeys([SPACE, *characters, *(SPACE + letter for letter in LETTERS)])
     for length in range(2, 6):
         for syllable in product(LETTERS, repeat=length):
             word = "".join(syllable)
-            found[word] = found[SPACE + word] = None
-            if len(found) >= count:
-                return list(found)[:count]
-    return list(found)[:count]
+            pieces[word] = pieces[SPACE + word] = None
+            if len(pieces) >= count:
+                return list(pieces)[:count]
+    return list(pieces)[:count]
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, size: int, fills: bool = False) -> None:
-    """A SentencePiece vocabulary: <unk>, <s>, </s>, control tokens, 256 bytes, then pieces that merge."""
+def add_vocabulary(writer: gguf.GGUFWriter, size: int, infill: bool = False) -> None:
+    """Adds a SentencePiece vocabulary: <unk>, <s>, </s>, control tokens, 256 bytes, then text pieces."""
     kinds = gguf.TokenType
-    controls = (*CONTROL, *INFILL.values()) if fills else CONTROL
+    controls = (*CONTROL, *INFILL.values()) if infill else CONTROL
     tokens = ["<unk>", "<s>", "</s>", *controls, *(f"<0x{byte:02X}>" for byte in range(BYTES))]
     types = [kinds.UNKNOWN, *[kinds.CONTROL] * (2 + len(controls)), *[kinds.BYTE] * BYTES]
     scores = [0.0] * len(tokens)
-    text = pieces(size - len(tokens))
-    if len(tokens) + len(text) != size:
+    pieces = build_pieces(size - len(tokens))
+    if len(tokens) + len(pieces) != size:
         raise SystemExit(f"vocabulary must be from {len(tokens) + 100} to some millions, not {size}")
-    tokens += text
-    types += [kinds.NORMAL] * len(text)
-    scores += [-float(rank) for rank in range(len(text))]
+    tokens += pieces
+    types += [kinds.NORMAL] * len(pieces)
+    scores += [-float(rank) for rank in range(len(pieces))]
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
@@ -118,7 +119,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int, fills: bool = False) -> N
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_eot_token_id(tokens.index("<|end|>"))
-    for key, name in INFILL.items() if fills else ():
+    for key, name in INFILL.items() if infill else ():
         writer.add_uint32(key, tokens.index(name))
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
@@ -127,7 +128,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int, fills: bool = False) -> N
 
 
 def add_shape(writer: gguf.GGUFWriter, shape: Shape, kind: gguf.GGMLQuantizationType) -> None:
-    """The metadata that the architecture needs."""
+    """Adds the metadata that the architecture needs."""
     writer.add_name("random weights")
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
@@ -145,9 +146,9 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape, kind: gguf.GGMLQuantization
 
 
 def add_weights(writer: gguf.GGUFWriter, shape: Shape, kind: gguf.GGMLQuantizationType, seed: int) -> None:
-    """Random weights of a size that keeps activations near one and spreads the logits."""
+    """Adds random weights. Their scale keeps activations near one and spreads the logits."""
     random = np.random.default_rng(seed)
-    for name, dimensions in tensors(shape):
+    for name, dimensions in list_tensors(shape):
         if len(dimensions) == 1:
             writer.add_tensor(name, np.ones(dimensions, dtype=np.float32))
             continue
@@ -160,20 +161,20 @@ def add_weights(writer: gguf.GGUFWriter, shape: Shape, kind: gguf.GGMLQuantizati
 def write_model(
     path: Path,
     shape: Shape,
-    kind: str = "q8_0",
+    weight_type: str = "q8_0",
     seed: int = 0,
     sampling: Mapping[str, float] | None = None,
-    fills: bool = False,
+    infill: bool = False,
 ) -> Path:
     """Writes the file and returns its path. Columns must divide by 32 for quantized types.
 
-    `sampling`: defaults that the file recommends, by the names that llama.cpp gives them (`temp`, `top_p`).
-    `fills`: whether the model has tokens for filling in the middle.
+    `sampling`: recommended sampling values, by llama.cpp's names (`temp`, `top_p`).
+    `infill`: whether the model has tokens for filling in the middle.
     """
-    quantization = gguf.GGMLQuantizationType[kind.upper()]
+    quantization = gguf.GGMLQuantizationType[weight_type.upper()]
     writer = gguf.GGUFWriter(path, "llama")
     add_shape(writer, shape, quantization)
-    add_vocabulary(writer, shape.vocabulary, fills)
+    add_vocabulary(writer, shape.vocabulary, infill)
     for name, value in (sampling or {}).items():
         writer.add_float32(f"general.sampling.{name}", value)
     add_weights(writer, shape, quantization, seed)
@@ -194,11 +195,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     for name in ("layers", "hidden", "heads", "kv_heads", "feed_forward", "vocabulary", "context"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="instead of the size's own")
-    given = vars(parser.parse_args())
-    path, size, kind, seed = (given.pop(name) for name in ("path", "size", "type", "seed"))
-    shape = replace(SIZES[size], **{name: value for name, value in given.items() if value is not None})
-    write_model(path, shape, kind, seed)
-    print(f"{path}: {shape.parameters / 1e6:.1f} M parameters, {kind}, {path.stat().st_size / 1e6:.1f} MB")
+    options = vars(parser.parse_args())
+    path, size, weight_type, seed = (options.pop(name) for name in ("path", "size", "type", "seed"))
+    shape = replace(SIZES[size], **{name: value for name, value in options.items() if value is not None})
+    write_model(path, shape, weight_type, seed)
+    print(
+        f"{path}: {shape.parameters / 1e6:.1f} M parameters, {weight_type}, "
+        f"{path.stat().st_size / 1e6:.1f} MB"
+    )
 
 
 if __name__ == "__main__":

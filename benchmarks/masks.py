@@ -1,16 +1,16 @@
-"""Masks by themselves: microseconds of processor time for a token, over the schemas of the tests, beside the
-grammar sampler of llama.cpp along the same texts.
+"""Measures masks alone: microseconds of CPU time for a token, with the schemas of the tests, compared with
+llama.cpp's grammar sampler on the same texts.
 
     python benchmarks/make_model.py --vocabulary 131072 --hidden 32 --heads 1 --kv-heads 1 --layers 1 \\
         --feed-forward 32 words.gguf
     python benchmarks/masks.py words.gguf [--source LLAMA_CPP] [--tokens 32]
 
-Only the vocabulary of the model is used. With `--source`, a tree of llama.cpp's sources, its converter from
-JSON Schema is compiled (g++), and the grammar goes to `llama_sampler_init_grammar` of the library that
-Antiphon uses: this is what llama-server does when it is not built with llguidance. Its time for a token is
-`llama_sampler_apply` to every id and `llama_sampler_accept`; beside it `apply` to the drawn id alone, which
-llama-server tries first. A schema that the converter refuses, or says that it does not keep, is counted and
-left out, and a text is left where the other grammar does not allow its next token.
+Only the vocabulary of the model is used. `--source` names a tree of llama.cpp's sources. Then its converter
+from JSON Schema is compiled (g++), and the grammar is used by `llama_sampler_init_grammar` of the library
+that Antiphon uses, as in a llama-server without llguidance. The time for a token is that of
+`llama_sampler_apply` to every id and of `llama_sampler_accept`. A second figure is for `apply` to the drawn
+id alone, which llama-server tries first. A schema that the converter refuses or converts only in part is
+counted and left out. A text ends early if llama.cpp's grammar does not allow its next token.
 """
 
 import argparse
@@ -49,7 +49,7 @@ from tests.support.everyday_schemas import EVERYDAY
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 PATIENCE = 2.0
-"""Seconds of processor time that one schema may take on the other side."""
+"""The most CPU seconds of llama.cpp's sampler for one schema."""
 
 CONVERTER = """
 #include "json-schema-to-grammar.h"
@@ -103,28 +103,28 @@ class Candidates(ctypes.Structure):
 class Times:
     """Microseconds for each token."""
 
-    all: list[float] = field(default_factory=list)
-    """Of a mask of every id, and taking the token."""
-    drawn: list[float] = field(default_factory=list)
-    """Of the drawn token alone, and taking it."""
+    all_ids: list[float] = field(default_factory=list)
+    """The times to mask every id and to accept the token."""
+    drawn_id: list[float] = field(default_factory=list)
+    """The times to check only the drawn token and to accept it."""
     cut: int = 0
-    """Schemas along whose text the other grammar did not go to the end."""
+    """The number of schemas whose text llama.cpp's grammar did not allow completely."""
     slow: int = 0
-    """Schemas that took longer than they may."""
+    """The number of schemas that took longer than PATIENCE."""
 
 
-class Walk:
-    """One text of a schema, by Antiphon's masks: random tokens, all forced ones taken one by one."""
+class TokenPath:
+    """A text of a schema, generated with Antiphon's masks: random tokens, and forced tokens one by one."""
 
-    def __init__(self, grammar: Grammar, words: CompilerVocabulary, most: int) -> None:
+    def __init__(self, grammar: Grammar, vocabulary: CompilerVocabulary, max_tokens: int) -> None:
         self.grammar = grammar
         self.tokens: list[int] = []
         self.times: list[float] = []
-        ends, chosen = frozenset(words.tokens.ends), Random(0)
-        matcher = Matcher(grammar, words)
-        while len(self.tokens) < most:
+        ends, randomizer = frozenset(vocabulary.tokens.ends), Random(0)
+        matcher = Matcher(grammar, vocabulary)
+        while len(self.tokens) < max_tokens:
             mask = matcher.compute_mask() if not self.tokens else self._timed(matcher)
-            token = pick_allowed(mask, chosen, words.size, ends)
+            token = pick_allowed(mask, randomizer, vocabulary.size, ends)
             if token is None:
                 return
             self.tokens.append(token)
@@ -137,29 +137,31 @@ class Walk:
         return mask
 
 
-def answered(grammar: Grammar, words: CompilerVocabulary, most: int) -> tuple[list[float], int]:
-    """As the server follows it: microseconds of each answer (forced tokens taken at once, then a mask), and
-    how many tokens these were."""
-    ends, chosen = frozenset(words.tokens.ends), Random(0)
-    matcher, times, tokens, drawn = Matcher(grammar, words), [], 0, None
-    while tokens < most:
+def time_answers(
+    grammar: Grammar, vocabulary: CompilerVocabulary, max_tokens: int
+) -> tuple[list[float], int]:
+    """Generates a text as the server does. Returns the microseconds of each answer (all forced tokens, then a
+    mask), and the number of tokens."""
+    ends, randomizer = frozenset(vocabulary.tokens.ends), Random(0)
+    matcher, times, tokens, drawn = Matcher(grammar, vocabulary), [], 0, None
+    while tokens < max_tokens:
         began = time.thread_time()
         if drawn is not None:
             matcher.consume([drawn])
         forced = matcher.find_forced()
-        over = bool(ends & set(forced))
-        if not over:
+        is_over = bool(ends & set(forced))
+        if not is_over:
             matcher.consume(forced)
             mask = matcher.compute_mask()
         times.append((time.thread_time() - began) * 1e6)
         tokens += len(forced) + 1
-        drawn = None if over else pick_allowed(mask, chosen, words.size, ends)
+        drawn = None if is_over else pick_allowed(mask, randomizer, vocabulary.size, ends)
         if drawn is None:
             break
     return times, tokens
 
 
-class Peer:
+class LlamaGrammarSampler:
     """llama.cpp's grammar sampler."""
 
     def __init__(self, model: Path, source: Path, folder: Path) -> None:
@@ -177,32 +179,33 @@ class Peer:
             getattr(self._call, f"llama_sampler_{name}").argtypes = arguments
         self._rows = np.zeros(self._model.size, CANDIDATE)
         self._rows["id"] = np.arange(self._model.size)
-        self._converter = built(source, folder)
+        self._converter = build_converter(source, folder)
 
-    def grammar(self, schema: object) -> tuple[bytes, bytes]:
-        """The grammar of a schema, empty when refused; and what was said."""
-        asked = json.dumps(schema).encode()
-        run = subprocess.run([self._converter], input=asked, capture_output=True, check=False)
+    def convert_schema(self, schema: object) -> tuple[bytes, bytes]:
+        """Converts a schema. Returns the grammar, which is empty if it is refused, and the converter's
+        messages."""
+        source = json.dumps(schema).encode()
+        run = subprocess.run([self._converter], input=source, capture_output=True, check=False)
         return run.stdout if run.returncode == 0 else b"", run.stderr
 
     def follow(self, grammar: bytes, tokens: Sequence[int], times: Times) -> bool:
-        """Times a text; whether the grammar could be read."""
+        """Measures a text. Returns whether llama.cpp could parse the grammar."""
         sampler = self._call.llama_sampler_init_grammar(self._vocabulary, grammar, b"root")
         if not sampler:
             return False
-        until = time.thread_time() + PATIENCE
+        deadline = time.thread_time() + PATIENCE
         for token in tokens:
-            every = self._apply(sampler, self._rows)
+            all_ids_us = self._apply(sampler, self._rows)
             if self._rows["logit"][token] < 0:
                 times.cut += 1
                 break
-            one = self._apply(sampler, self._rows[token : token + 1])
+            drawn_id_us = self._apply(sampler, self._rows[token : token + 1])
             began = time.thread_time()
             self._call.llama_sampler_accept(sampler, token)
-            taken = (time.thread_time() - began) * 1e6
-            times.all.append(every + taken)
-            times.drawn.append(one + taken)
-            if time.thread_time() > until:
+            accept_us = (time.thread_time() - began) * 1e6
+            times.all_ids.append(all_ids_us + accept_us)
+            times.drawn_id.append(drawn_id_us + accept_us)
+            if time.thread_time() > deadline:
                 times.slow += 1
                 break
         self._call.llama_sampler_free(sampler)
@@ -216,75 +219,88 @@ class Peer:
         return (time.thread_time() - began) * 1e6
 
 
-def built(source: Path, folder: Path) -> str:
-    """The converter of these sources as a program."""
-    main, made = folder / "main.cpp", folder / "converter"
+def build_converter(source: Path, folder: Path) -> str:
+    """Compiles llama.cpp's converter. Returns the path of the program."""
+    main, program = folder / "main.cpp", folder / "converter"
     main.write_text(CONVERTER)
     parts = [source / "common" / f"{name}.cpp" for name in ("json-schema-to-grammar", "json-schema", "json")]
     parts += [source / "common" / f"{name}.cpp" for name in ("trie", "unicode")]
-    places = [f"-I{source / place}" for place in ("common", "vendor", "include", "ggml/include")]
-    subprocess.run(["g++", "-std=c++17", "-O1", *places, "-o", made, main, *parts], check=True)
-    return str(made)
+    include_options = [
+        f"-I{source / include_folder}" for include_folder in ("common", "vendor", "include", "ggml/include")
+    ]
+    subprocess.run(["g++", "-std=c++17", "-O1", *include_options, "-o", program, main, *parts], check=True)
+    return str(program)
 
 
-def said(what: str, times: Sequence[float]) -> str:
-    """Average, p99 and worst."""
-    return f"{what}: mean {mean(times):.0f} us, p99 {quantiles(times, n=100)[98]:.0f}, worst {max(times):.0f}"
+def format_times(label: str, times: Sequence[float]) -> str:
+    """Formats mean, p99 and worst."""
+    return (
+        f"{label}: mean {mean(times):.0f} us, p99 {quantiles(times, n=100)[98]:.0f}, worst {max(times):.0f}"
+    )
 
 
-def compiled(words: CompilerVocabulary) -> tuple[list[tuple[object, Grammar]], list[object]]:
-    """The schemas that are taken, with their grammars; and those that are refused."""
-    taken, refused = [], []
+def compile_schemas(vocabulary: CompilerVocabulary) -> tuple[list[tuple[object, Grammar]], list[object]]:
+    """Compiles all schemas. Returns the accepted ones with their grammars, and the refused ones."""
+    accepted, refused = [], []
     for schema in [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]:
         try:
             constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema))
-            taken.append((schema, check_constraint(constraint, words)))
+            accepted.append((schema, check_constraint(constraint, vocabulary)))
         except AntiphonError:
             refused.append(schema)
-    return taken, refused
+    return accepted, refused
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("model", type=Path)
-    asked.add_argument("--source", type=Path, help="a tree of llama.cpp's sources")
-    asked.add_argument("--tokens", type=int, default=32, help="of each text, at most")
-    given = asked.parse_args()
-    words = CompilerVocabulary(build_token_table(vocabulary(given.model)))
-    taken, refused = compiled(words)
-    walks = [Walk(grammar, words, given.tokens) for _, grammar in taken]
-    ours = [each for walk in walks for each in walk.times]
-    print(
-        f"vocabulary {words.size}, {len(taken)} schemas taken and {len(refused)} refused, "
-        f"{len(ours)} tokens, load average {os.getloadavg()[0]:.1f}"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    print(said("Antiphon, taking a token and the next mask", ours))
-    served = [answered(grammar, words, given.tokens) for _, grammar in taken]
-    times = [each for some, _ in served for each in some]
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--source", type=Path, help="a tree of llama.cpp's sources")
+    parser.add_argument("--tokens", type=int, default=32, help="of each text, at most")
+    options = parser.parse_args()
+    vocabulary = CompilerVocabulary(build_token_table(read_vocabulary(options.model)))
+    accepted, refused = compile_schemas(vocabulary)
+    paths = [TokenPath(grammar, vocabulary, options.tokens) for _, grammar in accepted]
+    step_times = [time_us for token_path in paths for time_us in token_path.times]
     print(
-        said("Antiphon, an answer as served (forced tokens and a mask)", times)
-        + f"; {sum(times) / sum(count for _, count in served):.0f} us for a token"
+        f"vocabulary {vocabulary.size}, {len(accepted)} schemas taken and {len(refused)} refused, "
+        f"{len(step_times)} tokens, load average {os.getloadavg()[0]:.1f}"
     )
-    say_keys(walks, words)
-    if given.source:
+    print(format_times("Antiphon, taking a token and the next mask", step_times))
+    answer_results = [time_answers(grammar, vocabulary, options.tokens) for _, grammar in accepted]
+    times = [time_us for path_times, _ in answer_results for time_us in path_times]
+    print(
+        format_times("Antiphon, an answer as served (forced tokens and a mask)", times)
+        + f"; {sum(times) / sum(count for _, count in answer_results):.0f} us for a token"
+    )
+    report_keys(paths, vocabulary)
+    if options.source:
         with tempfile.TemporaryDirectory() as folder:
-            beside(Peer(given.model, given.source, Path(folder)), taken, refused, walks)
+            compare_with_llama(
+                LlamaGrammarSampler(options.model, options.source, Path(folder)), accepted, refused, paths
+            )
 
 
-def say_keys(walks: Sequence[Walk], words: CompilerVocabulary) -> None:
-    """Says what watching keys costs, along the same texts with and without."""
-    watched = [walk for walk in walks if walk.grammar.places]
-    without, within = list[float](), list[float]()
-    for walk in watched:
-        without += again(replace(walk.grammar, places=None), words, walk.tokens)
-        within += again(walk.grammar, words, walk.tokens)
-    print(said(f"{len(watched)} schemas with open objects, keys watched", within))
-    print(said("the same texts, keys not watched", without) + f"; ratio {mean(within) / mean(without):.2f}")
+def report_keys(paths: Sequence[TokenPath], vocabulary: CompilerVocabulary) -> None:
+    """Prints the cost of the checks of repeated keys, by the same texts with and without the checks."""
+    open_paths = [token_path for token_path in paths if token_path.grammar.places]
+    unwatched_times, watched_times = list[float](), list[float]()
+    for token_path in open_paths:
+        unwatched_times += time_tokens(
+            replace(token_path.grammar, places=None), vocabulary, token_path.tokens
+        )
+        watched_times += time_tokens(token_path.grammar, vocabulary, token_path.tokens)
+    print(format_times(f"{len(open_paths)} schemas with open objects, keys watched", watched_times))
+    print(
+        format_times("the same texts, keys not watched", unwatched_times)
+        + f"; ratio {mean(watched_times) / mean(unwatched_times):.2f}"
+    )
 
 
-def again(grammar: Grammar, words: CompilerVocabulary, tokens: Sequence[int]) -> list[float]:
-    """Microseconds of taking each token of a text and making the next mask."""
-    matcher, times = Matcher(grammar, words), []
+def time_tokens(grammar: Grammar, vocabulary: CompilerVocabulary, tokens: Sequence[int]) -> list[float]:
+    """Returns the microseconds to accept each token of a text and to compute the next mask."""
+    matcher, times = Matcher(grammar, vocabulary), []
     matcher.compute_mask()
     for token in tokens:
         began = time.thread_time()
@@ -294,36 +310,46 @@ def again(grammar: Grammar, words: CompilerVocabulary, tokens: Sequence[int]) ->
     return times
 
 
-def beside(
-    peer: Peer, taken: list[tuple[object, Grammar]], refused: list[object], walks: list["Walk"]
+def compare_with_llama(
+    sampler: LlamaGrammarSampler,
+    accepted: list[tuple[object, Grammar]],
+    refused: list[object],
+    paths: list["TokenPath"],
 ) -> None:
-    """Says the same of the other side."""
-    times, ours, not_converted, incomplete, unread = Times(), [], 0, 0, 0
-    for (schema, _), walk in zip(taken, walks, strict=True):
-        grammar, problem = peer.grammar(schema)
+    """Measures llama.cpp's sampler on the same texts, and prints the comparison."""
+    times, antiphon_times, not_converted, incomplete, unread = Times(), [], 0, 0, 0
+    for (schema, _), token_path in zip(accepted, paths, strict=True):
+        grammar, problem = sampler.convert_schema(schema)
         not_converted += not grammar
         incomplete += bool(grammar and problem)
         if not grammar or problem:
             continue
-        before = len(times.all)
-        if not peer.follow(grammar, walk.tokens, times):
+        count_before = len(times.all_ids)
+        if not sampler.follow(grammar, token_path.tokens, times):
             unread += 1
-        ours += walk.times[: len(times.all) - before]
-    said_of = f"llama.cpp: of the {len(taken)} schemas its converter refuses {not_converted}, says of "
-    said_of += f"{incomplete} it keeps not all, makes of {unread} what its parser does not read; "
-    said_of += f"{times.cut} texts are left where it does not allow the next token, "
-    print(said_of + f"{times.slow} after {PATIENCE:.0f} s")
-    silent = sum(bool(grammar) and not problem for grammar, problem in map(peer.grammar, refused))
-    print(f"of the {len(refused)} that Antiphon refuses it takes {silent} and says nothing")
-    print(said(f"llama.cpp, every id and taking the token ({len(times.all)} tokens)", times.all))
-    print(said("llama.cpp, the drawn id alone and taking it", times.drawn))
-    print(said(f"Antiphon along the same ({len(ours)} tokens)", ours))
-    every, alone = mean(times.all) / mean(ours), mean(times.drawn) / mean(ours)
-    print(f"llama.cpp over Antiphon, means: every id {every:.1f}, drawn alone {alone:.2f}")
+        antiphon_times += token_path.times[: len(times.all_ids) - count_before]
+    summary = f"llama.cpp: of the {len(accepted)} schemas its converter refuses {not_converted}, says of "
+    summary += f"{incomplete} it keeps not all, makes of {unread} what its parser does not read; "
+    summary += f"{times.cut} texts are left where it does not allow the next token, "
+    print(summary + f"{times.slow} after {PATIENCE:.0f} s")
+    silent_count = sum(
+        bool(grammar) and not problem for grammar, problem in map(sampler.convert_schema, refused)
+    )
+    print(f"of the {len(refused)} that Antiphon refuses it takes {silent_count} and says nothing")
+    print(
+        format_times(f"llama.cpp, every id and taking the token ({len(times.all_ids)} tokens)", times.all_ids)
+    )
+    print(format_times("llama.cpp, the drawn id alone and taking it", times.drawn_id))
+    print(format_times(f"Antiphon along the same ({len(antiphon_times)} tokens)", antiphon_times))
+    all_ratio, drawn_ratio = (
+        mean(times.all_ids) / mean(antiphon_times),
+        mean(times.drawn_id) / mean(antiphon_times),
+    )
+    print(f"llama.cpp over Antiphon, means: every id {all_ratio:.1f}, drawn alone {drawn_ratio:.2f}")
 
 
-def vocabulary(path: Path) -> Table:
-    """The vocabulary of a model, as the engine gives it."""
+def read_vocabulary(path: Path) -> Table:
+    """Reads the vocabulary of a model with the engine."""
 
     async def read() -> Table:
         engine = LlamaTokenEngine()

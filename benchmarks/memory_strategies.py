@@ -1,11 +1,11 @@
-"""What a memory strategy adds to a request, in milliseconds.
+"""Measures the time that a memory strategy adds to a request, in milliseconds.
 
     python benchmarks/memory_strategies.py [--rounds 9] [--requests 20]
 
-`antiphon serve` with the bundled model, without keys. Two requests are asked by turns, one after the other,
-for one token each: a conversation of 200 turns with the strategy, and the messages that it keeps without a
-strategy. What is added includes sending and reading the longer body. Summaries and vectors are made by a
-request before the measured ones, as in a conversation that does not grow. Prints the medians over all rounds.
+It runs `antiphon serve` with the bundled model, without keys. It alternates two requests for one token: a
+conversation of 200 turns with the strategy, and only the messages that the strategy keeps, without it. The
+difference includes sending and reading the longer body. An earlier request creates summaries and vectors, so
+the measured requests find them. Prints the medians over all rounds.
 """
 
 import argparse
@@ -38,43 +38,43 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 Messages = list[dict[str, str]]
 
 
-def build_talk() -> Messages:
-    """A conversation of 200 turns, the last of which is a question."""
+def build_conversation() -> Messages:
+    """Builds a conversation of 200 turns that ends with a question."""
     messages: Messages = [{"role": "system", "content": "You are Cantor."}]
-    for number in range(TURNS):
-        messages.append({"role": "user", "content": f"Question {number}: what are keys, limits and prices?"})
-        messages.append({"role": "assistant", "content": f"Answer {number}: parts of this server."})
+    for turn in range(TURNS):
+        messages.append({"role": "user", "content": f"Question {turn}: what are keys, limits and prices?"})
+        messages.append({"role": "assistant", "content": f"Answer {turn}: parts of this server."})
     return messages[:-1]
 
 
 def ask(client: httpx2.Client, messages: Messages, strategy: dict[str, Any] | None) -> tuple[float, int]:
-    """The milliseconds of one request, and the messages that the model saw."""
+    """Sends one request. Returns its milliseconds, and the number of messages that the model saw."""
     body: dict[str, Any] = {"model": "cantor", "messages": messages, "max_tokens": 1}
     if strategy:
         body["memory_strategy"] = strategy
     began = time.perf_counter()
     answer = client.post("/v1/chat/completions", json=body)
-    took = (time.perf_counter() - began) * 1000
+    milliseconds = (time.perf_counter() - began) * 1000
     answer.raise_for_status()
-    seen = answer.headers.get("x-antiphon-memory", f"kept={len(messages)},")
-    return took, int(seen.partition(",")[0].removeprefix("kept="))
+    memory_header = answer.headers.get("x-antiphon-memory", f"kept={len(messages)},")
+    return milliseconds, int(memory_header.partition(",")[0].removeprefix("kept="))
 
 
 def measure(
     client: httpx2.Client, strategy: dict[str, Any], rounds: int, requests: int
 ) -> tuple[float, float]:
-    """The medians of the request with the strategy, and of the same prompt without it."""
-    talk = build_talk()
-    _, kept = ask(client, talk, strategy)
-    short = [talk[0], *talk[1 - kept :]]
+    """Returns the median with the strategy, and that of the same prompt without it."""
+    messages = build_conversation()
+    _, kept_count = ask(client, messages, strategy)
+    kept_messages = [messages[0], *messages[1 - kept_count :]]
     medians: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(requests):
-            times[0].append(ask(client, talk, strategy)[0])
-            times[1].append(ask(client, short, None)[0])
-        for found, each in zip(medians, times, strict=True):
-            found.append(statistics.median(each))
+            times[0].append(ask(client, messages, strategy)[0])
+            times[1].append(ask(client, kept_messages, None)[0])
+        for series, round_times in zip(medians, times, strict=True):
+            series.append(statistics.median(round_times))
     return statistics.median(medians[0]), statistics.median(medians[1])
 
 
@@ -84,8 +84,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20)
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds")
-    with TemporaryDirectory() as place:
-        encoder = write_encoder(Path(place) / "encoder.gguf")
+    with TemporaryDirectory() as directory:
+        encoder = write_encoder(Path(directory) / "encoder.gguf")
         measure_all(options, f"--model={CANTOR}", f"--model={encoder}")
 
 
@@ -93,10 +93,11 @@ def measure_all(options: argparse.Namespace, *models: str) -> None:
     """Prints a line for each strategy."""
     with serving(*models) as server, server.client() as client:
         for name, strategy in STRATEGIES.items():
-            ask(client, build_talk(), strategy)
-            long, short = measure(client, strategy, options.rounds, options.requests)
+            ask(client, build_conversation(), strategy)
+            with_strategy, without_strategy = measure(client, strategy, options.rounds, options.requests)
             print(
-                f"{name:18} {long:7.2f}  without {short:7.2f}  adds {long - short:6.2f}  x{long / short:.2f}"
+                f"{name:18} {with_strategy:7.2f}  without {without_strategy:7.2f}  adds "
+                f"{with_strategy - without_strategy:6.2f}  x{with_strategy / without_strategy:.2f}"
             )
 
 

@@ -1,11 +1,11 @@
-"""A model with none, half and all of its layers on devices: agreement with the processor, speed and bits.
+"""Compares a model with none, half and all of its layers on devices: tokens, speed, and bit-equality.
 
-    python benchmarks/offload.py MODEL.gguf... [--library FILE] [--streams 1 8 32] [--tokens 16]
+python benchmarks/offload.py MODEL.gguf... [--library FILE] [--streams 1 8 32] [--tokens 16]
 
-Agreement: greedy tokens before the first that differs from the processor's, and how far apart the processor's
-two likeliest tokens were there, which says whether it was a near tie. Bits: whether a row's logits are equal
-alone and beside seven others, of equal and of greater length, without flash attention, as exact mode would
-need it. Prints nothing but a sentence where the library finds no device.
+Tokens: the number of greedy tokens before the first one that differs from the processor's. The difference
+between the processor's two likeliest tokens there shows whether it was a near tie. Bits: whether a row's
+logits are equal alone and together with seven other rows, of equal and of greater length, without flash
+attention, as exact mode would need. If the library finds no device, the script only prints a sentence.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.placement import LayerPlacement
 
 CELLS = 128
-BESIDE = 8
+ROWS = 8
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Answer:
 
     tokens: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
-    """How much likelier each token was than the next best, as a difference of log-probabilities."""
+    """For each token, the difference of log-probabilities between the two likeliest tokens."""
 
 
 @dataclass
@@ -49,36 +49,46 @@ class Round:
     answers: list[Answer]
     seconds: float
     first: float
-    """Seconds to the first token, at most."""
+    """The most seconds to a first token."""
 
 
-async def answer(engine: LlamaTokenEngine, prompt: tuple[int, ...], tokens: int) -> tuple[Answer, float]:
-    said, began, first = Answer(), time.perf_counter(), 0.0
+async def generate_answer(
+    engine: LlamaTokenEngine, prompt: tuple[int, ...], tokens: int
+) -> tuple[Answer, float]:
+    result, began, first_seconds = Answer(), time.perf_counter(), 0.0
     sampling = Sampling(temperature=0.0, ignore_eos=True)
     async for event in engine.generate(TokenRequest((TokenSegment(prompt),), tokens, sampling, logprobs=2)):
         if isinstance(event, Steps):
-            first = first or time.perf_counter() - began
-            said.tokens.extend(event.tokens)
-            said.gaps.extend(best[1] - next_best[1] for best, next_best in event.alternatives)
-    return said, first
+            first_seconds = first_seconds or time.perf_counter() - began
+            result.tokens.extend(event.tokens)
+            result.gaps.extend(best[1] - next_best[1] for best, next_best in event.alternatives)
+    return result, first_seconds
 
 
 async def measure(engine: LlamaTokenEngine, prompts: list[tuple[int, ...]], tokens: int) -> Round:
     began = time.perf_counter()
-    done = await asyncio.gather(*(answer(engine, prompt, tokens) for prompt in prompts))
-    return Round([each for each, _ in done], time.perf_counter() - began, max(first for _, first in done))
+    results = await asyncio.gather(*(generate_answer(engine, prompt, tokens) for prompt in prompts))
+    return Round(
+        [answer_result for answer_result, _ in results],
+        time.perf_counter() - began,
+        max(first for _, first in results),
+    )
 
 
-def compare(mine: list[Answer], reference: list[Answer]) -> str:
-    same, gaps = 0, []
-    for ours, theirs in zip(mine, reference, strict=True):
-        pairs = zip(ours.tokens, theirs.tokens, strict=True)
-        first = next((at for at, (one, other) in enumerate(pairs) if one != other), len(ours.tokens))
-        same += first
-        if first < len(ours.tokens):
-            gaps.append(theirs.gaps[first])
+def compare(answers: list[Answer], expected_answers: list[Answer]) -> str:
+    matching_tokens, gaps = 0, []
+    for generated, expected in zip(answers, expected_answers, strict=True):
+        pairs = zip(generated.tokens, expected.tokens, strict=True)
+        first_difference = next(
+            (index for index, (token, expected_token) in enumerate(pairs) if token != expected_token),
+            len(generated.tokens),
+        )
+        matching_tokens += first_difference
+        if first_difference < len(generated.tokens):
+            gaps.append(expected.gaps[first_difference])
     ties = f", {len(gaps)} differ; gap there at most {max(gaps):.3f}" if gaps else ""
-    return f"{same} of {sum(len(each.tokens) for each in reference)} tokens before a difference{ties}"
+    total = sum(len(expected.tokens) for expected in expected_answers)
+    return f"{matching_tokens} of {total} tokens before a difference{ties}"
 
 
 async def run_model(path: Path, layers: int, args: argparse.Namespace) -> None:
@@ -94,20 +104,24 @@ async def run_model(path: Path, layers: int, args: argparse.Namespace) -> None:
             keep_prefixes=False,
         )
         info = await engine.load(spec)
-        dice = random.Random(7)
+        randomizer = random.Random(7)
         prompts = [
-            tuple(dice.randrange(300, info.vocabulary) for _ in range(args.prompt))
+            tuple(randomizer.randrange(300, info.vocabulary) for _ in range(args.prompt))
             for _ in range(max(args.streams))
         ]
         await measure(engine, prompts[:1], 2)  # drivers compile their kernels now
         for streams in args.streams:
-            found = await measure(engine, prompts[:streams], args.tokens)
-            reference = references.setdefault(streams, found)
-            rate, other = (streams * args.tokens / each.seconds for each in (found, reference))
-            agrees = "" if found is reference else compare(found.answers, reference.answers)
+            measured_round = await measure(engine, prompts[:streams], args.tokens)
+            reference = references.setdefault(streams, measured_round)
+            rate, reference_rate = (
+                streams * args.tokens / some_round.seconds for some_round in (measured_round, reference)
+            )
+            agreement = (
+                "" if measured_round is reference else compare(measured_round.answers, reference.answers)
+            )
             print(
                 f"{path.stem:8} {count:3} of {layers} layers  {streams:3} streams  {rate:8.2f} tok/s "
-                f"(x {rate / other:.2f})  first {found.first:6.2f} s  {agrees}",
+                f"(x {rate / reference_rate:.2f})  first {measured_round.first:6.2f} s  {agreement}",
                 flush=True,
             )
         await engine.aclose()
@@ -117,27 +131,29 @@ def compare_bits(library: Library, path: Path, layers: int, args: argparse.Names
     devices = list_devices(library)[:1]
     model = NativeModel(library, path, placement=LayerPlacement(layers, devices, (layers,)))
     context = NativeContext(
-        model, ContextSizes(512, BESIDE, 512, 512, 2, unified=False, flash=False, kv_type="f16")
+        model, ContextSizes(512, ROWS, 512, 512, 2, unified=False, flash=False, kv_type="f16")
     )
-    dice = np.random.default_rng(5)
-    texts = dice.integers(300, model.size, (BESIDE, args.prompt * 6), dtype=np.int32)
+    randomizer = np.random.default_rng(5)
+    texts = randomizer.integers(300, model.size, (ROWS, args.prompt * 6), dtype=np.int32)
     short, long = args.prompt, args.prompt * 6
-    alone = feed(context, texts, [short])
-    again = feed(context, texts, [short])
-    alike = feed(context, texts, [short] * BESIDE)
-    longer = feed(context, texts, [short] + [long] * (BESIDE - 1))
-    for what, row in (("again alone", again), (f"beside {BESIDE - 1} of the same length", alike),
-                      (f"beside {BESIDE - 1} longer ones", longer)):  # fmt: skip
+    alone = compute_first_row(context, texts, [short])
+    again = compute_first_row(context, texts, [short])
+    equal_lengths = compute_first_row(context, texts, [short] * ROWS)
+    longer_lengths = compute_first_row(context, texts, [short] + [long] * (ROWS - 1))
+    for label, row in (("again alone", again), (f"beside {ROWS - 1} of the same length", equal_lengths),
+                      (f"beside {ROWS - 1} longer ones", longer_lengths)):  # fmt: skip
         difference = float(np.abs(row - alone).max())
         verdict = "equal" if (row == alone).all() else f"differ by up to {difference:.2e}"
-        print(f"{path.stem:8} bits of a row {what}: {verdict}", flush=True)
+        print(f"{path.stem:8} bits of a row {label}: {verdict}", flush=True)
     context.close()
     model.close()
 
 
-def feed(context: NativeContext, texts: NDArray[np.int32], lengths: list[int]) -> NDArray[np.float32]:
-    """Computes each text but its last token in a call of its own, then all last tokens together. Returns the
-    logits of the first."""
+def compute_first_row(
+    context: NativeContext, texts: NDArray[np.int32], lengths: list[int]
+) -> NDArray[np.float32]:
+    """Computes each text without its last token in a separate call, then all last tokens together. Returns
+    the logits of the first text."""
     for slot, length in enumerate(lengths):
         context.set_rows(0, texts[slot, : length - 1].tolist(), 0, slot, False)
         if context.decode(length - 1) != DecodeStatus.DONE:

@@ -1,14 +1,16 @@
-"""Antiphon beside llama-server: the same shared library, model file, prompts and HTTP client, in one run.
+"""Compares Antiphon with llama-server: the same shared library, model file, prompts and HTTP client, in one
+run.
 
-    python benchmarks/peer.py throughput --model half.gguf --requests 32   # unshared requests at once
-    python benchmarks/peer.py shared --model tenth.gguf      # 16 users with one system prompt, cold
-    python benchmarks/peer.py newcomer --model tenth.gguf    # a long prompt comes in beside 8 streams
-    python benchmarks/peer.py alone --model half.gguf        # decode against the speed of the memory
-    python benchmarks/peer.py throughput --save found.jsonl; python benchmarks/peer.py --report found.jsonl
+python benchmarks/peer.py throughput --model half.gguf --requests 32 # different prompts at once python
+benchmarks/peer.py shared --model tenth.gguf # 16 users with one uncached system prompt python
+benchmarks/peer.py newcomer --model tenth.gguf # a long prompt arrives while 8 streams run python
+benchmarks/peer.py alone --model half.gguf # one stream, compared with the memory's speed python
+benchmarks/peer.py throughput --save found.jsonl; python benchmarks/peer.py --report found.jsonl
 
-Sides (`--sides`, see side_by_side/servers.py) take turns, in another order each round. Printed are the median
-and the range of each figure, and Antiphon's better layout over llama-server's better one: the ratio of
-medians and the range of the rounds' own ratios. Nothing else should run. Make models with make_model.py.
+The sides (`--sides`, see side_by_side/servers.py) are measured in a different order in each round. Prints the
+median and the range of each figure. It also prints the ratio of Antiphon's better layout to llama-server's
+better one: of the medians, and the range over the rounds. Run nothing else meanwhile. Make models with
+make_model.py.
 """
 
 import argparse
@@ -38,19 +40,19 @@ from benchmarks.side_by_side.scenarios import (
     STREAMS,
     SYSTEM,
     USERS,
-    Asker,
     Load,
+    SideClient,
 )
-from benchmarks.side_by_side.servers import Shape, Side, at_rest, running
+from benchmarks.side_by_side.servers import Shape, Side, run_side, wait_until_idle
 
 SIDES = ["antiphon:pool", "antiphon:streams", "llama:unified", "llama:split"]
 
 COPIED = 1 << 28
-"""Bytes of the array that measures the memory: far more than any cache."""
+"""Bytes of the array that is copied to measure the memory: far more than any cache."""
 
 
-def shape(args: argparse.Namespace) -> Shape:
-    """What both sides load for a scenario."""
+def choose_shape(args: argparse.Namespace) -> Shape:
+    """Chooses the sizes that both sides load for a scenario."""
     sequences, context = {
         "throughput": (args.sequences, args.prompt + args.tokens + 64),
         "shared": (USERS, SYSTEM + 128),
@@ -60,23 +62,25 @@ def shape(args: argparse.Namespace) -> Shape:
     return Shape(str(args.model), sequences, context, args.threads, tuple(args.set), args.native)
 
 
-def facts(path: Path) -> tuple[int, int]:
-    """(size of the vocabulary, bytes of weights that one token reads) of a model: all but the embedding."""
+def read_facts(path: Path) -> tuple[int, int]:
+    """Reads the size of a model's vocabulary, and the bytes of the weights that each token needs."""
     reader = gguf.GGUFReader(path)
     sizes = {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors}
     embedding = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
-    tied = "output.weight" not in sizes  # then the embedding is the output layer too
-    return int(embedding.shape[1]), sum(sizes.values()) - (0 if tied else sizes["token_embd.weight"])
+    is_tied = "output.weight" not in sizes  # then the embedding is the output layer too
+    return int(embedding.shape[1]), sum(sizes.values()) - (0 if is_tied else sizes["token_embd.weight"])
 
 
-def copy_speed(threads: int) -> float:
-    """Bytes a second, read and written ones together, of numpy copying an array; best of five."""
+def measure_copy_speed(threads: int) -> float:
+    """Returns the best speed at which numpy copies an array, in bytes read and written per second."""
     source = np.ones(COPIED // 8)
     target = np.empty_like(source)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
 
     def once() -> float:
-        workers = [threading.Thread(target=np.copyto, args=(to, part)) for part, to in parts]
+        workers = [
+            threading.Thread(target=np.copyto, args=(target_part, part)) for part, target_part in parts
+        ]
         began = time.perf_counter()
         for worker in workers:
             worker.start()
@@ -87,18 +91,20 @@ def copy_speed(threads: int) -> float:
     return max(once() for _ in range(6))
 
 
-def rounds(args: argparse.Namespace, sides: list[Side], load: Load, token_bytes: int) -> Iterator[report.Row]:
-    """Every side once in each round."""
+def run_rounds(
+    args: argparse.Namespace, sides: list[Side], load: Load, token_bytes: int
+) -> Iterator[report.Row]:
+    """Runs the rounds, with every side once in each."""
     salt = random.SystemRandom().randrange(1 << 30)
     for number in range(args.rounds):
         for side in random.Random(number).sample(sides, len(sides)):
-            speed = copy_speed(args.threads) if args.scenario == "alone" else 0.0
-            asker = Asker(side, load, f"{salt}.{number}")
-            figures = asyncio.run(SCENARIOS[args.scenario](asker))
+            speed = measure_copy_speed(args.threads) if args.scenario == "alone" else 0.0
+            client = SideClient(side, load, f"{salt}.{number}")
+            figures = asyncio.run(SCENARIOS[args.scenario](client))
             if speed:
                 figures["GB/s that a copy reads and writes"] = speed / 1e9
                 figures["share of that, %"] = 100 * token_bytes * figures["tokens/s"] / speed
-            at_rest(side)
+            wait_until_idle(side)
             yield report.Row(
                 args.scenario, args.model.name, load.requests, side.name, f"{salt}.{number}", figures
             )
@@ -106,22 +112,25 @@ def rounds(args: argparse.Namespace, sides: list[Side], load: Load, token_bytes:
 
 def measure(args: argparse.Namespace) -> list[report.Row]:
     """Starts the sides, warms them up, and runs the rounds."""
-    vocabulary, token_bytes = facts(args.model)
+    vocabulary, token_bytes = read_facts(args.model)
     load = Load(vocabulary, args.requests, args.prompt, args.tokens, SAMPLING | {"ignore_eos": True})
     if args.may_end:
         load.fields.pop("ignore_eos")
-    found = []
+    rows = []
     with ExitStack() as stack:
-        sides = [stack.enter_context(running(name, shape(args))) for name in args.sides]
+        sides = [stack.enter_context(run_side(name, choose_shape(args))) for name in args.sides]
         for side in sides:
-            asyncio.run(Asker(side, load, "warm").whole(list(range(300, 316)), 4, 0))
-        for row in rounds(args, sides, load, token_bytes):
-            found.append(row)
-            print(f"  {row.side}: {report.in_words(row.figures)}; load {os.getloadavg()[0]:.1f}", flush=True)
+            asyncio.run(SideClient(side, load, "warm").run(list(range(300, 316)), 4, 0))
+        for row in run_rounds(args, sides, load, token_bytes):
+            rows.append(row)
+            print(
+                f"  {row.side}: {report.format_figures(row.figures)}; load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
             if args.save:
                 with args.save.open("a") as file:
                     file.write(json.dumps(row._asdict()) + "\n")
-    return found
+    return rows
 
 
 def main() -> None:
@@ -156,11 +165,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.report:
-        report.show(report.load(args.report))
+        report.print_report(report.load_rows(args.report))
         return
     with tempfile.TemporaryDirectory() as folder:
         args.model = args.model or write_model(Path(folder) / "half.gguf", SIZES["half"])
-        report.show(measure(args))
+        report.print_report(measure(args))
 
 
 if __name__ == "__main__":

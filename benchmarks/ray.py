@@ -1,6 +1,6 @@
-"""What a Ray cluster costs and gains: the time of a request and of a token through a replica, beside an
-engine host on a socket, and the share of prompt tokens that two replicas have cached, by affinity and by
-chance.
+"""Measures the costs and gains of a Ray cluster: the time of a request and of a token through a replica,
+compared with an engine host on a socket, and the share of cached prompt tokens with two replicas, by affinity
+and by chance.
 
 Run it in .venvs/ray, on a machine of a cluster: `python -m benchmarks.ray --cluster HOST:PORT`, with the
 token in ANTIPHON_CLUSTER_TOKEN. Replicas import this file, so PYTHONPATH of the cluster must hold the
@@ -39,17 +39,17 @@ TOKENS = 512
 CONVERSATIONS, TURNS, TURN_TOKENS = 12, 6, 96
 
 
-def talkative() -> ScriptedTokenEngine:
-    """An engine that makes tokens without computing."""
+def create_endless_engine() -> ScriptedTokenEngine:
+    """Creates an engine that returns tokens without computing."""
     script = Script(text="on and on ", endless=True)
     return ScriptedTokenEngine(script, info=scripted_info(context_length=1_000_000, sequences=64))
 
 
 @asynccontextmanager
 async def open_socket_engine() -> AsyncIterator[TokenEngine]:
-    """The scripted engine behind a socket, in this process: the hop of an engine host without its process."""
+    """Serves the scripted engine on a socket in this process, as an engine host does in another process."""
     path = f"{tempfile.mkdtemp()}/bench.sock"
-    async with serve_engine(talkative(), path), open_host_engine(path, "talkative") as engine:
+    async with serve_engine(create_endless_engine(), path), open_host_engine(path, "talkative") as engine:
         await engine.load(LoadSpec("none"))
         yield engine
 
@@ -57,7 +57,7 @@ async def open_socket_engine() -> AsyncIterator[TokenEngine]:
 async def open_ray_engine(
     cluster: ClusterAddress, name: str, factory: str, model: str, replicas: int
 ) -> RayTokenEngine:
-    """The engine on replicas of the cluster."""
+    """Deploys an engine, and waits for its replicas."""
     load = LoadSpec(model, sequences=16, context_length=2048, threads=1)
     spec = DeploymentSpec(name, factory, load, Placement(0.5), replicas)
     engine = RayTokenEngine(DriverConfig(cluster, spec))
@@ -68,40 +68,43 @@ async def open_ray_engine(
 
 
 async def time_requests(engine: TokenEngine, tokens: int, rounds: int) -> tuple[float, float]:
-    """Milliseconds of a request of one token after the other, and CPU seconds of this process for each."""
+    """Returns the median milliseconds of sequential requests, and the CPU seconds of this process for
+    each."""
     request = TokenRequest((TokenSegment((1, 2, 3)),), tokens)
-    took = []
+    times = []
     cpu = time.process_time()
     for _ in range(rounds):
-        begun = time.perf_counter()
+        began = time.perf_counter()
         async for _ in engine.generate(request):
             pass
-        took.append(time.perf_counter() - begun)
-    return median(took) * 1000, (time.process_time() - cpu) / rounds
+        times.append(time.perf_counter() - began)
+    return median(times) * 1000, (time.process_time() - cpu) / rounds
 
 
 async def compare(name: str, engine: TokenEngine, rounds: int) -> None:
-    """Prints what requests and tokens take."""
+    """Prints the times of requests and tokens."""
     await time_requests(engine, 1, 20)
-    one, _ = await time_requests(engine, 1, rounds)
-    many, cpu = await time_requests(engine, TOKENS, max(3, rounds // 10))
-    pieces = []
+    one_token_ms, _ = await time_requests(engine, 1, rounds)
+    many_tokens_ms, cpu = await time_requests(engine, TOKENS, max(3, rounds // 10))
+    tokenize_times = []
     for _ in range(rounds):
-        begun = time.perf_counter()
+        began = time.perf_counter()
         await engine.tokenize([TextPiece("Hello there")], True)
-        pieces.append(time.perf_counter() - begun)
+        tokenize_times.append(time.perf_counter() - began)
     print(
-        f"{name}: request of 1 token {one:.2f} ms, tokenize {median(pieces) * 1000:.2f} ms, "
-        f"{TOKENS} tokens {many:.0f} ms, {(many - one) * 1000 / TOKENS:.0f} us a token, "
+        f"{name}: request of 1 token {one_token_ms:.2f} ms, tokenize {median(tokenize_times) * 1000:.2f} ms, "
+        f"{TOKENS} tokens {many_tokens_ms:.0f} ms, "
+        f"{(many_tokens_ms - one_token_ms) * 1000 / TOKENS:.0f} us a token, "
         f"{cpu * 1e6 / TOKENS:.0f} us CPU here a token"
     )
 
 
 async def share_prefixes(engine: RayTokenEngine, salt: str, affinity: bool) -> float:
-    """The share of prompt tokens that conversations have cached from their second turn on."""
+    """Returns the share of prompt tokens that were cached, from the second turn of conversations on."""
     engine.table.uses_affinity = affinity
     prompts = {
-        number: [(number * 7 + each) % 900 + 100 for each in range(256)] for number in range(CONVERSATIONS)
+        number: [(number * 7 + offset) % 900 + 100 for offset in range(256)]
+        for number in range(CONVERSATIONS)
     }
     cached = total = 0
     for turn in range(TURNS):
@@ -109,15 +112,15 @@ async def share_prefixes(engine: RayTokenEngine, salt: str, affinity: bool) -> f
             request = TokenRequest(
                 (TokenSegment(tuple(tokens)),), 8, Sampling(temperature=0.0), cache_salt=salt
             )
-            made: list[int] = []
+            generated: list[int] = []
             async for event in engine.generate(request):
                 match event:
                     case Steps():
-                        made += event.tokens
+                        generated += event.tokens
                     case SequenceFinished() if turn:
                         cached += event.counts.cached_tokens
                         total += event.counts.prompt_tokens
-            tokens += [*made, *((number + turn + each) % 900 + 100 for each in range(TURN_TOKENS))]
+            tokens += [*generated, *((number + turn + offset) % 900 + 100 for offset in range(TURN_TOKENS))]
     return cached / total
 
 
@@ -125,11 +128,13 @@ async def run(cluster: ClusterAddress, rounds: int) -> None:
     """Measures, and prints the figures."""
     async with open_socket_engine() as engine:
         await compare("engine host on a socket", engine, rounds)
-    on_ray = await open_ray_engine(cluster, "talkative", "benchmarks.ray:talkative", "none", 1)
-    await compare("replica through Ray Serve", on_ray, rounds)
-    pair = await open_ray_engine(cluster, "shared", LLAMA, str(CANTOR), 2)
+    ray_engine = await open_ray_engine(
+        cluster, "talkative", "benchmarks.ray:create_endless_engine", "none", 1
+    )
+    await compare("replica through Ray Serve", ray_engine, rounds)
+    two_replicas = await open_ray_engine(cluster, "shared", LLAMA, str(CANTOR), 2)
     for name, affinity in (("affinity", True), ("chance", False)):
-        share = await share_prefixes(pair, name, affinity)
+        share = await share_prefixes(two_replicas, name, affinity)
         print(f"prompt tokens cached with 2 replicas by {name}: {share:.1%}")
 
 

@@ -1,10 +1,11 @@
-"""What the renderer costs: for each token between the token engine and the events, and for each prompt.
+"""Measures the cost of the renderer: for each token between the token engine and the events, and for each
+prompt.
 
-    python benchmarks/renderer.py [--rounds 20]
+python benchmarks/renderer.py [--rounds 20]
 
-The token engine has every token ready, so what is measured is the renderer alone; beside it the same engine
-is read without a renderer, and the ratio is to that. One process, uvloop, no socket. CPU time, as other work
-on the machine is nobody's cost here. Prints median and worst of the rounds.
+The token engine has every token ready, so the time is the renderer's. The ratio compares with the same engine
+without a renderer. It runs in one process with uvloop, without a socket. It measures CPU time, which other
+work on the machine does not affect much. Prints median and worst of the rounds.
 """
 
 import argparse
@@ -42,8 +43,8 @@ WORD = " world"
 LONG_DEADLINE = 600.0
 
 
-class Ready(ScriptedTokenEngine):
-    """Has every token ready; each step lets the others run, as a decode step does."""
+class ReadyEngine(ScriptedTokenEngine):
+    """An engine that has every token ready. Each step lets other tasks run, as a decode step does."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         step = Steps(self.tokenizer.encode_plain(WORD))
@@ -56,7 +57,7 @@ class Ready(ScriptedTokenEngine):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to ask."""
+    """One kind of request."""
 
     name: str
     output: Output
@@ -75,59 +76,59 @@ async def prove_here(payload: Mapping[str, object]) -> None:
     prove(payload)
 
 
-async def read_bare(engine: Ready) -> float:
-    """Seconds for each token of the engine alone."""
-    begun = time.process_time()
+async def read_bare(engine: ReadyEngine) -> float:
+    """Returns the CPU seconds for each token of the engine alone."""
+    began = time.process_time()
     async for _ in engine.generate(TokenRequest((TokenSegment((5,)),), TOKENS)):
         pass
-    return (time.process_time() - begun) / TOKENS
+    return (time.process_time() - began) / TOKENS
 
 
 async def read(renderer: Renderer, case: Case) -> float:
-    """Seconds for each token of all choices."""
+    """Returns the CPU seconds for each token of all choices."""
     deadline = time.monotonic() + LONG_DEADLINE if case.deadline else None
     request = GenerationRequest("m", (RawPrompt("Hello"),), output=case.output)
-    begun = time.process_time()
+    began = time.process_time()
     async with open_stream(renderer, request, Context("r", deadline=deadline)) as events:
         async for _ in events:
             pass
-    return (time.process_time() - begun) / (TOKENS * case.output.choices)
+    return (time.process_time() - began) / (TOKENS * case.output.choices)
 
 
 async def measure(rounds: int) -> None:
-    engine = Ready()
+    engine = ReadyEngine()
     renderer = Renderer(engine, prove=prove_here)
     for case in CASES:
         await read(renderer, case)
         times = [(await read(renderer, case), await read_bare(engine)) for _ in range(rounds)]
-        each, bare = zip(*times, strict=True)
-        ratio = statistics.median(each) / statistics.median(bare)
-        show(f"token, {case.name}", each)
-        print(f"{'':36}  {ratio:.1f} times the engine alone ({statistics.median(bare) * 1e6:.2f} us)")
+        renderer_times, engine_times = zip(*times, strict=True)
+        ratio = statistics.median(renderer_times) / statistics.median(engine_times)
+        print_times(f"token, {case.name}", renderer_times)
+        print(f"{'':36}  {ratio:.1f} times the engine alone ({statistics.median(engine_times) * 1e6:.2f} us)")
 
 
-def render(texts: int, characters: int) -> Callable[[], object]:
-    """Renders a conversation of so many messages of this size."""
+def create_render_call(message_count: int, characters: int) -> Callable[[], object]:
+    """Returns a function that renders a conversation with messages of this count and size."""
     template = ChatTemplate(CHATML, SpecialTokens(CONTROLS, "<s>", "</s>"))
     text = ("Some words, and <a mark>. " * (characters // 26 + 1))[:characters]
     roles = (Role.USER, Role.ASSISTANT)
-    conversation = Conversation(tuple(Message(roles[turn % 2], text) for turn in range(texts)))
+    conversation = Conversation(tuple(Message(roles[index % 2], text) for index in range(message_count)))
     clock = SystemClock()
     return lambda: template.render(conversation, clock)
 
 
 def measure_prompts(rounds: int) -> None:
-    for texts, characters in ((1, 100), (20, 200), (500, 200), (1, 1_000_000)):
-        once = render(texts, characters)
+    for message_count, characters in ((1, 100), (20, 200), (500, 200), (1, 1_000_000)):
+        render_once = create_render_call(message_count, characters)
         times = []
         for _ in range(rounds):
-            begun = time.process_time()
-            once()
-            times.append(time.process_time() - begun)
-        show(f"prompt, {texts} messages of {characters:,} characters", times)
+            began = time.process_time()
+            render_once()
+            times.append(time.process_time() - began)
+        print_times(f"prompt, {message_count} messages of {characters:,} characters", times)
 
 
-def show(name: str, seconds: tuple[float, ...] | list[float]) -> None:
+def print_times(name: str, seconds: tuple[float, ...] | list[float]) -> None:
     print(f"{name:50} {statistics.median(seconds) * 1e6:10.1f} us median {max(seconds) * 1e6:10.1f} worst")
 
 

@@ -1,17 +1,17 @@
-"""CPU time that one server process spends on a request, and on a streamed chunk, over a scripted engine.
+"""Measures the CPU time of one server process for a request and for a streamed chunk, with a scripted engine.
 
-    python benchmarks/request_cpu.py [--rounds 9] [--against TREE]
+python benchmarks/request_cpu.py [--rounds 9] [--against TREE]
 
-Servers run beside each other and are asked in turns, each the same number of requests: Antiphon with one
-key in the settings (`plain`); with keys, a price, four limits and the ledger in SQLite (`managed`); and a
-bare Starlette application that decodes the same body and answers as many bytes (`bare`). `--against` adds
-the first two of another checkout, by its directory, if its modules have these names. All have uvicorn,
-uvloop and httptools, and write their log to /dev/null. CPU time is the process's own, user and system, of
-all its threads; for `managed` until its drain has brought everything into the database.
+Several servers run at once and get the same number of requests in turn: Antiphon with one key in the settings
+(`plain`); Antiphon with keys, a price, four limits and the ledger in SQLite (`managed`); and a bare Starlette
+application that decodes the same body and answers with as many bytes (`bare`). `--against` adds the first two
+from another checkout, if its modules have the same names. All use uvicorn, uvloop and httptools, and write
+their log to /dev/null. CPU time is user and system time of all threads of the process; for `managed` it
+includes the drain of the ledger.
 
-The client is this process. It has 8 connections and asks for one thing at a time on each. A buffered answer
-has 16 tokens that are there at once; a stream has 200 chunks, each in a turn of the event loop of its own, so
-each is a write. Prints the median of the rounds, the quietest round and the ratios of the medians.
+The client is this process. It has 8 connections, with one request at a time on each. A buffered answer has 16
+tokens that the engine returns at once. A stream has 200 chunks, each in a separate turn of the event loop, so
+each is a separate write. Prints the median of the rounds, the fastest round and the ratios of the medians.
 """
 
 import argparse
@@ -48,25 +48,25 @@ KEY_FILE = "benchmark.key"
 
 CONNECTIONS = 8
 TOKENS = 16
-"""Of a buffered answer."""
+"""Tokens of a buffered answer."""
 CHUNKS = 200
-"""Of a stream."""
+"""The number of chunks in a stream."""
 ANSWERS, STREAMS = 2400, 64
-"""That one round asks of one server."""
-SETTLED = 1.5
-"""Seconds in which the drain of the ledger brings what was written last into the database."""
+"""The numbers of requests that one round sends to one server."""
+DRAIN_SECONDS = 1.5
+"""Seconds for the drain of the ledger to move the last entries into the database."""
 
 TEXT = " antiphon"
 PROMPT = "Tell me a story about a fox and a hen, and let it end well. " * 5
 PLENTY = 10**15
-"""What no benchmark uses up."""
+"""A limit that no benchmark reaches."""
 
 
 # --- the servers --------------------------------------------------------------------------------------------
 
 
 def serve_plain(listener: socket.socket, _: Path) -> None:
-    """Antiphon with the key of the settings."""
+    """Serves Antiphon with one key in the settings."""
     import uvloop
 
     prepare_process()
@@ -74,7 +74,7 @@ def serve_plain(listener: socket.socket, _: Path) -> None:
 
 
 def serve_managed(listener: socket.socket, home: Path) -> None:
-    """Antiphon with keys, limits and ledger."""
+    """Serves Antiphon with keys, limits and ledger."""
     import uvloop
 
     prepare_process()
@@ -82,7 +82,7 @@ def serve_managed(listener: socket.socket, home: Path) -> None:
 
 
 def prepare_process() -> None:
-    """As `antiphon serve` does with its HTTP process."""
+    """Prepares the process as `antiphon serve` prepares its HTTP process."""
     from antiphon.assembly.__main__ import TURN
     from antiphon.telemetry.logs import configure
 
@@ -91,7 +91,7 @@ def prepare_process() -> None:
 
 
 def build_models() -> "ModelRegistry":
-    """The scripted model, in either shape that a model has had."""
+    """Builds the registry with the scripted model. It also works with older checkouts."""
     from antiphon.engines import registry
     from antiphon.testing import ScriptedAnswer, ScriptedEngine
 
@@ -101,14 +101,16 @@ def build_models() -> "ModelRegistry":
     )
 
     def choose(request: "GenerationRequest") -> ScriptedAnswer:
-        engine.streams.clear()  # its records of streams are for tests; no engine keeps requests
+        engine.streams.clear()  # removes the records of streams, which only tests need
         return at_once if request.output.max_tokens == TOKENS else one_by_one
 
     engine = ScriptedEngine(choose)
-    make: Any = registry.Model
+    create_model: Any = registry.Model
     if hasattr(registry, "ModelRoute"):
-        return registry.ModelRegistry((make("scripted", (registry.ModelRoute(engine, "scripted"),), 0),))
-    return registry.ModelRegistry((make("scripted", engine, 0, kind="scripted"),))
+        return registry.ModelRegistry(
+            (create_model("scripted", (registry.ModelRoute(engine, "scripted"),), 0),)
+        )
+    return registry.ModelRegistry((create_model("scripted", engine, 0, kind="scripted"),))
 
 
 async def run_plain(listener: socket.socket) -> None:
@@ -138,22 +140,22 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     from antiphon.settings.tenancy import KeysSettings
 
     keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
-    said = msgspec.structs.replace(Settings(), keys=keys)
-    settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    settings_with_keys = msgspec.structs.replace(Settings(), keys=keys)
+    settings, clock = bootstrap_store(settings_with_keys, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     async with AsyncExitStack() as stack:
-        managed, accounting = await enter_managed(stack, settings, clock, home)
-        begun = home / "begun"
-        begun.write_text(await add_limited_key(managed, accounting.limiter))
-        begun.rename(home / KEY_FILE)
-        edge = build_app_state(settings, build_models(), clock, managed, accounting)
+        tenancy, accounting = await enter_managed(stack, settings, clock, home)
+        unfinished_file = home / "begun"
+        unfinished_file.write_text(await add_limited_key(tenancy, accounting.limiter))
+        unfinished_file.rename(home / KEY_FILE)
+        edge = build_app_state(settings, build_models(), clock, tenancy, accounting)
         await serve(create_app(edge), edge, listener)
-    managed.close()
+    tenancy.close()
 
 
 async def enter_managed(
     stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
 ) -> tuple[Any, Any]:
-    """Keys, and what counts and writes down."""
+    """Opens the coordinator, the keys and the accounting."""
     from antiphon.assembly.tenancy import build_tenancy, open_accounting
     from antiphon.processes.coordinator.assemble import open_coordinator, open_database
     from antiphon.processes.coordinator.client import connect_coordinator
@@ -164,13 +166,13 @@ async def enter_managed(
     coordinator = await stack.enter_async_context(
         connect_coordinator(path, clock, partial(open_coordinator, settings, path, clock, database))
     )
-    managed = build_tenancy(settings, clock, coordinator, database)
-    await managed.tenants.load()
-    return managed, await stack.enter_async_context(open_accounting(settings, managed, clock, coordinator))
+    tenancy = build_tenancy(settings, clock, coordinator, database)
+    await tenancy.tenants.load()
+    return tenancy, await stack.enter_async_context(open_accounting(settings, tenancy, clock, coordinator))
 
 
-async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
-    """A key with limits that are never reached, and a price."""
+async def add_limited_key(tenancy: "TenancyParts", limiter: "Limiter") -> str:
+    """Creates a key with limits that are never reached, and a price. Returns the key's secret."""
     from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
     from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
@@ -181,21 +183,21 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
     from antiphon.store.tenancy import SqlRules
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
-    made = await managed.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limiting = LimitService(managed.changes, SqlRules(managed.database), limiter)
+    created_key = await tenancy.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limit_service = LimitService(tenancy.changes, SqlRules(tenancy.database), limiter)
     for subject, target, measure, window in (
-        (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),
-        (Subject.KEY, made.key.id, Measure.TOKENS, Window.MINUTE),
-        (Subject.KEY, made.key.id, Measure.COST, Window.MONTH),
+        (Subject.KEY, created_key.key.id, Measure.REQUESTS, Window.MINUTE),
+        (Subject.KEY, created_key.key.id, Measure.TOKENS, Window.MINUTE),
+        (Subject.KEY, created_key.key.id, Measure.COST, Window.MONTH),
         (Subject.PROJECT, DEFAULT_PROJECT, Measure.COST, Window.DAY),
     ):
-        await limiting.add(operator, LimitRequest(subject, target, measure, PLENTY, window))
-    await managed.pricing.add(operator, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
-    return str(made.secret)
+        await limit_service.add(operator, LimitRequest(subject, target, measure, PLENTY, window))
+    await tenancy.pricing.add(operator, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
+    return str(created_key.secret)
 
 
 def serve_bare(listener: socket.socket, _: Path) -> None:
-    """The framework alone: decode, answer; for a stream, as many chunks of as many bytes."""
+    """Serves the framework alone. It decodes the body and answers with as many bytes and chunks."""
     import msgspec
     import uvicorn
     from starlette.applications import Starlette
@@ -212,8 +214,8 @@ def serve_bare(listener: socket.socket, _: Path) -> None:
         body = decoder.decode(await request.body())
         if body.get("stream"):
             return StreamingResponse(write_chunks(), media_type="text/event-stream")
-        whole = names | {"choices": [{"text": TEXT * TOKENS}], "usage": dict.fromkeys("abcd", 100)}
-        return Response(encoder.encode(whole), media_type="application/json")
+        answer_body = names | {"choices": [{"text": TEXT * TOKENS}], "usage": dict.fromkeys("abcd", 100)}
+        return Response(encoder.encode(answer_body), media_type="application/json")
 
     async def write_chunks() -> AsyncIterator[bytes]:
         for _ in range(CHUNKS):
@@ -234,7 +236,7 @@ KINDS: dict[str, Callable[[socket.socket, Path], None]] = {
 
 @dataclass(frozen=True)
 class Server:
-    """One that runs."""
+    """A running server."""
 
     name: str
     kind: str
@@ -244,33 +246,41 @@ class Server:
 
     @property
     def key(self) -> str:
-        """What it lets in."""
+        """A key that the server accepts."""
         return (self.home / KEY_FILE).read_text() if self.kind == "managed" else KEY
 
     def read_cpu_time(self) -> float:
-        """Seconds of all its threads, to the nanosecond. The id of a process's clock holds its pid, on
-        Linux."""
+        """Returns the CPU seconds of all threads. Linux derives the id of a process's clock from its pid."""
         return time.clock_gettime(~self.pid << 3 | 2)
 
 
 @contextmanager
 def run_server(name: str, kind: str, tree: Path) -> Iterator[Server]:
-    """A server process of a checkout; it is ready when this is entered."""
+    """Runs a server process of a checkout, and waits until it is ready."""
     with (
-        tempfile.TemporaryDirectory() as place,
+        tempfile.TemporaryDirectory() as directory,
         socket.create_server(("127.0.0.1", 0), backlog=64) as listener,
     ):
-        command = [sys.executable, __file__, "--serve", kind, "--home", place, "--fd", str(listener.fileno())]
+        command = [
+            sys.executable,
+            __file__,
+            "--serve",
+            kind,
+            "--home",
+            directory,
+            "--fd",
+            str(listener.fileno()),
+        ]
         env = os.environ | {"PYTHONPATH": str(tree / "src")}
         child = subprocess.Popen(command, pass_fds=[listener.fileno()], env=env, stderr=subprocess.DEVNULL)
-        server = Server(name, kind, child.pid, listener.getsockname()[1], Path(place))
+        server = Server(name, kind, child.pid, listener.getsockname()[1], Path(directory))
         try:
-            until = time.monotonic() + 60
+            deadline = time.monotonic() + 60
             while kind == "managed" and not (server.home / KEY_FILE).exists():
-                if child.poll() is not None or time.monotonic() > until:
+                if child.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"{name} did not start")
                 time.sleep(0.05)
-            ask(server, 1, stream=False)
+            send_requests(server, 1, stream=False)
             yield server
         finally:
             child.terminate()
@@ -281,10 +291,10 @@ def run_server(name: str, kind: str, tree: Path) -> Iterator[Server]:
 
 
 def build_request(key: str, stream: bool) -> bytes:
-    """One request as it goes over the wire."""
-    asked = {"temperature": 0.7, "max_tokens": CHUNKS if stream else TOKENS, "stream": stream}
+    """Builds the bytes of one HTTP request."""
+    fields = {"temperature": 0.7, "max_tokens": CHUNKS if stream else TOKENS, "stream": stream}
     messages = [{"role": "user", "content": PROMPT}]
-    body = json.dumps({"model": "scripted", "messages": messages} | asked).encode()
+    body = json.dumps({"model": "scripted", "messages": messages} | fields).encode()
     head = [f"POST {PATH} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {key}", "accept: */*"]
     head += [
         "content-type: application/json",
@@ -296,54 +306,54 @@ def build_request(key: str, stream: bool) -> bytes:
     return "\r\n".join(head).encode() + body
 
 
-def ask(server: Server, times: int, stream: bool) -> None:
-    """Asks so many times, on several connections at once. Raises when an answer is not whole or not a 200."""
-    request, left, waiting = build_request(server.key, stream), times, 0
+def send_requests(server: Server, request_count: int, stream: bool) -> None:
+    """Sends requests on several connections at once. Raises if an answer is incomplete or not a 200."""
+    request, unsent_count, waiting = build_request(server.key, stream), request_count, 0
     selector, connections = selectors.DefaultSelector(), dict[int, socket.socket]()
-    for _ in range(min(CONNECTIONS, times)):
+    for _ in range(min(CONNECTIONS, request_count)):
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)
         connections[connection.fileno()] = connection
         selector.register(connection, selectors.EVENT_READ, bytearray())
-        left, waiting = left - 1, waiting + 1
+        unsent_count, waiting = unsent_count - 1, waiting + 1
     while waiting:
         for ready, _ in selector.select(60):
-            got, answering = ready.data, connections[ready.fd]
-            data = answering.recv(1 << 16)
+            received, ready_connection = ready.data, connections[ready.fd]
+            data = ready_connection.recv(1 << 16)
             if not data:
-                raise SystemExit(f"{server.name} closed a connection after {bytes(got)!r}")
-            got += data
-            if not is_whole(got, stream):
+                raise SystemExit(f"{server.name} closed a connection after {bytes(received)!r}")
+            received += data
+            if not is_complete(received, stream):
                 continue
-            if stream and got.count(b'"content":" antiphon"') != CHUNKS:
-                raise SystemExit(f"{server.name} left out chunks: {bytes(got)!r}")
-            got.clear()
+            if stream and received.count(b'"content":" antiphon"') != CHUNKS:
+                raise SystemExit(f"{server.name} left out chunks: {bytes(received)!r}")
+            received.clear()
             waiting -= 1
-            if left:
-                answering.sendall(request)
-                left, waiting = left - 1, waiting + 1
+            if unsent_count:
+                ready_connection.sendall(request)
+                unsent_count, waiting = unsent_count - 1, waiting + 1
     for connection in connections.values():
         connection.close()
     selector.close()
 
 
-def is_whole(got: bytearray, stream: bool) -> bool:
-    """Whether an answer is complete. Raises when it is not a 200."""
-    if not got.startswith(b"HTTP/1.1 200"):
-        raise SystemExit(f"not a 200: {bytes(got)!r}")
+def is_complete(received: bytearray, stream: bool) -> bool:
+    """Whether an answer is complete. Raises if it is not a 200."""
+    if not received.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"not a 200: {bytes(received)!r}")
     if stream:
-        return got.endswith(b"0\r\n\r\n")
-    head, mark, body = got.partition(b"\r\n\r\n")
-    return bool(mark) and len(body) >= int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return received.endswith(b"0\r\n\r\n")
+    head, separator, body = received.partition(b"\r\n\r\n")
+    return bool(separator) and len(body) >= int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
 
 
 def measure(server: Server, times: int, stream: bool) -> float:
-    """Microseconds of CPU time of one answer, or of one chunk."""
+    """Returns the CPU microseconds of one answer, or of one chunk."""
     before = server.read_cpu_time()
-    ask(server, times, stream)
+    send_requests(server, times, stream)
     if server.kind == "managed":
-        time.sleep(SETTLED)
+        time.sleep(DRAIN_SECONDS)
     return (server.read_cpu_time() - before) / (times * (CHUNKS if stream else 1)) * 1e6
 
 
@@ -351,40 +361,42 @@ def measure(server: Server, times: int, stream: bool) -> float:
 
 
 def main(rounds: int, against: Path | None, scale: float) -> None:
-    """Every server by turns; the first round warms up."""
+    """Measures every server in each round. The first round warms up."""
     answers, streams = int(ANSWERS * scale), int(STREAMS * scale)
-    found: dict[tuple[str, bool], list[float]] = {}
+    results: dict[tuple[str, bool], list[float]] = {}
     with ExitStack() as stack:
         sides = [("plain", "plain", ROOT), ("managed", "managed", ROOT)]
         if against is not None:
             sides += [("plain, other", "plain", against), ("managed, other", "managed", against)]
         sides.append(("bare", "bare", ROOT))
         servers = [stack.enter_context(run_server(*side)) for side in sides]
-        for number in range(rounds + 1):
+        for round_number in range(rounds + 1):
             for stream in (False, True):
-                for server in servers if number % 2 else servers[::-1]:
+                for server in servers if round_number % 2 else servers[::-1]:
                     figure = measure(server, streams if stream else answers, stream)
-                    if number:
-                        found.setdefault((server.name, stream), []).append(figure)
+                    if round_number:
+                        results.setdefault((server.name, stream), []).append(figure)
     print(
         f"{rounds} rounds, {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()},"
     )
     print(f"load average {os.getloadavg()[0]:.1f}; microseconds of CPU: median (quietest round)")
     for stream in (False, True):
-        report("a streamed chunk" if stream else "a buffered answer", stream, found)
+        report("a streamed chunk" if stream else "a buffered answer", stream, results)
 
 
-def report(title: str, stream: bool, found: dict[tuple[str, bool], list[float]]) -> None:
-    """Prints one load's figures and what they are to each other."""
-    middle = {name: statistics.median(figures) for (name, kind), figures in found.items() if kind is stream}
+def report(title: str, stream: bool, results: dict[tuple[str, bool], list[float]]) -> None:
+    """Prints the results of one load, and their ratios."""
+    medians = {
+        name: statistics.median(figures) for (name, kind), figures in results.items() if kind is stream
+    }
     print(title)
-    for name, median in middle.items():
-        print(f"  {name:<18}{median:8.1f} ({min(found[name, stream]):.1f})")
-    print(f"  managed adds {middle['managed'] - middle['plain']:.1f}")
+    for name, value in medians.items():
+        print(f"  {name:<18}{value:8.1f} ({min(results[name, stream]):.1f})")
+    print(f"  managed adds {medians['managed'] - medians['plain']:.1f}")
     for name in ("plain", "managed"):
-        if other := middle.get(f"{name}, other"):
-            print(f"  {name}: {middle[name] / other:.2f} of the other tree")
-    print(f"  plain: {middle['plain'] / middle['bare']:.1f} of bare Starlette")
+        if other := medians.get(f"{name}, other"):
+            print(f"  {name}: {medians[name] / other:.2f} of the other tree")
+    print(f"  plain: {medians['plain'] / medians['bare']:.1f} of bare Starlette")
 
 
 if __name__ == "__main__":

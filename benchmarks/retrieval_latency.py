@@ -1,12 +1,12 @@
-"""What an answer from a knowledge table adds to the time to the first token, in milliseconds.
+"""Measures the time that retrieval from a knowledge table adds to the first token, in milliseconds.
 
-    python benchmarks/retrieval_latency.py [--rounds 7] [--requests 12]
+python benchmarks/retrieval_latency.py [--rounds 7] [--requests 12]
 
-`antiphon serve` with the bundled model and minilm (`make install` fetches it), without keys. Three requests
-are asked by turns, one after the other, for one streamed token each: a question with `rag_params` and a given
-query, the same question without it, and the prompt that the model sees with it, written by the caller. So the
-difference to the last one is the cost of the search, and the rest is that of the longer prompt. Each question
-is new; the beginnings of prompts are cached in all three. Prints the medians over all rounds.
+It runs `antiphon serve` with the bundled model and minilm (`make install` fetches it), without keys. It sends
+three kinds of requests in turn, each for one streamed token: a question with `rag_params` and a query, the
+same question without them, and the prompt with chunks as the model sees it, written by the caller. The
+difference to the last one is the cost of the search; the rest is the cost of the longer prompt. Each question
+is new; the prefixes of prompts are cached in all three. Prints the medians over all rounds.
 """
 
 import argparse
@@ -40,9 +40,9 @@ QUERY = "boat in the harbour of an island"
 
 
 def fill(client: httpx2.Client) -> None:
-    """Makes a table of words and one with vectors, of the same chunks."""
-    chance = random.Random(1)
-    texts = [" ".join(chance.choices(WORDS, k=24)) + f" {number}" for number in range(CHUNKS)]
+    """Creates a table without vectors and one with vectors, and adds the same chunks to both."""
+    randomizer = random.Random(1)
+    texts = [" ".join(randomizer.choices(WORDS, k=24)) + f" {number}" for number in range(CHUNKS)]
     for name, model in TABLES.items():
         body = {"name": name, "embedding_model": model}
         client.post("/v1/knowledge/tables", json=body).raise_for_status()
@@ -55,7 +55,7 @@ def fill(client: httpx2.Client) -> None:
 def time_first_token(
     client: httpx2.Client, question: str, table: str | None = None
 ) -> tuple[float, dict[str, Any]]:
-    """The milliseconds to the first token, and the references."""
+    """Returns the milliseconds to the first token, and the references."""
     body: dict[str, Any] = {
         "model": "cantor",
         "messages": [{"role": "user", "content": question}],
@@ -65,7 +65,7 @@ def time_first_token(
     if table:
         body["rag_params"] = {"table_id": table, "search_query": QUERY}
     references: dict[str, Any] = {}
-    began, took = time.perf_counter(), 0.0
+    began, milliseconds = time.perf_counter(), 0.0
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         answer.raise_for_status()
         for line in answer.iter_lines():
@@ -73,41 +73,43 @@ def time_first_token(
                 continue
             chunk = json.loads(line.removeprefix("data: "))
             references = chunk.get("references", references)
-            if not took and any(choice["delta"].get("content") for choice in chunk["choices"]):
-                took = (time.perf_counter() - began) * 1000
-    if not took:
-        raise RuntimeError("the model said nothing")
-    return took, references
+            if not milliseconds and any(choice["delta"].get("content") for choice in chunk["choices"]):
+                milliseconds = (time.perf_counter() - began) * 1000
+    if not milliseconds:
+        raise RuntimeError("the model generated no text")
+    return milliseconds, references
 
 
 def write_prompt(question: str, references: dict[str, Any]) -> str:
-    """The question as the model sees it with its chunks."""
+    """Returns the question with its chunks, as the model sees it."""
     chunks = [
-        ReferencedChunk(each["chunk_id"], "", each["text"], each["title"], None, "", 0.0)
-        for each in references["chunks"]
+        ReferencedChunk(chunk["chunk_id"], "", chunk["text"], chunk["title"], None, "", 0.0)
+        for chunk in references["chunks"]
     ]
     return insert_chunks((Message(Role.USER, question),), 0, chunks, cites=True)[0].text
 
 
 def measure(client: httpx2.Client, table: str, rounds: int, requests: int) -> tuple[float, float, float]:
-    """The medians with the search, with the same prompt, and with the question alone."""
+    """Returns the medians with the search, with the same prompt, and with the question alone."""
     medians: tuple[list[float], ...] = ([], [], [])
-    for turn in range(rounds):
+    for round_number in range(rounds):
         times: tuple[list[float], ...] = ([], [], [])
         for number in range(requests):
-            question = f"Which boat is red, of row {turn} and place {number}?"
-            found, references = time_first_token(client, question, table)
+            question = f"Which boat is red, of row {round_number} and place {number}?"
+            with_search, references = time_first_token(client, question, table)
             if len(references["chunks"]) != 3:
                 raise RuntimeError("the search did not find three chunks")
-            asked = question.replace("row", "line")  # another prompt, or it would be cached whole
-            written, _ = time_first_token(client, write_prompt(asked, references))
-            alone, _ = time_first_token(client, question)
-            for each, took in zip(times, (found, written, alone), strict=True):
-                each.append(took)
-        for each, of_round in zip(medians, times, strict=True):
-            each.append(statistics.median(of_round))
-    found, written, alone = map(statistics.median, medians)
-    return found, written, alone
+            changed_question = question.replace(
+                "row", "line"
+            )  # a different prompt, since the same one would be cached completely
+            same_prompt, _ = time_first_token(client, write_prompt(changed_question, references))
+            question_only, _ = time_first_token(client, question)
+            for series, value in zip(times, (with_search, same_prompt, question_only), strict=True):
+                series.append(value)
+        for series, round_times in zip(medians, times, strict=True):
+            series.append(statistics.median(round_times))
+    with_search, same_prompt, question_only = map(statistics.median, medians)
+    return with_search, same_prompt, question_only
 
 
 def main() -> None:
@@ -125,10 +127,12 @@ def main() -> None:
         fill(client)
         for table in TABLES:
             time_first_token(client, "Which boat?", table)
-            found, written, alone = measure(client, table, options.rounds, options.requests)
+            with_search, same_prompt, question_only = measure(client, table, options.rounds, options.requests)
             print(
-                f"{table:7} {found:7.2f}  same prompt {written:7.2f} x{found / written:.2f}  "
-                f"question alone {alone:7.2f} x{found / alone:.2f}  the search adds {found - written:6.2f}"
+                f"{table:7} {with_search:7.2f}  same prompt {same_prompt:7.2f} "
+                f"x{with_search / same_prompt:.2f}  "
+                f"question alone {question_only:7.2f} x{with_search / question_only:.2f}  "
+                f"the search adds {with_search - same_prompt:6.2f}"
             )
 
 

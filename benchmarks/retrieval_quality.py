@@ -1,13 +1,14 @@
-"""How well a knowledge table finds the page that answers a question: by words, by vectors, and by both.
+"""Measures how well a knowledge table finds the page for a question: by words, by vectors, and by both.
 
-    python benchmarks/retrieval_quality.py [--model minilm] [--depth 50] [--reranker FILE.gguf]
+python benchmarks/retrieval_quality.py [--model minilm] [--depth 50] [--reranker FILE.gguf]
 
-The pages and questions of benchmarks/retrieval, in a table of the index in SQLite, with the vectors that
-`antiphon serve` makes of title and text. Prints recall@3 and nDCG@10 in percent, for each language and kind
-of question. A paraphrase shares no content word with its page. Ends with 1 where both together are more than
-two points behind the better one of words and vectors in either half of the English questions, or not ahead
-overall. With a reranker, the column `reranked` has the 40 best of both in its order. minilm is an English
-model: the Chinese rows show words at work, and what a model costs that does not know the language.
+It uses the pages and questions of benchmarks/retrieval, a SQLite index, and the vectors of title and text
+from `antiphon serve`. Prints recall@3 and nDCG@10 in percent, for each language and kind of question. A
+paraphrase has no content word in common with its page. The exit status is 1 if both together are more than
+two points worse than the better one of words and vectors in either half of the English questions, or not
+better overall. With a reranker, the column `reranked` has the 40 best of both in the reranker's order. minilm
+is an English model: the Chinese rows show the search by words, and the effect of a model that does not know
+the language.
 """
 
 import argparse
@@ -33,28 +34,28 @@ from tests.support.server import serving
 FETCHED = Path(__file__).parents[1] / ".venvs" / "minilm" / "models"
 PROJECT, TABLE = "quality", "pages"
 BATCH = 64
-NEAR = 3
-"""Hits that a prompt gets, of which one must be the page."""
-FAR = 10
-SLACK = 2.0
-"""Points that both together may be behind the better one."""
-WAYS = ("words", "vectors", "both")
+RECALL_HITS = 3
+"""The number of hits in a prompt. One of them must be the page."""
+NDCG_HITS = 10
+TOLERANCE = 2.0
+"""The most percentage points that both together may be worse than the better one."""
+METHODS = ("words", "vectors", "both")
 RERANKED = "reranked"
-CANDIDATES = 4 * FAR
-"""Hits of both that a reranker orders, as many for each wanted one as the server gives it."""
+CANDIDATES = 4 * NDCG_HITS
+"""The number of hits that the reranker sorts. It is the server's factor times the wanted hits."""
 
 Ranks = dict[str, list[int | None]]
-"""For each way, the page's place among the hits of each question, from 1; None where it was not found."""
+"""For each method, the page's rank among the hits of each question, from 1; None if it was not found."""
 
 
 def embed(client: httpx2.Client, model: str, texts: Sequence[str]) -> list[bytes]:
-    """The vectors of texts."""
+    """Returns the vectors of texts."""
     vectors: list[bytes] = []
-    for at in range(0, len(texts), BATCH):
-        body = {"model": model, "input": texts[at : at + BATCH], "encoding_format": "base64"}
+    for start in range(0, len(texts), BATCH):
+        body = {"model": model, "input": texts[start : start + BATCH], "encoding_format": "base64"}
         answer = client.post("/v1/embeddings", json=body)
         answer.raise_for_status()
-        vectors += [b64decode(each["embedding"]) for each in answer.json()["data"]]
+        vectors += [b64decode(item["embedding"]) for item in answer.json()["data"]]
     return vectors
 
 
@@ -74,11 +75,11 @@ async def fill(
 async def rank(
     index: KnowledgeIndex, names: Mapping[str, str], question: QualityQuestion, vector: bytes, depth: int
 ) -> dict[str, int | None]:
-    """The place of the question's page among the hits, for each way."""
+    """Returns the rank of the question's page among the hits, for each method."""
     queries = {
-        "words": SearchQuery(question.question, k=FAR, depth=depth),
-        "vectors": SearchQuery(vector=vector, k=FAR, depth=depth),
-        "both": SearchQuery(question.question, vector, FAR, depth),
+        "words": SearchQuery(question.question, k=NDCG_HITS, depth=depth),
+        "vectors": SearchQuery(vector=vector, k=NDCG_HITS, depth=depth),
+        "both": SearchQuery(question.question, vector, NDCG_HITS, depth),
     }
     places: dict[str, int | None] = {}
     for way, query in queries.items():
@@ -94,28 +95,28 @@ async def add_reranked(
     questions: Sequence[QualityQuestion],
     vectors: Sequence[bytes],
 ) -> list[int | None]:
-    """The place of each question's page after the reranker."""
-    found: list[int | None] = []
-    for each, vector in zip(questions, vectors, strict=True):
-        question, page = each.question, each.page
-        query = SearchQuery(question, vector, CANDIDATES, max(CANDIDATES, 50))
+    """Returns the rank of each question's page after reranking."""
+    ranks: list[int | None] = []
+    for question, vector in zip(questions, vectors, strict=True):
+        query_text, page = question.question, question.page
+        query = SearchQuery(query_text, vector, CANDIDATES, max(CANDIDATES, 50))
         hits = await index.search(PROJECT, TABLE, query)
-        body = {"model": "r", "query": question, "documents": [hit.chunk.text for hit in hits]}
+        body = {"model": "r", "query": query_text, "documents": [hit.chunk.text for hit in hits]}
         answer = client.post("/v1/rerank", json=body)
         if answer.status_code != 200:
-            raise SystemExit(f"the reranker reads no such pages: {answer.text}")
-        order = [names[hits[row["index"]].chunk.id] for row in answer.json()["results"]][:FAR]
-        found.append(order.index(page) + 1 if page in order else None)
-    return found
+            raise SystemExit(f"the reranker failed: {answer.text}")
+        order = [names[hits[row["index"]].chunk.id] for row in answer.json()["results"]][:NDCG_HITS]
+        ranks.append(order.index(page) + 1 if page in order else None)
+    return ranks
 
 
 def measure_recall(places: Sequence[int | None]) -> float:
-    """The share of questions whose page is near the top, in percent."""
-    return 100 * sum(place is not None and place <= NEAR for place in places) / len(places)
+    """Returns the percentage of questions whose page is among the first hits."""
+    return 100 * sum(place is not None and place <= RECALL_HITS for place in places) / len(places)
 
 
 def measure_ndcg(places: Sequence[int | None]) -> float:
-    """nDCG@10 in percent. With one relevant page the ideal is 1."""
+    """Returns nDCG@10 in percent. The ideal value is 1 for one relevant page."""
     return 100 * sum(1 / math.log2(1 + place) for place in places if place) / len(places)
 
 
@@ -125,57 +126,57 @@ def print_row(label: str, ranks: Ranks) -> None:
 
 
 def find_losses(halves: Mapping[str, Ranks], overall: Ranks) -> list[str]:
-    """What both together do worse than the better one of words and vectors."""
+    """Describes the measures in which both together are too much worse than the better one."""
     losses = []
     for name, measure in (("recall@3", measure_recall), ("nDCG@10", measure_ndcg)):
         for label, ranks in halves.items():
-            found = {way: measure(ranks[way]) for way in WAYS}
-            if found["both"] < max(found["words"], found["vectors"]) - SLACK:
-                losses.append(f"{name} of both is more than {SLACK} points behind in {label}")
-        found = {way: measure(overall[way]) for way in WAYS}
-        if found["both"] <= max(found["words"], found["vectors"]):
+            values = {way: measure(ranks[way]) for way in METHODS}
+            if values["both"] < max(values["words"], values["vectors"]) - TOLERANCE:
+                losses.append(f"{name} of both is more than {TOLERANCE} points behind in {label}")
+        values = {way: measure(overall[way]) for way in METHODS}
+        if values["both"] <= max(values["words"], values["vectors"]):
             losses.append(f"{name} of both is not ahead overall")
     return losses
 
 
 async def measure(model: str, depth: int, reranker: str | None) -> list[dict[str, int | None]]:
-    """The places of each question's page, for each way."""
+    """Returns the ranks of each question's page, for each method."""
     pages, questions = read_pages(), read_questions()
     env = {"ANTIPHON_HUB_CACHE": str(FETCHED)}
     models = ["--model", f"m={model}", *(("--model", f"r={reranker}") if reranker else ())]
     with ExitStack() as stack:
         server = stack.enter_context(serving(*models, env=env, threads=None))
         client = stack.enter_context(server.client())
-        of_pages = embed(client, "m", [f"{page.title}\n{page.text}" for page in pages])
-        of_questions = embed(client, "m", [each.question for each in questions])
+        page_vectors = embed(client, "m", [f"{page.title}\n{page.text}" for page in pages])
+        question_vectors = embed(client, "m", [question.question for question in questions])
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         index = SqliteIndex(Path(folder), SystemClock(), IndexLimits())
-        names = await fill(index, pages, of_pages)
-        found = [
-            await rank(index, names, each, vector, depth)
-            for each, vector in zip(questions, of_questions, strict=True)
+        names = await fill(index, pages, page_vectors)
+        question_ranks = [
+            await rank(index, names, question, vector, depth)
+            for question, vector in zip(questions, question_vectors, strict=True)
         ]
         if reranker:
-            reranked = await add_reranked(client, index, names, questions, of_questions)
-            for places, place in zip(found, reranked, strict=True):
+            reranked = await add_reranked(client, index, names, questions, question_vectors)
+            for places, place in zip(question_ranks, reranked, strict=True):
                 places[RERANKED] = place
         await index.aclose()
-    return found
+    return question_ranks
 
 
 async def run(model: str, depth: int, reranker: str | None) -> list[str]:
-    """Measures and prints. Returns what is worse than it should be."""
+    """Measures and prints. Returns a sentence for each measure that is too bad."""
     pages, questions = read_pages(), read_questions()
     languages = {page.id: page.language for page in pages}
-    found = await measure(model, depth, reranker)
-    ways = (*WAYS, RERANKED) if reranker else WAYS
+    question_ranks = await measure(model, depth, reranker)
+    ways = (*METHODS, RERANKED) if reranker else METHODS
 
     def select(language: str, kind: str) -> Ranks:
-        """The ranks of some questions."""
+        """Selects the ranks of questions of a language and a kind."""
         chosen = [
             places
-            for places, each in zip(found, questions, strict=True)
-            if language in ("", languages[each.page]) and kind in ("", each.kind)
+            for places, question in zip(question_ranks, questions, strict=True)
+            if language in ("", languages[question.page]) and kind in ("", question.kind)
         ]
         return {way: [places[way] for places in chosen] for way in ways}
 
@@ -201,8 +202,8 @@ def main() -> int:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--depth", type=int, default=50)
     parser.add_argument("--reranker", help="a cross-encoder's GGUF file")
-    given = parser.parse_args()
-    losses = asyncio.run(run(given.model, given.depth, given.reranker))
+    options = parser.parse_args()
+    losses = asyncio.run(run(options.model, options.depth, options.reranker))
     print("\n".join(losses))
     return 1 if losses else 0
 

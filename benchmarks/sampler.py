@@ -1,9 +1,9 @@
-"""The sampler by itself: milliseconds of CPU for one step of 32 rows, beside two slower ways to the tokens.
+"""Measures the sampler alone: CPU milliseconds for one step of 32 rows, compared with two slower methods.
 
-    python benchmarks/sampler.py [--rows 32] [--rounds 20]
+python benchmarks/sampler.py [--rows 32] [--rounds 20]
 
-Beside it run the same sampler one row at a time, and the float64 reference of the tests, which sorts
-everything. Time is the thread's own CPU time, so that other load matters little; waiting for memory counts.
+The two methods are the same sampler with one row at a time, and the float64 reference of the tests, which
+sorts all logits. Time is the thread's CPU time, so other load on the machine has little effect.
 """
 
 import argparse
@@ -47,74 +47,79 @@ FLAT: dict[str, tuple[dict[str, Any], int | None]] = {
     "flat logits, typical-p 0.9": ({"typical_p": 0.9}, None),
     "flat logits, both": ({"top_p": 0.95, "typical_p": 0.9}, None),
 }
-"""Of random weights' logits, of which most of the vocabulary is in the nucleus: the worst case."""
+"""Cases with the logits of random weights. Most of the vocabulary is in the nucleus, which is the worst
+case."""
 
 PROMPT = 500
-"""Tokens of a prompt, which the repetition penalty looks at."""
+"""Tokens of a prompt, for the repetition penalty."""
 
 
-def rows_of(count: int, vocabulary: int) -> np.ndarray:
-    """Logits as peaked as a language model's: an entropy of about 4 bits."""
-    dice = np.random.default_rng(1)
-    ranks = dice.permuted(np.tile(np.arange(1, vocabulary + 1), (count, 1)), axis=1)
-    falls = -1.6 * np.log(ranks) + dice.standard_normal((count, vocabulary)) * 0.5
-    logits: np.ndarray = falls.astype(np.float32)
+def build_peaked_rows(count: int, vocabulary: int) -> np.ndarray:
+    """Builds logits with the entropy of a language model's, about 4 bits."""
+    randomizer = np.random.default_rng(1)
+    ranks = randomizer.permuted(np.tile(np.arange(1, vocabulary + 1), (count, 1)), axis=1)
+    values = -1.6 * np.log(ranks) + randomizer.standard_normal((count, vocabulary)) * 0.5
+    logits: np.ndarray = values.astype(np.float32)
     return logits
 
 
-def flat_rows(count: int, vocabulary: int) -> np.ndarray:
-    """Logits as random weights give them, with a spread of 3."""
+def build_flat_rows(count: int, vocabulary: int) -> np.ndarray:
+    """Builds logits like those of random weights, with a standard deviation of 3."""
     logits: np.ndarray = 3 * np.random.default_rng(1).standard_normal((count, vocabulary), dtype=np.float32)
     return logits
 
 
-def drawings(count: int, vocabulary: int, asked: dict[str, Any], logprobs: int | None) -> list[SamplingState]:
-    dice = random.Random(2)
-    prompt = [dice.randrange(vocabulary) for _ in range(PROMPT)]
+def build_states(
+    count: int, vocabulary: int, options: dict[str, Any], logprobs: int | None
+) -> list[SamplingState]:
+    randomizer = random.Random(2)
+    prompt = [randomizer.randrange(vocabulary) for _ in range(PROMPT)]
     return [
-        SamplingState(Sampling(seed=row, **asked), 0, logprobs, prompt, (2,), (), vocabulary)
+        SamplingState(Sampling(seed=row, **options), 0, logprobs, prompt, (2,), (), vocabulary)
         for row in range(count)
     ]
 
 
-def cost(work: Callable[[], object], rounds: int) -> float:
-    """Median milliseconds of CPU."""
+def measure_cpu(work: Callable[[], object], rounds: int) -> float:
+    """Returns the median CPU milliseconds of a function."""
     work()
-    taken = []
+    times = []
     for _ in range(rounds):
         began = time.thread_time()
         work()
-        taken.append(1000 * (time.thread_time() - began))
-    return median(taken)
+        times.append(1000 * (time.thread_time() - began))
+    return median(times)
 
 
-def slow(logits: np.ndarray, asked: Sampling) -> None:
-    """What the reference does for one row."""
-    changed = reference.changed(logits, asked)
-    if asked.temperature > 0:
-        reference.distribution(changed, asked)
+def run_reference(logits: np.ndarray, sampling: Sampling) -> None:
+    """Runs the reference for one row."""
+    changed = reference.changed(logits, sampling)
+    if sampling.temperature > 0:
+        reference.distribution(changed, sampling)
 
 
-def one_by_one(sampler: Sampler, logits: np.ndarray, many: list[SamplingState]) -> None:
-    """As many calls as rows."""
-    for row, one in enumerate(many):
-        sampler.draw(logits[row : row + 1], [one])
+def draw_row_by_row(sampler: Sampler, logits: np.ndarray, states: list[SamplingState]) -> None:
+    """Draws each row with a call of its own."""
+    for row, state in enumerate(states):
+        sampler.draw(logits[row : row + 1], [state])
 
 
 def measure(vocabulary: int, args: argparse.Namespace) -> None:
     sampler = Sampler(vocabulary)
-    peaked, flat = rows_of(args.rows, vocabulary), flat_rows(args.rows, vocabulary)
-    for name, (asked, logprobs) in (CASES | FLAT).items():
+    peaked, flat = build_peaked_rows(args.rows, vocabulary), build_flat_rows(args.rows, vocabulary)
+    for name, (options, logprobs) in (CASES | FLAT).items():
         logits = flat if name in FLAT else peaked
-        many = drawings(args.rows, vocabulary, asked, logprobs)
+        states = build_states(args.rows, vocabulary, options, logprobs)
 
-        ours = cost(partial(sampler.draw, logits, many), args.rounds)
-        single = cost(partial(one_by_one, sampler, logits, many), max(3, args.rounds // 4))
-        said = f"{vocabulary:7}  {name:32} {ours:8.2f} ms   one row at a time x {single / ours:5.1f}"
-        if vocabulary < 10_000 and "mirostat" not in asked:
-            textbook = args.rows * cost(partial(slow, logits[0], many[0].sampling), 1)
-            said += f"   float64 reference x {textbook / ours:6.0f}"
-        print(said, flush=True)
+        batch_ms = measure_cpu(partial(sampler.draw, logits, states), args.rounds)
+        single_ms = measure_cpu(partial(draw_row_by_row, sampler, logits, states), max(3, args.rounds // 4))
+        line = (
+            f"{vocabulary:7}  {name:32} {batch_ms:8.2f} ms   one row at a time x {single_ms / batch_ms:5.1f}"
+        )
+        if vocabulary < 10_000 and "mirostat" not in options:
+            reference_ms = args.rows * measure_cpu(partial(run_reference, logits[0], states[0].sampling), 1)
+            line += f"   float64 reference x {reference_ms / batch_ms:6.0f}"
+        print(line, flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The sampler's share of a step on a real model with a large vocabulary: no server, every row decoding.
+"""Measures the sampler's share of a step on a real model with a large vocabulary, without a server.
 
     python benchmarks/sampler_share.py [--model wide.gguf] [--rows 32] [--tokens 24]
 
@@ -36,7 +36,7 @@ SAMPLINGS = {
     "temperature 0.8, top-k 40, top-p 0.95, min-p 0.05": Sampling(0.8, top_p=0.95, top_k=40, min_p=0.05),
     "temperature 1": Sampling(1.0),
     "temperature 1, top-p 0.95": Sampling(1.0, top_p=0.95),
-    "the first, with the three penalties": Sampling(
+    "the same with three penalties": Sampling(
         0.8,
         top_p=0.95,
         top_k=40,
@@ -50,46 +50,49 @@ SAMPLINGS = {
 
 
 @dataclass
-class Watch:
-    """When each decode and each draw of the engine began and ended."""
+class StepTimes:
+    """The begin and end times of each decode and each draw."""
 
     decodes: list[tuple[int, float, float]] = field(default_factory=list)
-    """Rows, beginning, end."""
+    """The number of rows, the begin and the end of each decode."""
     draws: list[tuple[float, float]] = field(default_factory=list)
 
-    def steps(self, rows: int) -> list[tuple[float, float, float]]:
-        """(step, decode, draw) in seconds, of steps in which each sequence had one row, as in the next."""
-        found = []
-        for (count, began, ended), (after, until, _) in zip(self.decodes, self.decodes[1:], strict=False):
-            drawn = sum(end - start for start, end in self.draws if ended <= start < until)
-            if count == after == rows:
-                found.append((until - began, ended - began, drawn))
-        return found
+    def list_steps(self, rows: int) -> list[tuple[float, float, float]]:
+        """Lists the seconds of step, decode and draw, for steps with one row for each sequence before another
+        such step."""
+        steps = []
+        for (count, began, ended), (next_count, next_began, _) in zip(
+            self.decodes, self.decodes[1:], strict=False
+        ):
+            drawn = sum(end - start for start, end in self.draws if ended <= start < next_began)
+            if count == next_count == rows:
+                steps.append((next_began - began, ended - began, drawn))
+        return steps
 
 
-class Watching:
-    """Puts a watch on the engine's two calls while it is entered."""
+class StepTimer:
+    """Measures the engine's decodes and draws while the context lasts."""
 
-    def __enter__(self) -> Watch:
-        self.decode, self.draw, watch = NativeContext.decode, Sampler.draw, Watch()
+    def __enter__(self) -> StepTimes:
+        self.decode, self.draw, times = NativeContext.decode, Sampler.draw, StepTimes()
 
         def decode(context: NativeContext, rows: int) -> int:
             began = time.perf_counter()
             status = self.decode(context, rows)
-            watch.decodes.append((rows, began, time.perf_counter()))
+            times.decodes.append((rows, began, time.perf_counter()))
             return status
 
         def draw(
-            sampler: Sampler, logits: Logits, drawings: list[SamplingState | None]
+            sampler: Sampler, logits: Logits, states: list[SamplingState | None]
         ) -> list[SampledToken | AntiphonError | None]:
             began = time.perf_counter()
-            drawn = self.draw(sampler, logits, drawings)
-            watch.draws.append((began, time.perf_counter()))
+            drawn = self.draw(sampler, logits, states)
+            times.draws.append((began, time.perf_counter()))
             return drawn
 
         setattr(NativeContext, "decode", decode)  # noqa: B010 - a method may not be assigned to otherwise
         setattr(Sampler, "draw", draw)  # noqa: B010
-        return watch
+        return times
 
     def __exit__(self, *_: object) -> None:
         setattr(NativeContext, "decode", self.decode)  # noqa: B010
@@ -101,19 +104,19 @@ async def run_one(engine: LlamaTokenEngine, request: TokenRequest) -> None:
         pass
 
 
-async def measure(engine: LlamaTokenEngine, info: EngineInfo, sampling: Sampling, tokens: int) -> Watch:
-    """All sequences at once, with short prompts."""
-    dice = random.Random(0)
-    prompts = [tuple(dice.sample(range(1000, info.vocabulary), 4)) for _ in range(info.sequences)]
-    chosen = [replace(sampling, seed=seed, ignore_eos=True) for seed in range(info.sequences)]
-    with Watching() as watch:
+async def measure(engine: LlamaTokenEngine, info: EngineInfo, sampling: Sampling, tokens: int) -> StepTimes:
+    """Runs all sequences at once, with short prompts."""
+    randomizer = random.Random(0)
+    prompts = [tuple(randomizer.sample(range(1000, info.vocabulary), 4)) for _ in range(info.sequences)]
+    samplings = [replace(sampling, seed=seed, ignore_eos=True) for seed in range(info.sequences)]
+    with StepTimer() as times:
         await asyncio.gather(
             *(
-                run_one(engine, TokenRequest((TokenSegment(prompt),), tokens, own))
-                for prompt, own in zip(prompts, chosen, strict=True)
+                run_one(engine, TokenRequest((TokenSegment(prompt),), tokens, seeded))
+                for prompt, seeded in zip(prompts, samplings, strict=True)
             )
         )
-    return watch
+    return times
 
 
 async def run(path: Path, args: argparse.Namespace) -> None:
@@ -133,9 +136,9 @@ async def run(path: Path, args: argparse.Namespace) -> None:
     )
     print(f"{args.rows} rows, {info.threads} threads, {info.library}; load average {os.getloadavg()[0]:.1f}")
     for name, sampling in SAMPLINGS.items():
-        steps = (await measure(engine, info, sampling, args.tokens)).steps(args.rows)
+        steps = (await measure(engine, info, sampling, args.tokens)).list_steps(args.rows)
         step, decode, draw = (1000 * median(part) for part in zip(*steps, strict=True))
-        share = median(drawn / whole for whole, _, drawn in steps)
+        share = median(draw_seconds / step_seconds for step_seconds, _, draw_seconds in steps)
         print(
             f"{name:52} step {step:6.1f} ms, decode {decode:6.1f}, sampler {draw:5.1f}: {share:.1%}",
             flush=True,

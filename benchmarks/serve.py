@@ -1,4 +1,4 @@
-"""Times of the running server: start to first token, departure to free sequence, death to service, memory.
+"""Measures the running server: start to first token, disconnect to free place, crash to service, and memory.
 
     python benchmarks/serve.py [--rounds 20] [--model PATH.gguf]
 
@@ -21,75 +21,80 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.e2e.test_departures import LONG_PROMPT, posted  # noqa: E402
-from tests.support.server import Server, serving, start  # noqa: E402 - the path above is where it lies
+from tests.support.server import Server, serving, start  # noqa: E402 - needs the path above
 from tests.support.waiting import wait_until  # noqa: E402
 
 LONG = 120.0
-"""Seconds after which a wait is a failure."""
+"""Seconds after which a wait fails."""
 
 
-def say(what: str, seconds: list[float]) -> None:
+def print_times(label: str, seconds: list[float]) -> None:
     worst, median = max(seconds) * 1000, statistics.median(seconds) * 1000
-    print(f"{what:58} median {median:8.1f} ms   worst {worst:8.1f} ms   rounds {len(seconds)}", flush=True)
+    print(f"{label:58} median {median:8.1f} ms   worst {worst:8.1f} ms   rounds {len(seconds)}", flush=True)
 
 
-def first_token(rounds: int) -> list[float]:
-    """Seconds from starting the command to the first content chunk of cantor, as a client sees it."""
-    taken = []
+def time_first_token(rounds: int) -> list[float]:
+    """Returns the seconds from the start of the command to the first content chunk of cantor at the
+    client."""
+    times = []
     for _ in range(rounds):
         began = time.perf_counter()
         server = start(threads=None)
         try:
             wait_until(lambda: server.url, LONG, "it listens")  # noqa: B023
             body = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
-            with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=LONG) as got:
+            with httpx2.stream(
+                "POST", f"{server.url}/v1/chat/completions", json=body, timeout=LONG
+            ) as response:
                 next(
-                    line for line in got.iter_lines() if '"content":"' in line and '"content":""' not in line
+                    line
+                    for line in response.iter_lines()
+                    if '"content":"' in line and '"content":""' not in line
                 )
-            taken.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - began)
         finally:
             server.stop()
-    return taken
+    return times
 
 
-def idle(server: Server) -> bool:
+def is_idle(server: Server) -> bool:
     load = server.load()
     return load.running == load.queued == 0
 
 
-def departure(server: Server, begun: Callable[[], bool], **fields: object) -> float:
-    """Seconds from closing the connection to no sequence running, by the engine's counters."""
+def time_departure(server: Server, has_begun: Callable[[], bool], **fields: object) -> float:
+    """Closes a connection. Returns the seconds until no sequence runs, by the engine's counters."""
     with closing(posted(server, **fields)):
-        wait_until(begun, LONG, "it stands where it shall be left")
-        left = time.perf_counter()
-    wait_until(lambda: idle(server), LONG, "free again")
-    return time.perf_counter() - left
+        wait_until(has_begun, LONG, "the request has reached the phase")
+        left_at = time.perf_counter()
+    wait_until(lambda: is_idle(server), LONG, "free again")
+    return time.perf_counter() - left_at
 
 
-def queued_departure(server: Server) -> float:
+def time_queued_departure(server: Server) -> float:
     with closing(posted(server, stream=True)), closing(posted(server, stream=True)):
         wait_until(lambda: server.load().running == 2, LONG, "both sequences are taken")
         with closing(posted(server)):
             wait_until(lambda: server.load().queued == 1, LONG, "the third waits")
-            left = time.perf_counter()
+            left_at = time.perf_counter()
         wait_until(lambda: server.load().queued == 0, LONG, "it left the queue")
-        taken = time.perf_counter() - left
-    wait_until(lambda: idle(server), LONG, "idle")
-    return taken
+        seconds = time.perf_counter() - left_at
+    wait_until(lambda: is_idle(server), LONG, "idle")
+    return seconds
 
 
-def death(server: Server) -> float:
-    """Seconds from kill -9 of the engine host to the next completed request."""
+def time_restart(server: Server) -> float:
+    """Kills the engine host. Returns the seconds until the next completed request."""
     server.host().kill()
-    began = time.perf_counter()
+    killed_at = time.perf_counter()
     body = {"model": "noise", "prompt": "x", "max_tokens": 1}
     answer = httpx2.post(f"{server.url}/v1/completions", json=body, timeout=LONG)
     answer.raise_for_status()
-    return time.perf_counter() - began
+    return time.perf_counter() - killed_at
 
 
-def memory() -> None:
-    """Pss of each process of a server of cantor after sixteen streams."""
+def print_memory() -> None:
+    """Prints the Pss of each process of a server of cantor after sixteen streams."""
     from concurrent.futures import ThreadPoolExecutor
 
     body = {"model": "cantor", "prompt": "Once", "max_tokens": 200, "temperature": 1}
@@ -100,50 +105,57 @@ def memory() -> None:
                     lambda _: httpx2.post(f"{server.url}/v1/completions", json=body, timeout=LONG), range(16)
                 )
             )
-        shares = {
-            part: sum(process.memory_full_info().pss for process in found) / 1e6
-            for part, found in (
+        megabytes = {
+            part: sum(process.memory_full_info().pss for process in processes) / 1e6
+            for part, processes in (
                 ("supervisor", [server.supervisor]),
                 ("HTTP process", server.children("assembly")),
                 ("engine host", server.children("engines.host")),
             )
         }
-    print(f"memory (Pss) after 16 streams: {sum(shares.values()):.0f} MB", end="   ")
-    print(", ".join(f"{part} {share:.0f}" for part, share in shares.items()))
+    print(f"memory (Pss) after 16 streams: {sum(megabytes.values()):.0f} MB", end="   ")
+    print(", ".join(f"{part} {size:.0f}" for part, size in megabytes.items()))
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--rounds", type=int, default=20)
-    rounds = options.parse_args().rounds
-    say("start of `antiphon serve` to first token", first_token(rounds))
-    memory()
-    with tempfile.TemporaryDirectory() as place:
-        model = Path(place) / "noise.gguf"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    print_times("start of `antiphon serve` to first token", time_first_token(rounds))
+    print_memory()
+    with tempfile.TemporaryDirectory() as directory:
+        model = Path(directory) / "noise.gguf"
         subprocess.run(
             [sys.executable, ROOT / "benchmarks/make_model.py", "--size", "middle", model], check=True
         )
         with serving("--model", str(model), "--sequences", "2", threads=None) as server:
-            made = server.load
+            read_load = server.load
 
-            def decoding() -> Callable[[], bool]:
-                before = made().decoded_tokens
-                return lambda: made().decoded_tokens > before + 3
+            def create_decode_check() -> Callable[[], bool]:
+                tokens_before = read_load().decoded_tokens
+                return lambda: read_load().decoded_tokens > tokens_before + 3
 
-            running = lambda: made().running == 1  # noqa: E731 - one word for one condition
-            repeat = range(rounds)
-            say("left while queued", [queued_departure(server) for _ in repeat])
-            say(
+            is_running = lambda: read_load().running == 1  # noqa: E731 - one name for one condition
+            round_numbers = range(rounds)
+            print_times("left while queued", [time_queued_departure(server) for _ in round_numbers])
+            print_times(
                 "left in prefill",
-                [departure(server, running, prompt=LONG_PROMPT, max_tokens=8) for _ in repeat],
+                [time_departure(server, is_running, prompt=LONG_PROMPT, max_tokens=8) for _ in round_numbers],
             )
-            say("left mid-stream", [departure(server, decoding(), stream=True) for _ in repeat])
-            say("left while buffered", [departure(server, decoding()) for _ in repeat])
-        deaths = []
-        for _ in range((rounds + 1) // 2):  # two deaths a server: the third within a minute would be its last
+            print_times(
+                "left mid-stream",
+                [time_departure(server, create_decode_check(), stream=True) for _ in round_numbers],
+            )
+            print_times(
+                "left while buffered", [time_departure(server, create_decode_check()) for _ in round_numbers]
+            )
+        restart_times = []
+        for _ in range(
+            (rounds + 1) // 2
+        ):  # two crashes for each server, since the supervisor gives up at the third
             with serving("--model", str(model), "--sequences", "2", threads=None) as server:
-                deaths += [death(server), death(server)]
-        say("kill -9 of the engine host to the next answer", deaths)
+                restart_times += [time_restart(server), time_restart(server)]
+        print_times("kill -9 of the engine host to the next answer", restart_times)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What keys, limits and the ledger cost: requests per second and time of one request, on against off.
+"""Measures the cost of keys, limits and the ledger: requests per second and time of one request, on and off.
 
-    python benchmarks/tenancy_cost.py [--rounds 5] [--seconds 2] [--stores sqlite,postgresql]
+python benchmarks/tenancy_cost.py [--rounds 5] [--seconds 2] [--stores sqlite,postgresql]
 
-Servers run beside each other, over the scripted engine of http_path.py: one that knows a single key
-(ANTIPHON_API_KEY), and for each database one with keys, four limits that are for every request (of the key
-requests and tokens per minute and a budget for the month, of its project one for the day), a price and the
-ledger, as `antiphon serve` puts them together. Each round measures all of them, one after the other, the
-first by turns. PostgreSQL is Debian's, started in a directory of its own. Prints each round's ratio, and of
-all rounds the medians.
+Several servers run at once with the scripted engine of http_path.py: one with a single key
+(ANTIPHON_API_KEY), and one for each database with keys, a price, the ledger and four limits that apply to
+every request: requests and tokens per minute and a monthly budget of the key, and a daily budget of its
+project. They are assembled as in `antiphon serve`. Each round measures all servers, one after the other, in
+alternating order. PostgreSQL is Debian's, started in a new directory. Prints each round's ratio, and the
+medians of all rounds.
 """
 
 import argparse
@@ -63,14 +63,14 @@ from benchmarks.http_path import (
     TOKENS,
     Caller,
     Figure,
+    build_request,
     measure,
-    request_bytes,
-    started,
+    wait_until_started,
 )
 
 OPERATOR = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
 PLENTY = 10**15
-"""What no benchmark uses up."""
+"""A limit that no benchmark reaches."""
 
 LIMITS = (
     (Subject.KEY, Measure.REQUESTS, Window.MINUTE),
@@ -80,24 +80,24 @@ LIMITS = (
 )
 KEY_FILE = "benchmark.key"
 
-ONE_BY_ONE = 300
-"""Requests of which the median is taken, one after the other."""
+SINGLE_REQUESTS = 300
+"""The number of sequential requests for the median time of one request."""
 
 
 # --- the servers --------------------------------------------------------------------------------------------
 
 
-def main_of_server(listener: socket.socket, store: str, home: Path) -> None:
-    """Without a store one that knows a single key."""
+def serve_side(listener: socket.socket, store: str, home: Path) -> None:
+    """Serves one side. Without a store, it has a single key."""
     logger = logging.getLogger("antiphon")
     logger.addHandler(logging.FileHandler(os.devnull))
     logger.setLevel(logging.INFO)
     sys.setswitchinterval(TURN)
-    uvloop.run(keyed(listener, store, home) if store else plain(listener))
+    uvloop.run(serve_with_store(listener, store, home) if store else serve_with_single_key(listener))
 
 
-def models() -> ModelRegistry:
-    """The scripted one."""
+def build_models() -> ModelRegistry:
+    """Builds the registry with the scripted model."""
     at_once, one_by_one = (
         ScriptedAnswer((TEXT,) * TOKENS, pace=None),
         ScriptedAnswer((TEXT,) * CHUNKS, pace=PACE),
@@ -106,42 +106,44 @@ def models() -> ModelRegistry:
     return ModelRegistry((Model("scripted", (ModelRoute(engine, "scripted"),), 0),))
 
 
-async def plain(listener: socket.socket) -> None:
-    """Off."""
+async def serve_with_single_key(listener: socket.socket) -> None:
+    """Serves with a single key and without limits and ledger."""
     settings = Settings()
     settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, api_key=KEY))
-    edge = build_app_state(settings, models(), SystemClock())
+    edge = build_app_state(settings, build_models(), SystemClock())
     await serve(create_app(edge), edge, listener)
 
 
-async def keyed(listener: socket.socket, store: str, home: Path) -> None:
-    """On."""
-    said = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
-    settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+async def serve_with_store(listener: socket.socket, store: str, home: Path) -> None:
+    """Serves with keys, limits and ledger."""
+    settings_with_keys = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
+    settings, clock = bootstrap_store(settings_with_keys, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     path, database = str(home / "coordinator"), open_database(settings)
     assert database is not None
-    begin = partial(open_coordinator, settings, path, clock, database)
-    async with connect_coordinator(path, clock, begin) as coordinator:
-        managed = build_tenancy(settings, clock, coordinator, database)
-        await managed.tenants.load()
-        async with open_accounting(settings, managed, clock, coordinator) as accounting:
-            begun = home / "begun"
-            begun.write_text(await limited_key(managed, accounting.limiter))
-            begun.rename(home / KEY_FILE)
-            edge = build_app_state(settings, models(), clock, managed, accounting, NodeClients(coordinator))
+    open_shared = partial(open_coordinator, settings, path, clock, database)
+    async with connect_coordinator(path, clock, open_shared) as coordinator:
+        tenancy = build_tenancy(settings, clock, coordinator, database)
+        await tenancy.tenants.load()
+        async with open_accounting(settings, tenancy, clock, coordinator) as accounting:
+            unfinished_file = home / "begun"
+            unfinished_file.write_text(await create_limited_key(tenancy, accounting.limiter))
+            unfinished_file.rename(home / KEY_FILE)
+            edge = build_app_state(
+                settings, build_models(), clock, tenancy, accounting, NodeClients(coordinator)
+            )
             await serve(create_app(edge), edge, listener)
-        managed.close()
+        tenancy.close()
 
 
-async def limited_key(managed: TenancyParts, limiter: Limiter) -> str:
-    """A key with limits that are never reached, and a price."""
-    made = await managed.tenants.add_key(OPERATOR, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limiting = LimitService(managed.changes, SqlRules(managed.database), limiter)
-    for subject, counted, window in LIMITS:
-        target = made.key.id if subject is Subject.KEY else DEFAULT_PROJECT
-        await limiting.add(OPERATOR, LimitRequest(subject, target, counted, PLENTY, window))
-    await managed.pricing.add(OPERATOR, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
-    return made.secret
+async def create_limited_key(tenancy: TenancyParts, limiter: Limiter) -> str:
+    """Creates a key with limits that are never reached, and a price. Returns the key's secret."""
+    created_key = await tenancy.tenants.add_key(OPERATOR, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limit_service = LimitService(tenancy.changes, SqlRules(tenancy.database), limiter)
+    for subject, limit_measure, window in LIMITS:
+        target = created_key.key.id if subject is Subject.KEY else DEFAULT_PROJECT
+        await limit_service.add(OPERATOR, LimitRequest(subject, target, limit_measure, PLENTY, window))
+    await tenancy.pricing.add(OPERATOR, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
+    return created_key.secret
 
 
 # --- the load -----------------------------------------------------------------------------------------------
@@ -158,18 +160,27 @@ class Side:
 
     @property
     def key(self) -> str:
-        """What it lets in."""
+        """A key that the server accepts."""
         file = self.home / KEY_FILE
         return file.read_text() if file.exists() else KEY
 
 
 @contextmanager
-def running(name: str, store: str) -> Iterator[Side]:
-    """A server process."""
-    with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
-        home = Path(place)
+def run_server(name: str, store: str) -> Iterator[Side]:
+    """Runs a server process."""
+    with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as listener:
+        home = Path(directory)
         url = f"sqlite:///{home / 'antiphon.db'}" if store == "sqlite" else store
-        command = [sys.executable, __file__, "--serve", url, "--home", place, "--fd", str(listener.fileno())]
+        command = [
+            sys.executable,
+            __file__,
+            "--serve",
+            url,
+            "--home",
+            directory,
+            "--fd",
+            str(listener.fileno()),
+        ]
         child = subprocess.Popen(command, pass_fds=[listener.fileno()])
         try:
             yield Side(name, psutil.Process(child.pid), listener.getsockname()[1], home)
@@ -179,25 +190,25 @@ def running(name: str, store: str) -> Iterator[Side]:
 
 
 def wait_for_key(side: Side) -> None:
-    """Until the server has made it."""
-    until = time.monotonic() + 30
-    while side.name != "off" and not (side.home / KEY_FILE).exists() and time.monotonic() < until:
+    """Waits until the server has created its key."""
+    deadline = time.monotonic() + 30
+    while side.name != "off" and not (side.home / KEY_FILE).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-class Timed(Caller):
-    """Takes the time of each answer."""
+class TimedCaller(Caller):
+    """Measures the time of each answer."""
 
-    def __init__(self, question: bytes, most: int = ONE_BY_ONE) -> None:
+    def __init__(self, question: bytes, most: int = SINGLE_REQUESTS) -> None:
         super().__init__(question, stream=False)
         self.most = most
         self.times: list[float] = []
         self._asked = time.perf_counter()
 
     def data_received(self, data: bytes) -> None:
-        before = self.done
+        before = self.count
         super().data_received(data)
-        if self.done > before:
+        if self.count > before:
             now = time.perf_counter()
             self.times.append(now - self._asked)
             self._asked, self.stop = now, len(self.times) > self.most
@@ -205,11 +216,11 @@ class Timed(Caller):
 
 async def median(side: Side) -> float:
     """Milliseconds of one request while there is no other."""
-    question = request_bytes(False, key=side.key)
+    question = build_request(False, key=side.key)
     _, caller = await asyncio.get_running_loop().create_connection(
-        lambda: Timed(question), "127.0.0.1", side.port
+        lambda: TimedCaller(question), "127.0.0.1", side.port
     )
-    await caller.over
+    await caller.closed
     return statistics.median(caller.times[1:]) * 1000
 
 
@@ -232,7 +243,7 @@ async def compare(sides: list[Side], rounds: int, seconds: float) -> None:
     """All sides by turns; the first round warms up."""
     found: dict[str, list[Round]] = {side.name: [] for side in sides}
     for side in sides:
-        await started(side.port, side.key)
+        await wait_until_started(side.port, side.key)
     for number in range(rounds + 1):
         for side in sides if number % 2 else sides[::-1]:
             figures = await measured(side, seconds)
@@ -254,27 +265,27 @@ async def compare(sides: list[Side], rounds: int, seconds: float) -> None:
 
 def report(on: list[Round], off: list[Round]) -> None:
     pairs = list(zip(on, off, strict=True))
-    ratios("answers/s, to off", [mine.buffered.rate / other.buffered.rate for mine, other in pairs])
-    ratios("CPU of one, to off", [mine.buffered.cpu / other.buffered.cpu for mine, other in pairs])
+    print_ratios("answers/s, to off", [mine.buffered.rate / other.buffered.rate for mine, other in pairs])
+    print_ratios("CPU of one, to off", [mine.buffered.cpu / other.buffered.cpu for mine, other in pairs])
     added = [mine.alone - other.alone for mine, other in pairs]
     print(f"  added to one request {statistics.median(added):.3f} ms")
 
 
-def ratios(name: str, found: list[float]) -> None:
+def print_ratios(name: str, found: list[float]) -> None:
     shown = " ".join(f"{each:.3f}" for each in found)
     print(f"  {name:<20} {statistics.median(found):.3f} (of {shown})")
 
 
 def main(rounds: int, seconds: float, stores: list[str]) -> None:
     with ExitStack() as stack:
-        sides = [stack.enter_context(running("off", ""))]
+        sides = [stack.enter_context(run_server("off", ""))]
         for store in stores:
             url = store
             if store == "postgresql":
                 from tests.support.databases import running as cluster
 
                 url = stack.enter_context(cluster()).database()
-            sides.append(stack.enter_context(running(store, url)))
+            sides.append(stack.enter_context(run_server(store, url)))
         for side in sides:
             wait_for_key(side)
         asyncio.run(compare(sides, rounds, seconds))
@@ -290,6 +301,6 @@ if __name__ == "__main__":
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fd is not None:
-        main_of_server(socket.socket(fileno=options.fd), options.serve, options.home)
+        serve_side(socket.socket(fileno=options.fd), options.serve, options.home)
     else:
         main(options.rounds, options.seconds, [name for name in options.stores.split(",") if name])

@@ -1,13 +1,13 @@
-"""What keys, limits and the ledger cost a server as people run it: requests per second, on against off.
+"""Measures the cost of keys, limits and the ledger in a complete server: requests per second, on and off.
 
-    python benchmarks/tenancy_served.py [--rounds 9] [--seconds 2] [--stores sqlite,postgresql] [--workers 1]
+python benchmarks/tenancy_served.py [--rounds 9] [--seconds 2] [--stores sqlite,postgresql] [--workers 1]
 
-`antiphon serve` with the bundled model, the cheapest there is to ask, in three set-ups beside each other: one
-that knows a single key (ANTIPHON_API_KEY), and for each database one with keys, a price, the ledger and four
-limits that are for every request (of the key requests and tokens per minute and a budget for the month, of
-its project one for the day). Each round asks all of them for answers of 16 tokens over 16 connections, one
-after the other, the first by turns. PostgreSQL is Debian's, started in a directory of its own. Prints each
-round's ratio, and of all rounds the medians. What the HTTP process alone does is in tenancy_cost.py.
+It runs `antiphon serve` with the bundled model in several set-ups: one with a single key (ANTIPHON_API_KEY),
+and one for each database with keys, a price, the ledger and four limits that apply to every request: requests
+and tokens per minute and a monthly budget of the key, and a daily budget of its project. Each round sends
+requests for 16 tokens over 16 connections to all servers, one server after the other, in alternating order.
+PostgreSQL is Debian's, started in a new directory. Prints each round's ratio, and the medians of all rounds.
+See tenancy_cost.py for the HTTP process alone.
 """
 
 import argparse
@@ -26,14 +26,14 @@ import httpx2
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.http_path import KEY, measure, request_bytes
-from benchmarks.tenancy_cost import Timed, ratios
+from benchmarks.http_path import KEY, build_request, measure
+from benchmarks.tenancy_cost import TimedCaller, print_ratios
 from tests.support.server import Server, serving
 
 MODEL = "cantor"
 PLENTY = 10**15
-ONE_BY_ONE = 50
-"""Requests of which the median is taken, one after the other."""
+SINGLE_REQUESTS = 50
+"""The number of sequential requests for the median time of one request."""
 LIMITS = (
     {"measure": "requests", "window": "minute"},
     {"measure": "tokens", "window": "minute"},
@@ -43,7 +43,7 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Side:
-    """One running server, and the key it lets in."""
+    """One running server, and a key that it accepts."""
 
     name: str
     server: Server
@@ -55,78 +55,80 @@ class Side:
 
 
 @contextmanager
-def running(name: str, store: str, workers: int) -> Iterator[Side]:
-    """A server of its own, furnished where it has keys."""
-    with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
-        said = {"ANTIPHON_KEYS": "true", "ANTIPHON_STORE": store} if store else {"ANTIPHON_API_KEY": KEY}
+def run_server(name: str, store: str, workers: int) -> Iterator[Side]:
+    """Runs a server. With a store, it creates a key with limits and a price."""
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        variables = {"ANTIPHON_KEYS": "true", "ANTIPHON_STORE": store} if store else {"ANTIPHON_API_KEY": KEY}
         options = ("--log-level", "warning", "--workers", str(workers))
-        with serving(*options, threads=None, env=said | {"ANTIPHON_HOME": place}, cwd=home) as server:
-            yield Side(name, server, furnished(server, home) if store else KEY)
+        with serving(
+            *options, threads=None, env=variables | {"ANTIPHON_HOME": directory}, cwd=home
+        ) as server:
+            yield Side(name, server, create_limited_key(server, home) if store else KEY)
 
 
-def furnished(server: Server, home: Path) -> str:
-    """A key with limits that are never reached, and a price."""
+def create_limited_key(server: Server, home: Path) -> str:
+    """Creates a key with limits that are never reached, and a price. Returns the key's secret."""
     admin = (home / "admin.key").read_text().strip()
     with httpx2.Client(base_url=f"{server.url}/admin/v1", headers={"x-api-key": admin}) as client:
 
-        def made(path: str, **said: object) -> dict[str, str]:
-            answer = client.post(path, json=said)
-            answer.raise_for_status()
-            found: dict[str, str] = answer.json()
-            return found
+        def create(path: str, **fields: object) -> dict[str, str]:
+            response = client.post(path, json=fields)
+            response.raise_for_status()
+            content: dict[str, str] = response.json()
+            return content
 
-        key = made("keys", kind="service", project="default")
+        key = create("keys", kind="service", project="default")
         for limit in LIMITS:
-            made("limits", subject="key", target=key["id"], amount=PLENTY, **limit)
-        made("limits", subject="project", target="default", amount=PLENTY, measure="cost", window="day")
-        made("prices", models="*", currency="USD", input="0.15", output="0.6")
+            create("limits", subject="key", target=key["id"], amount=PLENTY, **limit)
+        create("limits", subject="project", target="default", amount=PLENTY, measure="cost", window="day")
+        create("prices", models="*", currency="USD", input="0.15", output="0.6")
     return key["secret"]
 
 
-async def alone(side: Side) -> float:
-    """Milliseconds of one request while there is no other."""
-    question = request_bytes(False, MODEL, side.key)
+async def time_single_requests(side: Side) -> float:
+    """Returns the median milliseconds of one request without other load."""
+    request = build_request(False, MODEL, side.key)
     _, caller = await asyncio.get_running_loop().create_connection(
-        lambda: Timed(question, ONE_BY_ONE), "127.0.0.1", side.port
+        lambda: TimedCaller(request, SINGLE_REQUESTS), "127.0.0.1", side.port
     )
-    await caller.over
+    await caller.closed
     return statistics.median(caller.times[1:]) * 1000
 
 
 async def compare(sides: list[Side], rounds: int, seconds: float) -> None:
-    """All sides by turns; the first round warms up."""
+    """Measures all sides in each round. The first round warms up."""
     rates: dict[str, list[float]] = {side.name: [] for side in sides}
     times: dict[str, list[float]] = {side.name: [] for side in sides}
-    for number in range(rounds + 1):
-        for side in sides if number % 2 else sides[::-1]:
+    for round_number in range(rounds + 1):
+        for side in sides if round_number % 2 else sides[::-1]:
             figure = await measure(side.server.supervisor, side.port, False, seconds, MODEL, side.key)
-            single = await alone(side)
-            if number:
+            milliseconds = await time_single_requests(side)
+            if round_number:
                 rates[side.name].append(figure.rate)
-                times[side.name].append(single)
+                times[side.name].append(milliseconds)
     print(f"{rounds} rounds of {seconds} s, {os.cpu_count()} {platform.machine()} cores,")
     print(f"Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}")
-    for name, found in rates.items():
-        rate, single = statistics.median(found), statistics.median(times[name])
-        print(f"{name:<12}{rate:8,.0f} answers/s {single:7.2f} ms alone")
+    for name, side_rates in rates.items():
+        rate, milliseconds = statistics.median(side_rates), statistics.median(times[name])
+        print(f"{name:<12}{rate:8,.0f} answers/s {milliseconds:7.2f} ms alone")
         if name != "off":
-            pairs = zip(found, rates["off"], strict=True)
-            ratios("answers/s, to off", [mine / other for mine, other in pairs])
-            added = [mine - other for mine, other in zip(times[name], times["off"], strict=True)]
+            rate_pairs = zip(side_rates, rates["off"], strict=True)
+            print_ratios("answers/s, to off", [value / baseline for value, baseline in rate_pairs])
+            added = [value - baseline for value, baseline in zip(times[name], times["off"], strict=True)]
             print(f"  added to one request {statistics.median(added):.3f} ms")
 
 
 def main(rounds: int, seconds: float, stores: list[str], workers: int) -> None:
     with ExitStack() as stack:
-        sides = [stack.enter_context(running("off", "", workers))]
+        sides = [stack.enter_context(run_server("off", "", workers))]
         for store in stores:
             url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/antiphon.db"
             if store == "postgresql":
                 from tests.support.databases import running as cluster
 
                 url = stack.enter_context(cluster()).database()
-            sides.append(stack.enter_context(running(store, url, workers)))
+            sides.append(stack.enter_context(run_server(store, url, workers)))
         asyncio.run(compare(sides, rounds, seconds))
 
 

@@ -1,14 +1,11 @@
-"""Holds the grammars of JSON Schemas against a suite of instances in the format of the
-JSON-Schema-Test-Suite.
+"""Checks the grammars of JSON Schemas with test cases in the format of the JSON-Schema-Test-Suite.
 
 Usage: python scripts/check_schema_suite.py FOLDER [--draft NAME]
 
-FOLDER holds a folder for each draft, as the suite's `tests` does; a copy of the suite is in the source
-distribution of the package jsonschema. Each schema without `$schema` is given the one of its folder. Of
-schemas that are taken
-with nothing relaxed, each valid instance must be accepted, written as this server writes JSON, and each
-invalid one
-refused.
+FOLDER has a folder for each draft, like the suite's `tests`. The source distribution of the package
+jsonschema contains a copy of the suite. A schema without `$schema` gets the one of its folder. For each
+schema that is accepted without relaxations, the grammar must accept each valid instance, in the notation that
+this server writes, and refuse each invalid one.
 """
 
 import argparse
@@ -27,7 +24,7 @@ from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, RequestError
 
 MAX_PERMUTED = 4
-"""Names that are tried in every order."""
+"""The most property names that are tried in every order."""
 
 END = 256
 TOKENS = TokenTable((*(bytes([byte]) for byte in range(256)), b""), (END,))
@@ -41,20 +38,20 @@ DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 }
 
-ASSERTED = frozenset({"format.json"})
-"""Files that say that formats assert nothing: here those that are known do."""
+SKIPPED_FILES = frozenset({"format.json"})
+"""Files that expect formats to assert nothing. This server does enforce the formats that it knows."""
 
 
 def find_cases(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The suite's cases, each after its file."""
+    """Yields the suite's cases, each with the name of its file."""
     for path in sorted(folder.glob("*.json")):
-        if path.name not in ASSERTED:
+        if path.name not in SKIPPED_FILES:
             for case in json.loads(path.read_bytes()):
                 yield path.name, case
 
 
 def accepts(grammar: Grammar, vocabulary: CompilerVocabulary, text: str) -> bool:
-    """Whether a grammar takes a text to its end."""
+    """Whether a grammar accepts a complete text."""
     matcher = Matcher(grammar, vocabulary)
     try:
         matcher.consume(list(text.encode()))
@@ -63,83 +60,85 @@ def accepts(grammar: Grammar, vocabulary: CompilerVocabulary, text: str) -> bool
     return matcher.is_complete
 
 
-def orders(schema: object, value: object) -> Iterator[object]:
-    """The value with its names in orders that a grammar may want: the schema's, and of few names any."""
-    yield _ordered(value, [*_declared(schema)])
+def list_orderings(schema: object, value: object) -> Iterator[object]:
+    """Yields the value with its names in orders that a grammar may require: that of the schema, and all
+    orders if there are few names."""
+    yield _sort_names(value, [*_list_declared_names(schema)])
     if isinstance(value, dict) and len(value) <= MAX_PERMUTED:
         yield from ({name: value[name] for name in names} for names in permutations(value))
     else:
         yield value
 
 
-def _declared(schema: object) -> Iterator[str]:
+def _list_declared_names(schema: object) -> Iterator[str]:
     if isinstance(schema, dict):
         properties, required = schema.get("properties"), schema.get("required")
         yield from properties if isinstance(properties, dict) else ()
         yield from required if isinstance(required, list) else ()
-    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _declared(each)
+    for subschema in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
+        yield from _list_declared_names(subschema)
 
 
-def _ordered(value: object, names: list[str]) -> object:
+def _sort_names(value: object, names: list[str]) -> object:
     if isinstance(value, list):
-        return [_ordered(each, names) for each in value]
+        return [_sort_names(item, names) for item in value]
     if not isinstance(value, dict):
         return value
-    last = len(names)
-    keys = sorted(value, key=lambda name: names.index(name) if name in names else last)
-    return {key: _ordered(value[key], names) for key in keys}
+    last_place = len(names)
+    keys = sorted(value, key=lambda name: names.index(name) if name in names else last_place)
+    return {key: _sort_names(value[key], names) for key in keys}
 
 
-def spell(value: object) -> str:
-    """JSON as this server's grammars write it; integers that are written as fractions have another
-    spelling."""
-    return json.dumps(_whole(value), ensure_ascii=False)
+def encode_value(value: object) -> str:
+    """Encodes a value as this server's grammars write JSON: whole numbers have no fraction."""
+    return json.dumps(_convert_whole_numbers(value), ensure_ascii=False)
 
 
-def _whole(value: object) -> object:
+def _convert_whole_numbers(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _whole(each) for key, each in value.items()}
+        return {key: _convert_whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(each) for each in value]
+        return [_convert_whole_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value == value // 1 and abs(value) < 1e15 else value
 
 
 def check(
     cases: Iterable[tuple[str, Mapping[str, Any]]], uri: str | None, vocabulary: CompilerVocabulary
 ) -> tuple[Counter[str], list[str]]:
-    """What became of one draft's cases, and the instances that were taken or refused wrongly."""
+    """Checks the cases of one draft. Returns the counts, and the instances with a wrong result."""
     counts: Counter[str] = Counter()
-    wrong: list[str] = []
+    wrong_results: list[str] = []
     for file, case in cases:
         schema = case["schema"]
         if uri is not None and isinstance(schema, dict) and "$schema" not in schema:
             schema = {"$schema": uri} | schema
         try:
-            made = normalize_schema(schema, "schema")
+            normalized = normalize_schema(schema, "schema")
             grammar: Grammar | None = None
-            if not made.relaxations:
+            if not normalized.relaxations:
                 source = json.dumps(schema)
                 grammar = check_constraint(Constraint(ConstraintKind.JSON_SCHEMA, source), vocabulary)
         except RequestError as refusal:
             counts["refused"] += 1
-            if any(each["valid"] for each in case["tests"]):
+            if any(test["valid"] for test in case["tests"]):
                 counts["refused though satisfiable"] += 1
-                wrong.append(f"  {file}: {case['description']}: refused: {refusal.message[:120]}")
+                wrong_results.append(f"  {file}: {case['description']}: refused: {refusal.message[:120]}")
             continue
         counts["relaxed" if grammar is None else "exact"] += 1
         if grammar is None:
             continue
-        for each in case["tests"]:
-            texts = map(spell, orders(schema, each["data"]))
-            taken = any(accepts(grammar, vocabulary, text) for text in texts)
+        for test in case["tests"]:
+            texts = map(encode_value, list_orderings(schema, test["data"]))
+            is_accepted = any(accepts(grammar, vocabulary, text) for text in texts)
             counts["instances"] += 1
-            if taken != each["valid"]:
-                counts["valid refused" if each["valid"] else "invalid taken"] += 1
-                verb = "taken" if taken else "refused"
-                what = f"{case['description']}: {each['description']}"
-                wrong.append(f"  {file}: {what}: {verb} {spell(each['data'])[:80]}")
-    return counts, wrong
+            if is_accepted != test["valid"]:
+                counts["valid refused" if test["valid"] else "invalid taken"] += 1
+                verb = "taken" if is_accepted else "refused"
+                label = f"{case['description']}: {test['description']}"
+                wrong_results.append(f"  {file}: {label}: {verb} {encode_value(test['data'])[:80]}")
+    return counts, wrong_results
 
 
 def main() -> None:

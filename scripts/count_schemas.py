@@ -1,10 +1,10 @@
-"""Counts how many JSON Schemas of some folders a server takes as a response format, and says why it refuses
-the others.
+"""Counts the JSON Schemas of some folders that a server accepts as a response format, and tells why it
+refuses the others.
 
 Usage: python scripts/count_schemas.py FOLDER ... [--examples N] [--json FILE]
 
-Each *.json file that looks like a schema is sent through the decoder of POST /v1/chat/completions and through
-the process that checks constraints, as the server does it. "exact" is taken with nothing named in
+Each *.json file that looks like a schema goes through the decoder of POST /v1/chat/completions and through
+the process that checks constraints, as in the server. A schema is "exact" if the server would name nothing in
 x-antiphon-relaxed.
 """
 
@@ -22,20 +22,22 @@ from antiphon.constraints.matching import TokenTable
 from antiphon.dialects.openai.dialect import decode_chat
 from antiphon.errors import RequestError
 
-SIGNS = frozenset("$schema type properties items anyOf oneOf allOf $ref enum const definitions $defs".split())
-"""Keys of which a schema has at least one."""
+SCHEMA_KEYS = frozenset(
+    "$schema type properties items anyOf oneOf allOf $ref enum const definitions $defs".split()
+)
+"""Keys that identify a schema: a file with one of them counts as a schema."""
 
 END = 256
 VOCABULARY = TokenTable((*(bytes([byte]) for byte in range(256)), b""), (END,))
-"""A token for each byte: what is taken does not depend on the model, but for time."""
+"""One token for each byte. The accepted schemas do not depend on the vocabulary, except for time limits."""
 
-PLACE = re.compile(r" at #.*? of response_format\S*|'.*?'|[0-9]+")
-"""The parts of a refusal that differ from schema to schema."""
+VARIABLE_PARTS = re.compile(r" at #.*? of response_format\S*|'.*?'|[0-9]+")
+"""The parts of a refusal that differ between schemas."""
 
 
 @dataclass
-class Tally:
-    """What became of the schemas of one folder."""
+class SchemaCounts:
+    """The results for the schemas of one folder."""
 
     exact: int = 0
     relaxed: int = 0
@@ -49,60 +51,67 @@ class Tally:
 
 
 def find_schemas(folder: Path) -> Iterator[tuple[Path, object]]:
-    """The files that look like schemas, in the order of their names."""
+    """Yields the files that look like schemas, in the order of their names."""
     for path in sorted(folder.rglob("*.json")):
         try:
             value = json.loads(path.read_bytes())
         except (ValueError, OSError):
             continue
-        if isinstance(value, dict) and value.keys() & SIGNS:
+        if isinstance(value, dict) and value.keys() & SCHEMA_KEYS:
             yield path, value
 
 
 def build_body(schema: object) -> bytes:
-    """A request whose answer is held to the schema."""
-    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
-    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": form}
-    return json.dumps(asked).encode()
+    """Builds a request whose answer must match the schema."""
+    response_format = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    request = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}],
+        "response_format": response_format,
+    }
+    return json.dumps(request).encode()
 
 
-async def count(folder: Path, checker: Checker) -> Tally:
-    """What becomes of a folder's schemas."""
-    tally = Tally()
+async def count_schemas(folder: Path, checker: Checker) -> SchemaCounts:
+    """Checks the schemas of a folder."""
+    counts = SchemaCounts()
     for path, schema in find_schemas(folder):
         try:
-            call = decode_chat(build_body(schema))
-            if call.request.output.constraint is not None:
-                await checker.check(call.request.output.constraint)
+            decoded = decode_chat(build_body(schema))
+            if decoded.request.output.constraint is not None:
+                await checker.check(decoded.request.output.constraint)
         except RequestError as refusal:
-            reason = PLACE.sub("_", refusal.message)[:160]
-            tally.reasons[reason] += 1
-            tally.examples[reason].append(f"{path}: {refusal.message[:200]}")
+            reason = VARIABLE_PARTS.sub("_", refusal.message)[:160]
+            counts.reasons[reason] += 1
+            counts.examples[reason].append(f"{path}: {refusal.message[:200]}")
             continue
-        tally.names.update({name.rsplit(" ", 1)[-1] for name in call.relaxed})
-        if call.relaxed:
-            tally.relaxed += 1
+        counts.names.update({name.rsplit(" ", 1)[-1] for name in decoded.relaxed})
+        if decoded.relaxed:
+            counts.relaxed += 1
         else:
-            tally.exact += 1
-    return tally
+            counts.exact += 1
+    return counts
 
 
-def report(name: str, tally: Tally, examples: int) -> None:
-    """Prints one folder's figures."""
-    if not tally.total:
+def report(name: str, counts: SchemaCounts, examples: int) -> None:
+    """Prints the results of one folder."""
+    if not counts.total:
         print(f"{name}: no schemas")
         return
-    taken = tally.exact + tally.relaxed
+    accepted = counts.exact + counts.relaxed
     print(
-        f"{name}: {taken} of {tally.total} taken ({taken / tally.total:.1%}), "
-        f"{tally.exact} of them exactly ({tally.exact / tally.total:.1%})"
+        f"{name}: {accepted} of {counts.total} taken ({accepted / counts.total:.1%}), "
+        f"{counts.exact} of them exactly ({counts.exact / counts.total:.1%})"
     )
-    for reason, times in tally.reasons.most_common(25):
-        print(f"  refused {times:5} {reason}")
-        for each in tally.examples[reason][:examples]:
-            print(f"          {each}")
-    if tally.names:
-        print("  relaxed", ", ".join(f"{word} {times}" for word, times in tally.names.most_common(30)))
+    for reason, occurrences in counts.reasons.most_common(25):
+        print(f"  refused {occurrences:5} {reason}")
+        for example in counts.examples[reason][:examples]:
+            print(f"          {example}")
+    if counts.names:
+        print(
+            "  relaxed",
+            ", ".join(f"{word} {occurrences}" for word, occurrences in counts.names.most_common(30)),
+        )
 
 
 async def main() -> None:
@@ -110,13 +119,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument(
-        "--examples", type=int, default=0, help="refused files that are shown for each reason"
+        "--examples", type=int, default=0, help="the number of refused files to print for each reason"
     )
     options = parser.parse_args()
     checker = Checker(VOCABULARY, CheckLimits(patience=300.0))
     try:
         for folder in options.folders:
-            report(folder.name, await count(folder, checker), options.examples)
+            report(folder.name, await count_schemas(folder, checker), options.examples)
     finally:
         await checker.aclose()
 

@@ -1,4 +1,4 @@
-"""Sizes and names of the code, of this tree or another: `python scripts/figures.py [TREE] [--names]`.
+"""Prints figures about the code of this tree or another: `python scripts/figures.py [TREE] [--names]`.
 
 Code lines are lines without blank ones, comments and docstrings. `--names` also prints each participle and
 each class name that several classes share.
@@ -30,8 +30,8 @@ SKIPPED = {
 }
 
 
-def docstring_lines(tree: ast.AST) -> set[int]:
-    """The lines of all strings that stand alone as a statement."""
+def list_docstring_lines(tree: ast.AST) -> set[int]:
+    """Lists the line numbers of all docstrings."""
     return {
         line
         for node in ast.walk(tree)
@@ -42,12 +42,12 @@ def docstring_lines(tree: ast.AST) -> set[int]:
     }
 
 
-def code_lines(module: Module) -> int:
-    found: set[int] = set()
+def count_code_lines(module: Module) -> int:
+    line_numbers: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         if token.type not in SKIPPED:
-            found.update(range(token.start[0], token.end[0] + 1))
-    return len(found - docstring_lines(module.tree))
+            line_numbers.update(range(token.start[0], token.end[0] + 1))
+    return len(line_numbers - list_docstring_lines(module.tree))
 
 
 def read_modules(tree: Path) -> tuple[Module, ...]:
@@ -57,12 +57,12 @@ def read_modules(tree: Path) -> tuple[Module, ...]:
     )
 
 
-def test_names(tree: Path) -> Iterator[str]:
+def list_test_names(tree: Path) -> Iterator[str]:
     for path in (tree / "tests").rglob("*.py"):
         yield from re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
 
 
-def spread(values: list[int]) -> str:
+def format_spread(values: list[int]) -> str:
     return (
         f"median {median(values):.0f}, nine in ten {quantiles(values, n=10)[-1]:.0f}, largest {max(values)}"
     )
@@ -72,24 +72,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path, nargs="?", default=ROOT)
     parser.add_argument("--names", action="store_true")
-    asked = parser.parse_args()
-    modules = read_modules(asked.tree)
+    options = parser.parse_args()
+    modules = read_modules(options.tree)
     functions = [node for module in modules for node in module.functions]
     lengths = [(node.end_lineno or node.lineno) - node.lineno + 1 for node in functions]
-    bare = [line for module in modules for line in words.participles(module)]
-    twice = words.duplicates(modules)
-    tests = list(test_names(asked.tree))
-    print(f"code lines          {sum(map(code_lines, modules)):,}")
+    participles = [line for module in modules for line in words.participles(module)]
+    duplicates = words.duplicates(modules)
+    tests = list(list_test_names(options.tree))
+    print(f"code lines          {sum(map(count_code_lines, modules)):,}")
     print(f"modules             {len(modules)}")
-    print(f"lines of a module   {spread([len(module.text.splitlines()) for module in modules])}")
-    print(f"functions           {len(functions):,}; lines: {spread(lengths)}")
-    print(f"participles         {len(bare)} functions and modules")
-    print(f"duplicate classes   {len(twice)} names for {sum(map(len, twice.values()))} classes")
-    long = sum(len(name) > 60 for name in tests)
+    print(f"lines of a module   {format_spread([len(module.text.splitlines()) for module in modules])}")
+    print(f"functions           {len(functions):,}; lines: {format_spread(lengths)}")
+    print(f"participles         {len(participles)} functions and modules")
+    print(f"duplicate classes   {len(duplicates)} names for {sum(map(len, duplicates.values()))} classes")
+    long_names = sum(len(name) > 60 for name in tests)
     longest = max(map(len, tests))
-    print(f"tests               {len(tests):,}; names over 60 characters: {long}, longest {longest}")
-    if asked.names:
-        print(*bare, *(f"{name}: {', '.join(places)}" for name, places in sorted(twice.items())), sep="\n")
+    print(f"tests               {len(tests):,}; names over 60 characters: {long_names}, longest {longest}")
+    if options.names:
+        print(
+            *participles,
+            *(f"{name}: {', '.join(places)}" for name, places in sorted(duplicates.items())),
+            sep="\n",
+        )
 
 
 main()

@@ -1,4 +1,4 @@
-"""Writes the pages under docs/ that are made from code; with --check it only says which are stale.
+"""Writes the pages under docs/ that are generated from code. With --check it only prints the stale ones.
 
 python scripts/generate_docs.py [--check]
 """
@@ -20,7 +20,7 @@ from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
 from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
-from antiphon.engines.vllm.requests import ModelLimits, build_state, needs_own_sampler
+from antiphon.engines.vllm.requests import ModelLimits, build_state, needs_antiphon_sampler
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import (
     LLAMA_ONLY,
@@ -43,12 +43,12 @@ from antiphon.telemetry import metrics as gateway
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by scripts/generate_docs.py from the code; edit the code and run `make docs`. -->\n"
 
-LISTED: dict[str, type[msgspec.Struct]] = {
+LIST_TABLES: dict[str, type[msgspec.Struct]] = {
     "models": ModelSettings,
     "adapters": AdapterSettings,
     "aliases": AliasSettings,
 }
-"""Lists of tables in the settings file, and what one of them is."""
+"""Lists of tables in the settings file, with the type of their items."""
 
 VENDOR_TABLES: dict[str, type[msgspec.Struct]] = {
     "[providers.NAME]": ProviderSettings,
@@ -56,11 +56,11 @@ VENDOR_TABLES: dict[str, type[msgspec.Struct]] = {
     "[[models.routes]]": RouteSettings,
     "[models.profile]": ProfileSettings,
 }
-"""Tables of vendors, and what one of them is."""
+"""Tables about vendors in the settings file, with their types."""
 
 
-def configuration() -> str:
-    """Every setting: its place in the file, its variable, default and meaning."""
+def build_configuration_page() -> str:
+    """Builds the page of all settings: their section, variable, default and meaning."""
     lines = [
         "# Configuration",
         "",
@@ -85,44 +85,49 @@ def configuration() -> str:
         lines.append("|---|---|---|---|")
         types = get_type_hints(hints[section])
         lines += [
-            f"| `{name}` | `{env}` | {_shown(value)} | {doc}{_choices(types[name])} |"
-            for name, env, doc, value in list_settings(section)
+            f"| `{name}` | `{env}` | {_format_default(value)} | "
+            f"{description}{_describe_choices(types[name])} |"
+            for name, env, description, value in list_settings(section)
         ]
-    for name, shape in ({f"[[{name}]]": shape for name, shape in LISTED.items()} | VENDOR_TABLES).items():
+    for name, table_type in (
+        {f"[[{name}]]": table_type for name, table_type in LIST_TABLES.items()} | VENDOR_TABLES
+    ).items():
         lines += [
             "",
             f"## `{name}`",
             "",
-            " ".join((shape.__doc__ or "").split()),
+            " ".join((table_type.__doc__ or "").split()),
             "",
             "| setting | default | meaning |",
             "|---|---|---|",
-            *_listed(shape),
+            *_list_settings(table_type),
         ]
     return "\n".join(lines) + "\n"
 
 
-def _listed(shape: type[msgspec.Struct]) -> Iterator[str]:
-    """A row for each setting of one in a list."""
-    described, types = get_type_hints(shape, include_extras=True), get_type_hints(shape)
-    for field in msgspec.structs.fields(shape):
-        doc = next(
-            item.description for item in get_args(described[field.name]) if isinstance(item, msgspec.Meta)
+def _list_settings(table_type: type[msgspec.Struct]) -> Iterator[str]:
+    """Yields a row for each setting of a table."""
+    annotated_types, types = get_type_hints(table_type, include_extras=True), get_type_hints(table_type)
+    for field in msgspec.structs.fields(table_type):
+        description = next(
+            item.description
+            for item in get_args(annotated_types[field.name])
+            if isinstance(item, msgspec.Meta)
         )
         is_empty = field.default is msgspec.NODEFAULT or isinstance(field.default, msgspec.Struct)
-        default = "required" if field.required else _shown(None if is_empty else field.default)
-        yield f"| `{field.name}` | {default} | {doc}{_choices(types[field.name])} |"
+        default = "required" if field.required else _format_default(None if is_empty else field.default)
+        yield f"| `{field.name}` | {default} | {description}{_describe_choices(types[field.name])} |"
 
 
-def _choices(hint: object) -> str:
-    """The values of a setting that takes one or several of a few, as they are written."""
+def _describe_choices(hint: object) -> str:
+    """Describes the allowed values of a setting that has only a few."""
     if get_origin(hint) is Literal:
         return f" Values: {', '.join(f'`{value}`' for value in get_args(hint))}."
-    return next(filter(None, map(_choices, get_args(hint))), "")
+    return next(filter(None, map(_describe_choices, get_args(hint))), "")
 
 
-def errors() -> str:
-    """Every error a caller can meet: status, code, meaning, and whether trying again makes sense."""
+def build_errors_page() -> str:
+    """Builds the page of all errors: status, code, meaning, and whether to try again."""
     lines = [
         "# Errors",
         "",
@@ -136,14 +141,15 @@ def errors() -> str:
         "| status | code | meaning | try again |",
         "|---|---|---|---|",
     ]
-    found = [
-        cls
-        for cls in index_by_code().values()
-        if cls is not AntiphonError and not issubclass(cls, StartupError)
+    error_types = [
+        error_type
+        for error_type in index_by_code().values()
+        if error_type is not AntiphonError and not issubclass(error_type, StartupError)
     ]
-    for cls in sorted(found, key=lambda cls: (cls.status, cls.code)):
-        meaning = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
-        lines.append(f"| {cls.status} | `{cls.code}` | {meaning} | {'yes' if cls.retryable else ''} |")
+    for error_type in sorted(error_types, key=lambda error_type: (error_type.status, error_type.code)):
+        meaning = " ".join((error_type.__doc__ or "").split("\n\n")[0].split())
+        retry = "yes" if error_type.retryable else ""
+        lines.append(f"| {error_type.status} | `{error_type.code}` | {meaning} | {retry} |")
     return "\n".join(lines) + "\n"
 
 
@@ -154,21 +160,26 @@ SUPPORT = (
 )
 
 
-def api() -> str:
-    """What becomes of each field of the requests at /v1 and beside it."""
+def build_api_page() -> str:
+    """Builds the page of the request fields at /v1 and at related endpoints."""
     lines = ["# API: request fields", "", NOTE, *SUPPORT]
     lines += [
         "",
         "[parameters.md](parameters.md) has the fields of the other products' endpoints.",
-        *_needs(),
+        *_explain_needs(),
     ]
-    for place in FieldScope:
-        lines += ["", f"## `{place}`", "", *_fields(field for field in FIELDS if place in field.scopes)]
+    for scope in FieldScope:
+        lines += [
+            "",
+            f"## `{scope}`",
+            "",
+            *_build_field_table(field for field in FIELDS if scope in field.scopes),
+        ]
     return "\n".join(lines) + "\n"
 
 
-def parameters() -> str:
-    """Every parameter of the products' pages, beside what becomes of it here."""
+def build_parameters_page() -> str:
+    """Builds the page that compares the parameters of the products' pages with this server."""
     lines = ["# Parameters of the products' pages", "", NOTE]
     lines += [
         "The tables compare each parameter of the products' own pages with this server. Ranges include both",
@@ -178,32 +189,39 @@ def parameters() -> str:
         '[api.md](api.md) explains the column "needs".',
     ]
     for page in PAGES:
-        lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_page(page)]
-    paged = {page.served_at for page in PAGES}
+        lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_build_page_section(page)]
+    page_endpoints = {page.served_at for page in PAGES}
     for dialect in dict.fromkeys(page.dialect for page in PAGES):
-        for place, table in import_module(f"antiphon.dialects.{dialect}.fields").FIELD_TABLE.tables.items():
-            if place not in paged:
-                lines += ["", f"## `{place}`", "", *_unpaged(table.values(), paged)]
+        for endpoint, table in import_module(
+            f"antiphon.dialects.{dialect}.fields"
+        ).FIELD_TABLE.tables.items():
+            if endpoint not in page_endpoints:
+                lines += ["", f"## `{endpoint}`", "", *_build_unpaged_section(table.values(), page_endpoints)]
     return "\n".join(lines) + "\n"
 
 
-def _unpaged(fields: Iterable[RequestField], paged: set[str]) -> list[str]:
-    """The fields of an object that is on no page. Fields that are the same on a page are only named."""
+def _build_unpaged_section(fields: Iterable[RequestField], page_endpoints: set[str]) -> list[str]:
+    """Builds the section of an object that no product page has. Fields that a page also has are only "
+    "named."""
     fields = list(fields)
-    shared = [field for field in fields if any(place in paged for place in field.scopes)]
+    fields_on_pages = [
+        field for field in fields if any(endpoint in page_endpoints for endpoint in field.scopes)
+    ]
     lines = ["The product's pages do not list this.", ""]
-    if shared:
-        names = ", ".join(f"`{field.name}`" for field in shared)
+    if fields_on_pages:
+        names = ", ".join(f"`{field.name}`" for field in fields_on_pages)
         lines += [f"These fields are the same as in the product's table above: {names}.", ""]
-    return lines + _fields(field for field in fields if field not in shared)
+    return lines + _build_field_table(field for field in fields if field not in fields_on_pages)
 
 
-def _fields(fields: Iterable[RequestField]) -> list[str]:
-    """A row for each field of one place. Fields with the same meaning share a row."""
+def _build_field_table(fields: Iterable[RequestField]) -> list[str]:
+    """Builds the table of fields. Fields with the same meaning share a row."""
     rows = sorted(fields, key=_order_support)
     names: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
-        names.setdefault((row.support, _need(row), _said(row)), []).append(f"`{row.name}`")
+        names.setdefault((row.support, _format_need(row), _format_description(row)), []).append(
+            f"`{row.name}`"
+        )
     return [
         "| field | support | needs | meaning |",
         "|---|---|---|---|",
@@ -211,7 +229,7 @@ def _fields(fields: Iterable[RequestField]) -> list[str]:
     ]
 
 
-def _page(page: ProductPage) -> list[str]:
+def _build_page_section(page: ProductPage) -> list[str]:
     table = import_module(f"antiphon.dialects.{page.dialect}.fields").FIELD_TABLE.tables[page.served_at]
     lines = [f"Served at `POST {page.served_at}`.", ""]
     lines += [
@@ -221,33 +239,34 @@ def _page(page: ProductPage) -> list[str]:
     for row in page.rows:
         field = table[row.name]
         lines.append(
-            f"| `{row.name}` | {_paged(row)} | {field.support} | {_need(field)} | {_said(field)} "
+            f"| `{row.name}` | {_describe_stated(row)} | {field.support} | {_format_need(field)} | "
+            f"{_format_description(field)} "
             f"| {row.difference} |"
         )
     for header in page.headers:
-        stated = "string, required" if header.required else "string"
+        type_text = "string, required" if header.required else "string"
         lines.append(
-            f"| header `{header.name}` | {stated} | supported | | {header.meaning} | {header.difference} |"
+            f"| header `{header.name}` | {type_text} | supported | | {header.meaning} | {header.difference} |"
         )
-    named = {row.name for row in page.rows}
-    further = [field for name, field in table.items() if name not in named]
-    return [*lines, "", "Not on the page:", "", *_fields(further)]
+    page_fields = {row.name for row in page.rows}
+    other_fields = [field for name, field in table.items() if name not in page_fields]
+    return [*lines, "", "Not on the page:", "", *_build_field_table(other_fields)]
 
 
-def _paged(row: PageRow) -> str:
-    """What the page says: type, default, range."""
-    said = [row.type.replace("|", "or")]
+def _describe_stated(row: PageRow) -> str:
+    """Describes a parameter as the product's page states it: type, default, range."""
+    facts = [row.type.replace("|", "or")]
     if row.required:
-        said.append("required")
+        facts.append("required")
     if row.default is not UNSTATED:
-        said.append(f"default `{json.dumps(row.default)}`")
+        facts.append(f"default `{json.dumps(row.default)}`")
     if row.low is not None or row.high is not None:
-        said.append(f"at least {row.low}" if row.high is None else f"{row.low} to {row.high}")
-    return ", ".join(said)
+        facts.append(f"at least {row.low}" if row.high is None else f"{row.low} to {row.high}")
+    return ", ".join(facts)
 
 
-def _needs() -> list[str]:
-    """What the words of the column mean."""
+def _explain_needs() -> list[str]:
+    """Explains the words in the column of needs."""
     lines = [
         "",
         'The column "needs" has what a field needs. A model without this refuses the field by name:',
@@ -256,13 +275,13 @@ def _needs() -> list[str]:
     return [*lines, *(f"- {need}: {need.explanation}" for need in Need if need is not Need.NOTHING)]
 
 
-def _need(row: RequestField) -> str:
-    """Empty where every engine will do."""
+def _format_need(row: RequestField) -> str:
+    """Formats what a field needs; empty if every engine supports it."""
     return "" if row.needs is Need.NOTHING or row.support is not FieldSupport.SUPPORTED else row.needs
 
 
-def metrics() -> str:
-    """Every name that /metrics shows."""
+def build_metrics_page() -> str:
+    """Builds the page of all metrics."""
     lines = [
         "# Metrics",
         "",
@@ -274,14 +293,14 @@ def metrics() -> str:
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
         lines += ["", f"## {title}", "", "| name | kind | labels | meaning |", "|---|---|---|---|"]
-        for each in families:
-            labels = ", ".join(f"`{label}`" for label in each.labels)
-            lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.description} |")
+        for family in families:
+            labels = ", ".join(f"`{label}`" for label in family.labels)
+            lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.description} |")
     return "\n".join(lines) + "\n"
 
 
-def commands() -> str:
-    """Every command with its arguments and options."""
+def build_commands_page() -> str:
+    """Builds the page of all commands with their arguments and options."""
     lines = [
         "# Commands",
         "",
@@ -308,24 +327,33 @@ def commands() -> str:
     ]
     root = typer.main.get_command(app)
     context = typer.Context(root)
-    found = dict(_walk(root, "antiphon"))
-    serving = [_describe_parameter(each, context) for each in found["antiphon serve"].params]
-    for path, command in sorted(found.items()):
-        usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
-        lines += ["", f"## `{path}`", "", " ".join((command.help or "").split()), "", "```text", usage, "```"]
-        rows = [_describe_parameter(each, context) for each in command.params]
-        taken = [name for name, row in COMMON_ROWS.items() if row in rows]
-        if path != "antiphon serve" and set(serving) <= set(rows):
-            taken = [
+    commands = dict(_iterate_commands(root, "antiphon"))
+    serve_rows = [_describe_parameter(parameter, context) for parameter in commands["antiphon serve"].params]
+    for command_name, command in sorted(commands.items()):
+        usage = " ".join([command_name, *command.collect_usage_pieces(typer.Context(command))])
+        lines += [
+            "",
+            f"## `{command_name}`",
+            "",
+            " ".join((command.help or "").split()),
+            "",
+            "```text",
+            usage,
+            "```",
+        ]
+        rows = [_describe_parameter(parameter, context) for parameter in command.params]
+        common_options = [name for name, row in COMMON_ROWS.items() if row in rows]
+        if command_name != "antiphon serve" and set(serve_rows) <= set(rows):
+            common_options = [
                 "those of [`antiphon serve`](#antiphon-serve)",
-                *(each for each in taken if each != "`--config`"),
+                *(parameter for parameter in common_options if parameter != "`--config`"),
             ]
-            rows = [row for row in rows if row not in serving]
+            rows = [row for row in rows if row not in serve_rows]
         rows = [row for row in rows if row not in COMMON_ROWS.values()]
         if rows:
             lines += ["", "| argument or option | meaning |", "|---|---|", *rows]
-        if taken:
-            lines += ["", f"{'More options' if rows else 'Options'}: {', '.join(taken)}."]
+        if common_options:
+            lines += ["", f"{'More options' if rows else 'Options'}: {', '.join(common_options)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -334,35 +362,39 @@ COMMON_ROWS = {
     "`--json`": "| `--json` | Print one JSON object instead of text. |",
     "`--config`": "| `--config <path>` | Settings file. [antiphon.toml, here or in ANTIPHON_HOME] |",
 }
-"""The rows of options that most commands have, by their names."""
+"""The rows of the options that most commands have, by name."""
 
 
-def _walk(command: object, path: str) -> Iterator[tuple[str, TyperCommand]]:
-    """Yields each command that does something, with its whole name."""
+def _iterate_commands(command: object, path: str) -> Iterator[tuple[str, TyperCommand]]:
+    """Yields each command that is not a group, with its full name."""
     if isinstance(command, TyperGroup):
-        for name, each in command.commands.items():
-            yield from _walk(each, f"{path} {name}")
+        for name, subcommand in command.commands.items():
+            yield from _iterate_commands(subcommand, f"{path} {name}")
     elif isinstance(command, TyperCommand):
         yield path, command
 
 
 def _describe_parameter(parameter: object, context: typer.Context) -> str:
-    """A row for an argument or option of a command."""
+    """Builds the row of an argument or option."""
     if isinstance(parameter, TyperArgument):
         names, meaning = f"`{parameter.human_readable_name}`", parameter.help
     elif isinstance(parameter, TyperOption):
         value = "" if parameter.is_flag else f" {parameter.make_metavar(context)}"
         names = ", ".join(f"`{name}{value}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        usual, meaning = parameter.default, parameter.help
-        if parameter.show_default and isinstance(usual, int | float | str) and not isinstance(usual, bool):
-            meaning = f"{meaning} [{usual}]"
+        default, meaning = parameter.default, parameter.help
+        if (
+            parameter.show_default
+            and isinstance(default, int | float | str)
+            and not isinstance(default, bool)
+        ):
+            meaning = f"{meaning} [{default}]"
     else:
         raise TypeError(type(parameter))
-    return "| " + " | ".join(each.replace("|", "\\|") for each in (names, meaning or "")) + " |"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (names, meaning or "")) + " |"
 
 
-def engine_fields() -> str:
-    """What each local engine does with each option of a token request, as the code decides it."""
+def build_engine_fields_page() -> str:
+    """Builds the page that compares the local engines by the options of a token request."""
     lines = [
         NOTE,
         "# Fields by engine",
@@ -376,7 +408,7 @@ def engine_fields() -> str:
         "",
         "| option of the sampler | llama.cpp | vLLM on a processor | vLLM on a GPU |",
         "|---|---|---|---|",
-        *(_describe_drawing(name, DRAWN[name]) for name in Sampling.__dataclass_fields__),
+        *(_describe_sampler(name, SAMPLING_EXAMPLES[name]) for name in Sampling.__dataclass_fields__),
         "",
         "| feature | llama.cpp | vLLM |",
         "|---|---|---|",
@@ -395,7 +427,7 @@ def engine_fields() -> str:
     return "\n".join(lines)
 
 
-DRAWN: dict[str, object] = {
+SAMPLING_EXAMPLES: dict[str, object] = {
     "temperature": 0.7,
     "top_p": 0.5,
     "top_k": 9,
@@ -412,7 +444,7 @@ DRAWN: dict[str, object] = {
     "allowed_token_ids": (7,),
     "banned": ((7,),),
 }
-"""A value that acts, of each field of `Sampling`."""
+"""For each field of `Sampling`, a value that has an effect."""
 
 ENGINE_FEATURES = (
     ("temperature 0", "the likeliest token", "the likeliest token"),
@@ -430,55 +462,55 @@ ENGINE_FEATURES = (
 )
 
 
-def _describe_drawing(name: str, value: object) -> str:
-    """A row: who draws the tokens of a request with this option."""
+def _describe_sampler(name: str, value: object) -> str:
+    """Builds a row with the sampler that draws the tokens of a request with this option."""
     sampling = Sampling(**{"temperature": 0.7} | {name: value})  # type: ignore[arg-type]
     request = TokenRequest((TokenSegment((1,)),), 5, sampling)
-    drawers = []
+    samplers = []
     for draws_all in (True, False):
         limits = ModelLimits(context_length=99, vocabulary=99, ends=(2,), draws_all=draws_all)
-        own = needs_own_sampler(request, build_state(request, (1,), limits), limits)
-        drawers.append("Antiphon's sampler" if own else "vLLM's sampler")
-    return f"| `{name}` | Antiphon's sampler | {drawers[0]} | {drawers[1]} |"
+        is_antiphon = needs_antiphon_sampler(request, build_state(request, (1,), limits), limits)
+        samplers.append("Antiphon's sampler" if is_antiphon else "vLLM's sampler")
+    return f"| `{name}` | Antiphon's sampler | {samplers[0]} | {samplers[1]} |"
 
 
 def _order_support(row: RequestField) -> int:
     return list(FieldSupport).index(row.support)
 
 
-def _said(row: RequestField) -> str:
-    harmless = ", ".join(f"`{json.dumps(value)}`" for value in row.accepted_values)
-    says = row.description.replace("|", "\\|")
-    return f"{says} (accepted: {harmless})" if harmless else says
+def _format_description(row: RequestField) -> str:
+    accepted = ", ".join(f"`{json.dumps(value)}`" for value in row.accepted_values)
+    description = row.description.replace("|", "\\|")
+    return f"{description} (accepted: {accepted})" if accepted else description
 
 
-def _shown(value: object) -> str:
+def _format_default(value: object) -> str:
     return "none" if value is None or value == () else f"`{value}`"
 
 
-MADE = {
-    "cli.md": commands,
-    "configuration.md": configuration,
-    "engine-fields.md": engine_fields,
-    "errors.md": errors,
-    "api.md": api,
-    "metrics.md": metrics,
-    "parameters.md": parameters,
+PAGE_BUILDERS = {
+    "cli.md": build_commands_page,
+    "configuration.md": build_configuration_page,
+    "engine-fields.md": build_engine_fields_page,
+    "errors.md": build_errors_page,
+    "api.md": build_api_page,
+    "metrics.md": build_metrics_page,
+    "parameters.md": build_parameters_page,
 }
 
 
 def main() -> int:
-    stale = [name for name, page in MADE.items() if _text(DOCS / name) != page()]
+    stale = [name for name, build_page in PAGE_BUILDERS.items() if _read_text(DOCS / name) != build_page()]
     if "--check" in sys.argv[1:]:
         for name in stale:
             print(f"docs/{name} is stale; run `make docs`")
         return 1 if stale else 0
     for name in stale:
-        (DOCS / name).write_text(MADE[name](), "utf-8")
+        (DOCS / name).write_text(PAGE_BUILDERS[name](), "utf-8")
     return 0
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     return path.read_text("utf-8") if path.is_file() else None
 
 

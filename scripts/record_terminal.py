@@ -1,12 +1,12 @@
-"""Records the first ten minutes: real shells in pseudo-terminals, a fresh clone in an empty home.
+"""Records a user's first ten minutes: real shells in pseudo-terminals, with a fresh clone in an empty home.
 
 python scripts/record_terminal.py [--only-times | --no-times]
 
-First it measures, twice and unrecorded, how long `git clone` and `make serve` take to the first token: with
-an empty package cache and with a warm one. Then it records docs/first-ten-minutes.cast (asciinema, version 2)
-and the same as text. It needs git, make, curl, a package index for pip (PIP_CONFIG_FILE and the like are
-passed on) and port 8000 free. The home directory is shown as ~, players shorten long pauses
-(idle_time_limit), and nothing else is changed.
+First it measures twice, without recording, the time from `git clone` and `make serve` to the first token:
+with an empty package cache and with a warm one. Then it records docs/first-ten-minutes.cast (asciinema,
+version 2) and a text file. It needs git, make, curl, a package index for pip (it passes PIP_CONFIG_FILE and
+similar variables on) and the free port 8000. It replaces the home directory by ~. Players shorten long pauses
+(idle_time_limit). Nothing else is changed.
 """
 
 import argparse
@@ -33,45 +33,50 @@ TEXT = CAST.with_suffix(".txt")
 COLUMNS, ROWS = 110, 36
 PORT = 8000
 PATIENCE = 300.0
-"""Seconds; a cold install takes tens."""
-KEY = 0.02
+"""The most seconds to wait for output. An installation without a cache takes some tens."""
+KEY_DELAY = 0.02
 """Seconds between two keys."""
 LONGEST_PAUSE = 2.0
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07|\x1b\][^\x07]*\x07")
-KEPT = re.compile(r"PIP_(?!FIND_LINKS).*|.*_PROXY|.*_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|LANG|LC_ALL")
-"""Variables that reaching a package index may need; none of them is shown."""
+KEPT_VARIABLES = re.compile(
+    r"PIP_(?!FIND_LINKS).*|.*_PROXY|.*_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|LANG|LC_ALL"
+)
+"""Environment variables that pip may need to reach a package index. The recording shows none of them."""
 
 CURL = """curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
   -d '{"model": "cantor", "messages": [{"role": "user", "content": "What is Antiphon?"}]}'; echo"""
 
 
 class Recorder:
-    """Events of a cast, by the time since it began. The hidden path never gets in, however it is cut."""
+    """The events of a cast, with the seconds since its start. The hidden path is replaced, even if it arrives
+    in parts."""
 
-    def __init__(self, hidden: str, shown: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, hidden_path: str, replacement: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.events: list[tuple[float, str]] = []
-        self._hidden, self._shown, self._clock = hidden, shown, clock
+        self._hidden_path, self._replacement, self._clock = hidden_path, replacement, clock
         self._began = clock()
-        self._held = ""
+        self._held_text = ""
 
     def add(self, text: str) -> None:
-        """What a terminal wrote now."""
-        text = (self._held + text).replace(self._hidden, self._shown)
-        held = next(
+        """Adds the output of a terminal with the current time."""
+        text = (self._held_text + text).replace(self._hidden_path, self._replacement)
+        held_length = next(
             (
                 size
-                for size in range(min(len(self._hidden), len(text)), 0, -1)
-                if text.endswith(self._hidden[:size])
+                for size in range(min(len(self._hidden_path), len(text)), 0, -1)
+                if text.endswith(self._hidden_path[:size])
             ),
             0,
         )
-        self._held = text[len(text) - held :]
-        if text := text[: len(text) - held]:
+        self._held_text = text[len(text) - held_length :]
+        if text := text[: len(text) - held_length]:
             self.events.append((round(self._clock() - self._began, 3), text))
 
-    def cast(self) -> str:
-        """The file's content."""
+    def format_cast(self) -> str:
+        """Returns the content of the cast file."""
         header = {
             "version": 2,
             "width": COLUMNS,
@@ -80,60 +85,60 @@ class Recorder:
             "title": "Antiphon: the first ten minutes",
             "env": {"TERM": "xterm-256color", "SHELL": "bash"},
         }
-        lines = [header, *([at, "o", text] for at, text in self.events)]
+        lines = [header, *([seconds, "o", text] for seconds, text in self.events)]
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
-    def text(self) -> str:
-        """What was to be read, line by line: no styles, and of an overwritten line what stood there last."""
+    def format_text(self) -> str:
+        """Returns the visible text without styles. Only the last state of an overwritten line is kept."""
         plain = CONTROL.sub("", "".join(text for _, text in self.events)).replace("\r\n", "\n")
         lines = [line.rpartition("\r")[2].rstrip() for line in plain.split("\n")]
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
 class Terminal:
-    """A shell in a pseudo-terminal; what it writes goes to the recorder while one is set."""
+    """A shell in a pseudo-terminal. Its output goes to the recorder, if one is set."""
 
     def __init__(self, home: Path, directory: Path, recorder: Recorder | None) -> None:
         self.recorder = recorder
-        self._seen, self._mark = "", 0
+        self._output, self._search_start = "", 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pid, self._keyboard = pty.fork()
         if self._pid == 0:
             os.chdir(directory)
-            os.execve("/bin/bash", ["bash", "--norc", "--noprofile"], environment(home))  # noqa: S606
+            os.execve("/bin/bash", ["bash", "--norc", "--noprofile"], build_environment(home))  # noqa: S606
         os.set_blocking(self._keyboard, False)
         subprocess.run(["stty", "cols", str(COLUMNS), "rows", str(ROWS)], stdin=self._keyboard, check=True)
         self.expect("$ ")
 
     def type(self, line: str, end: str = "\r") -> None:
-        """Types it key by key."""
+        """Types a line key by key."""
         for key in line:
             os.write(self._keyboard, key.encode())
-            self.read(KEY)
+            self.read(KEY_DELAY)
         os.write(self._keyboard, end.encode())
 
     def expect(self, words: str) -> None:
-        """Waits for the words, after what was awaited before."""
+        """Waits for these words in the output after the previously awaited words."""
         deadline = time.monotonic() + PATIENCE
-        while (found := self._seen.find(words, self._mark)) < 0:
+        while (position := self._output.find(words, self._search_start)) < 0:
             if time.monotonic() > deadline:
-                raise SystemExit(f"{words!r} does not come: {self._seen[self._mark :]!r}")
+                raise SystemExit(f"{words!r} is not in the output: {self._output[self._search_start :]!r}")
             self.read(0.1)
-        self._mark = found + len(words)
+        self._search_start = position + len(words)
 
-    def read(self, within: float) -> None:
-        """Takes what is written in that time."""
-        deadline = time.monotonic() + within
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self._keyboard], [], [], left)[0]:
+    def read(self, seconds: float) -> None:
+        """Reads the output for this many seconds."""
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
+            if select.select([self._keyboard], [], [], remaining)[0]:
                 with suppress(BlockingIOError, OSError):
                     text = self._decoder.decode(os.read(self._keyboard, 65536))
-                    self._seen += CONTROL.sub("", text)
+                    self._output += CONTROL.sub("", text)
                     if self.recorder:
                         self.recorder.add(text)
 
     def close(self) -> None:
-        """Interrupts what runs, and ends the shell."""
+        """Interrupts the running command, and ends the shell."""
         with suppress(OSError):
             os.write(self._keyboard, b"\x03")
             self.read(8)
@@ -145,25 +150,25 @@ class Terminal:
         os.close(self._keyboard)
 
 
-def environment(home: Path) -> dict[str, str]:
-    """A newcomer's: nothing but what reaching a package index may need."""
-    kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
-    return kept | {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "xterm-256color",
+def build_environment(home: Path) -> dict[str, str]:
+    """Builds the environment of a new user, with only the variables that pip may need."""
+    variables = {name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)}
+    return variables | {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "xterm-256color",
                    "LANG": "C.UTF-8", "PS1": r"\w$ ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}  # fmt: skip
 
 
 @contextmanager
-def new_home() -> Iterator[Path]:
-    """An empty home with nothing in it but a repository to clone from."""
+def create_home() -> Iterator[Path]:
+    """Creates a home directory that contains only a repository to clone."""
     with tempfile.TemporaryDirectory(prefix="first-", ignore_cleanup_errors=True) as name:
         subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), f"{name}/antiphon.git"], check=True)
         yield Path(name)
 
 
-def seconds_to_first_token(home: Path) -> float:
-    """From the beginning of `git clone` to the first text of an answer."""
+def measure_first_token(home: Path) -> float:
+    """Returns the seconds from `git clone` to the first token of an answer."""
     began = time.monotonic()
-    env = environment(home)
+    env = build_environment(home)
     subprocess.run(["git", "clone", "--quiet", "antiphon.git"], cwd=home, env=env, check=True)
     with subprocess.Popen(
         ["make", "serve"],
@@ -186,8 +191,8 @@ def seconds_to_first_token(home: Path) -> float:
             subprocess.run(["rm", "-rf", str(home / "antiphon")], check=True)
 
 
-def record(home: Path) -> Recorder:
-    """The session: a server in one terminal, everything else in a second."""
+def record_session(home: Path) -> Recorder:
+    """Records the session: a server in one terminal, all other commands in a second one."""
     recorder = Recorder(str(home), "~")
     server = Terminal(home, home, recorder)
     server.type("git clone antiphon.git && cd antiphon")
@@ -204,7 +209,7 @@ def record(home: Path) -> Recorder:
     client.expect("$ ")
     client.type(". .venv/bin/activate")
     client.expect("$ ")
-    chat(client)
+    record_chat(client)
     for command in ("antiphon doctor", "antiphon bench --requests 16"):
         client.type(command)
         client.expect("$ ")
@@ -215,7 +220,7 @@ def record(home: Path) -> Recorder:
     return recorder
 
 
-def chat(terminal: Terminal) -> None:
+def record_chat(terminal: Terminal) -> None:
     terminal.type("antiphon chat")
     for line in ("Who are you?", "How do I serve a model of my own?", "/quit"):
         terminal.expect("> ")
@@ -230,24 +235,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only-times", action="store_true", help="measure, and record nothing")
     parser.add_argument("--no-times", action="store_true", help="record, and measure nothing")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", PORT))
         except OSError:
             sys.exit(f"port {PORT} is taken; end what listens there")
-    with new_home() as home:
-        if not asked.no_times:
+    with create_home() as home:
+        if not options.no_times:
             for state in ("an empty", "a warm"):
                 print(
-                    f"clone to first token, {state} package cache: {seconds_to_first_token(home):.1f} s",
+                    f"clone to first token, {state} package cache: {measure_first_token(home):.1f} s",
                     flush=True,
                 )
-        if not asked.only_times:
-            recorder = record(home)
-            CAST.write_text(recorder.cast(), "utf-8")
-            TEXT.write_text(recorder.text(), "utf-8")
+        if not options.only_times:
+            recorder = record_session(home)
+            CAST.write_text(recorder.format_cast(), "utf-8")
+            TEXT.write_text(recorder.format_text(), "utf-8")
             print(f"{CAST.relative_to(ROOT)}: {CAST.stat().st_size / 1000:.0f} kB")
     return 0
 

@@ -1,8 +1,8 @@
 """Builds a release into dist/: the source archive, the wheel, an SBOM, the licences and the digests.
 
-The version is the commit's tag (v1.2.3), or --version. What is committed is built twice, from two copies.
-The second wheel is built from the unpacked source archive. The files of both builds must be equal.
-Usage: python scripts/release.py [--version 1.2.3] [--out dist], after `make release` has installed the tools.
+The version is the commit's tag (v1.2.3), or --version. The committed files are built twice, from two copies.
+The second wheel is built from the unpacked source archive. The files of both builds must be equal. Usage:
+python scripts/release.py [--version 1.2.3] [--out dist], after `make release` has installed the tools.
 """
 
 import argparse
@@ -26,20 +26,20 @@ VERSION_LINE = re.compile(r'^__version__ = ".*"$', re.MULTILINE)
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?(\.dev\d+)?")
 PINNED = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\S+)", re.MULTILINE)
 NOT_LOCKED = "native"
-"""An extra that its user builds."""
+"""An extra without a lock, since its user builds it."""
 
 BUILD = "import sys; from flit_core import buildapi; print(getattr(buildapi, sys.argv[1])(sys.argv[2]))"
 
 
 def main() -> None:
-    """The command."""
+    """Builds the release."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", help="[the commit's tag, as v1.2.3]")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="[dist]")
     options = parser.parse_args()
     version = options.version or find_tag()
     if not VERSION.fullmatch(version):
-        sys.exit(f"{version!r} is no version: say it as 1.2.3, 1.2.3rc1 or 1.2.3.dev0")
+        sys.exit(f"{version!r} is no version: write it as 1.2.3, 1.2.3rc1 or 1.2.3.dev0")
     out: Path = options.out.absolute()
     if out.exists():
         shutil.rmtree(out)
@@ -53,35 +53,37 @@ def main() -> None:
 
 
 def find_tag() -> str:
-    """Returns the version of the commit's tag. Exits where it has none."""
+    """Returns the version of the commit's tag. Exits if there is no tag."""
     command = ["git", "describe", "--tags", "--exact-match", "--match", "v[0-9]*"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if told.returncode:
-        sys.exit("This commit has no tag such as v1.2.3: make one, or say --version 1.2.3")
-    return told.stdout.strip().removeprefix("v")
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.exit("This commit has no tag such as v1.2.3: create one, or use --version 1.2.3")
+    return result.stdout.strip().removeprefix("v")
 
 
 def build_archives(version: str, out: Path) -> None:
     """Builds the source archive and the wheel into `out`. Exits if a second build gives other files."""
     with tempfile.TemporaryDirectory() as folder:
         first, second, third = (Path(folder) / name for name in ("first", "second", "third"))
-        again = Path(folder) / "again"
-        again.mkdir()
+        rebuild_folder = Path(folder) / "again"
+        rebuild_folder.mkdir()
         export(first, version)
         seconds = read_commit_time()
         sdist, wheel = (build(hook, first, out, seconds) for hook in ("build_sdist", "build_wheel"))
         export(second, version)
-        build("build_sdist", second, again, seconds)
-        with tarfile.open(again / sdist) as archive:
+        build("build_sdist", second, rebuild_folder, seconds)
+        with tarfile.open(rebuild_folder / sdist) as archive:
             archive.extractall(third, filter="data")
-        build("build_wheel", next(third.iterdir()), again, seconds)
+        build("build_wheel", next(third.iterdir()), rebuild_folder, seconds)
         for name in (sdist, wheel):
-            if digest(out / name) != digest(again / name):
-                sys.exit(f"{name} is not reproducible: {digest(out / name)} and {digest(again / name)}")
+            if digest(out / name) != digest(rebuild_folder / name):
+                sys.exit(
+                    f"{name} is not reproducible: {digest(out / name)} and {digest(rebuild_folder / name)}"
+                )
 
 
 def export(folder: Path, version: str) -> None:
-    """Writes the committed files into a folder, with the version in its place."""
+    """Writes the committed files into a folder, with the release's version."""
     folder.mkdir()
     command = ["git", "archive", "HEAD"]
     committed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
@@ -93,11 +95,11 @@ def export(folder: Path, version: str) -> None:
 
 def build(hook: str, folder: Path, out: Path, seconds: str) -> str:
     """Calls a hook of the locked build backend. `seconds`: the time of all files, in Unix time. Returns the
-    name of what it built."""
+    name of the built file."""
     command = [sys.executable, "-c", BUILD, hook, str(out)]
     env = os.environ | {"SOURCE_DATE_EPOCH": seconds}
-    told = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    return told.stdout.strip()
+    result = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    return result.stdout.strip()
 
 
 def read_commit_time() -> str:
@@ -107,7 +109,7 @@ def read_commit_time() -> str:
 
 
 def list_locks() -> list[Path]:
-    """Returns the locks of the runtime and of its extras."""
+    """Returns the lock files of the runtime and of its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     names = ["serve", *project["optional-dependencies"]]
     return [ROOT / "requirements" / f"{name}.txt" for name in names if name != NOT_LOCKED]
@@ -130,14 +132,15 @@ def write_sbom(version: str, out: Path) -> None:
 
 
 def write_licences(version: str, out: Path) -> None:
-    """Writes a table of the licences of what is installed here of the locks. Exits if one is not known."""
+    """Writes a table of the licences of all locked packages that are installed here. Exits if one is "
+    "unknown."""
     names = sorted({name for lock in list_locks() for name, _ in PINNED.findall(lock.read_text("utf-8"))})
     command: list[str | Path] = [TOOLS / "pip-licenses", "--python", sys.executable, "--packages", *names]
     command += ["--format", "markdown", "--with-urls", "--order", "license", "--with-system"]
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     rows = [[cell.strip() for cell in row.split("|")] for row in table.splitlines()]
     if unknown := [row[1] for row in rows if row[3] == "UNKNOWN"]:
-        sys.exit(f"the licence is not known of: {', '.join(unknown)}")
+        sys.exit(f"these packages have an unknown licence: {', '.join(unknown)}")
     (out / f"antiphon-{version}-licenses.md").write_text(table, "utf-8")
 
 

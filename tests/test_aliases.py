@@ -39,13 +39,13 @@ FIREWORKS = {"accounts/fireworks/models/*": "*"}
 def test_names_come_before_patterns_and_longer_patterns_first(name, target):
     rules = {"gpt-*": "large", "gpt-4o": "cantor", "gpt-4o-*": "small", "a.b": "dotted"}
     for order in (rules, dict(reversed(rules.items()))):
-        assert Aliases(order, FIREWORKS).target(name) == target
+        assert Aliases(order, FIREWORKS).find_target(name) == target
 
 
 def test_one_set_of_rules_comes_before_the_next():
     aliases = Aliases({"accounts/*": "cantor"}, FIREWORKS)
-    assert aliases.target("accounts/fireworks/models/llama") == "cantor"
-    assert Aliases({"accounts/fireworks/models/*": "*-q8"}, FIREWORKS).target(
+    assert aliases.find_target("accounts/fireworks/models/llama") == "cantor"
+    assert Aliases({"accounts/fireworks/models/*": "*-q8"}, FIREWORKS).find_target(
         "accounts/fireworks/models/llama"
     ) == ("llama-q8")
 

@@ -1,4 +1,4 @@
-"""The floor of a gateway in Python: a relay that checks nothing and leaves the bytes as they are.
+"""The cheapest gateway in Python: a relay that checks nothing and does not change the bytes.
 
     python -m benchmarks.gateway_sides.floor PORT UPSTREAM_PORT
 

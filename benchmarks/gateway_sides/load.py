@@ -1,4 +1,4 @@
-"""The load: so many connections, each asking for one thing after the other. Prints its figures as JSON.
+"""The load generator: several connections, each of which sends one request after the other. Prints JSON.
 
     python -m benchmarks.gateway_sides.load PORT KEY MODEL CONNECTIONS SECONDS (buffered|streamed|paced)
 
@@ -24,24 +24,24 @@ CONTENT = re.compile(rb'"content": ?"' + TEXT.encode())
 
 
 @dataclass
-class Seen:
-    """What all connections saw."""
+class LoadTimes:
+    """The times of all requests, in milliseconds."""
 
     times: list[float] = field(default_factory=list)
-    """From request to the end of the answer."""
+    """The times from a request to the end of its answer."""
     firsts: list[float] = field(default_factory=list)
-    """From the upstream's write of a stream's first chunk to its arrival."""
+    """The times from the upstream's write of a stream's first chunk to its arrival."""
     delays: list[float] = field(default_factory=list)
-    """The same of every chunk."""
+    """The same times of every chunk."""
 
 
 def build_request(key: str, model: str, stream: bool) -> bytes:
-    """One request as it goes over the wire."""
-    asked: dict[str, object] = {"model": model, "temperature": 0.7, "max_tokens": 64}
-    asked["messages"] = [{"role": "user", "content": PROMPT}]
+    """Builds the bytes of one HTTP request."""
+    fields: dict[str, object] = {"model": model, "temperature": 0.7, "max_tokens": 64}
+    fields["messages"] = [{"role": "user", "content": PROMPT}]
     if stream:
-        asked["stream"] = True
-    body = json.dumps(asked).encode()
+        fields["stream"] = True
+    body = json.dumps(fields).encode()
     head = [
         "POST /v1/chat/completions HTTP/1.1",
         "host: 127.0.0.1",
@@ -59,46 +59,46 @@ def build_request(key: str, model: str, stream: bool) -> bytes:
 class Caller(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, request: bytes, kind: str, until: float, seen: Seen) -> None:
+    def __init__(self, request: bytes, load_kind: str, deadline: float, times: LoadTimes) -> None:
         self._request = request
-        self._kind = kind
-        self._until = until
-        self._seen = seen
-        self._got = bytearray()
+        self._load_kind = load_kind
+        self._deadline = deadline
+        self._times = times
+        self._received = bytearray()
         self._is_first = True
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self._ask()
+        self._send_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.over.done():
-            self.over.set_exception(RuntimeError(f"the connection broke after {bytes(self._got)!r}"))
+        if not self.closed.done():
+            self.closed.set_exception(RuntimeError(f"the connection broke after {bytes(self._received)!r}"))
 
     def data_received(self, data: bytes) -> None:
-        if self._kind == "paced":
+        if self._load_kind == "paced":
             self._note_stamps(data)
-        got = self._got
-        got += data
-        if not self._is_whole():
+        received = self._received
+        received += data
+        if not self._is_complete():
             return
         now = time.perf_counter()
         try:
-            self._require_right()
-        except ValueError as wrong:
-            self.over.set_exception(wrong)
+            self._require_valid_answer()
+        except ValueError as error:
+            self.closed.set_exception(error)
             self._transport.close()
             return
-        self._seen.times.append((now - self._sent) * 1000)
-        got.clear()
-        if now < self._until:
-            self._ask()
+        self._times.times.append((now - self._sent) * 1000)
+        received.clear()
+        if now < self._deadline:
+            self._send_request()
         else:
-            self.over.set_result(None)
+            self.closed.set_result(None)
             self._transport.close()
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         self._is_first = True
         self._sent = time.perf_counter()
         self._transport.write(self._request)
@@ -108,58 +108,60 @@ class Caller(asyncio.Protocol):
         now = time.monotonic_ns()
         for stamp in STAMP.findall(data):
             delay = (now - int(stamp)) / 1e6
-            self._seen.delays.append(delay)
+            self._times.delays.append(delay)
             if self._is_first:
                 self._is_first = False
-                self._seen.firsts.append(delay)
+                self._times.firsts.append(delay)
 
-    def _is_whole(self) -> bool:
-        if self._got.endswith(b"0\r\n\r\n"):
+    def _is_complete(self) -> bool:
+        if self._received.endswith(b"0\r\n\r\n"):
             return True
-        head, end, body = self._got.partition(b"\r\n\r\n")
+        head, end, body = self._received.partition(b"\r\n\r\n")
         length = LENGTH.search(head) if end else None
         return length is not None and len(body) >= int(length[1])
 
-    def _require_right(self) -> None:
-        """Raises ValueError for an answer that is not what was asked for."""
-        got = self._got
-        right = got.startswith(b"HTTP/1.1 200")
-        if self._kind == "streamed":
-            right = right and b"[DONE]" in got and len(CONTENT.findall(got)) == CHUNKS
-        elif self._kind == "paced":
-            right = right and b"[DONE]" in got and len(STAMP.findall(got)) == PACED_CHUNKS
+    def _require_valid_answer(self) -> None:
+        """Raises ValueError if the answer is not complete and correct."""
+        received = self._received
+        is_right = received.startswith(b"HTTP/1.1 200")
+        if self._load_kind == "streamed":
+            is_right = is_right and b"[DONE]" in received and len(CONTENT.findall(received)) == CHUNKS
+        elif self._load_kind == "paced":
+            is_right = is_right and b"[DONE]" in received and len(STAMP.findall(received)) == PACED_CHUNKS
         else:
-            right = right and TEXT.encode() * CHUNKS in got
-        if not right:
-            raise ValueError(f"not what was asked for: {bytes(got)!r}")
+            is_right = is_right and TEXT.encode() * CHUNKS in received
+        if not is_right:
+            raise ValueError(f"unexpected answer: {bytes(received)!r}")
 
 
-async def ask(port: int, request: bytes, kind: str, connections: int, seconds: float) -> dict[str, float]:
-    """Asks for so long, and returns the figures."""
-    loop, seen, callers = asyncio.get_running_loop(), Seen(), []
+async def run_load(
+    port: int, request: bytes, kind: str, connections: int, seconds: float
+) -> dict[str, float]:
+    """Sends requests for `seconds`, and returns the results."""
+    loop, times, callers = asyncio.get_running_loop(), LoadTimes(), []
     began = time.perf_counter()
     for _ in range(connections):
         _, caller = await loop.create_connection(
-            lambda: Caller(request, kind, began + seconds, seen), "127.0.0.1", port
+            lambda: Caller(request, kind, began + seconds, times), "127.0.0.1", port
         )
         callers.append(caller)
         if kind == "paced":
-            # Streams neither tick nor begin together.
+            # The streams begin at different times, so their chunks do too.
             await asyncio.sleep(PACE * PACED_CHUNKS / connections)
-    await asyncio.gather(*(caller.over for caller in callers))
-    taken = time.perf_counter() - began
-    found = {"requests": len(seen.times), "rate": len(seen.times) / taken, "chunks": len(seen.delays)}
-    for name, values in (("", seen.times), ("first_", seen.firsts), ("chunk_", seen.delays)):
+    await asyncio.gather(*(caller.closed for caller in callers))
+    elapsed = time.perf_counter() - began
+    figures = {"requests": len(times.times), "rate": len(times.times) / elapsed, "chunks": len(times.delays)}
+    for name, values in (("", times.times), ("first_", times.firsts), ("chunk_", times.delays)):
         if values:
             values.sort()
-            found[f"{name}p50"] = statistics.median(values)
-            found[f"{name}p99"] = values[len(values) * 99 // 100]
-    return found
+            figures[f"{name}p50"] = statistics.median(values)
+            figures[f"{name}p99"] = values[len(values) * 99 // 100]
+    return figures
 
 
 def main(port: str, key: str, model: str, connections: str, seconds: str, kind: str) -> None:
     request = build_request(key, model, kind != "buffered")
-    print(json.dumps(uvloop.run(ask(int(port), request, kind, int(connections), float(seconds)))))
+    print(json.dumps(uvloop.run(run_load(int(port), request, kind, int(connections), float(seconds)))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gateways, each with its processes, started before one upstream."""
+"""Starts the gateways, each with its own processes, in front of one upstream."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 KEY = "sk-benchmark-0123456789abcdef0123456789abcdef"
 PLENTY = 10**15
-"""What no benchmark uses up."""
+"""A limit that no benchmark reaches."""
 LIMITS = (
     {"measure": "requests", "window": "minute"},
     {"measure": "tokens", "window": "minute"},
@@ -49,43 +49,44 @@ model_list:
 
 @dataclass(frozen=True)
 class Side:
-    """A gateway that runs. `settles`: seconds after the load in which it still works for it."""
+    """A running gateway. `settles`: the seconds after the load until its background work is done."""
 
     name: str
     process: psutil.Process
     port: int
     key: str = KEY
     prefix: str = ""
-    """Before the names of models."""
+    """The prefix of model names."""
     settles: float = 0.0
 
     def list_processes(self) -> list[psutil.Process]:
-        """All of its processes."""
+        """Lists all processes of the gateway."""
         return [self.process, *self.process.children(recursive=True)]
 
     def read_cpu_time(self) -> float:
-        """Seconds of all threads of all processes, to the nanosecond."""
+        """Returns the CPU seconds of all processes, with a resolution of nanoseconds."""
         return sum(map(read_clock, self.list_processes()))
 
     def find_main(self) -> psutil.Process:
-        """The process that serves HTTP."""
+        """Finds the process that serves HTTP."""
         processes = self.list_processes()
         return next(
-            (each for each in processes if "antiphon.assembly" in " ".join(each.cmdline())), processes[0]
+            (process for process in processes if "antiphon.assembly" in " ".join(process.cmdline())),
+            processes[0],
         )
 
     def read_memory(self) -> float:
-        """Resident megabytes of all processes."""
-        return sum(each.memory_info().rss for each in self.list_processes()) / 1e6
+        """Returns the resident megabytes of all processes."""
+        return sum(process.memory_info().rss for process in self.list_processes()) / 1e6
 
 
 def read_clock(process: psutil.Process) -> float:
-    """CPU seconds of all threads of a process. The id of a process's clock holds its pid, on Linux."""
+    """Returns the CPU seconds of all threads of a process. Linux derives the id of its clock from the pid."""
     return time.clock_gettime(~process.pid << 3 | 2)
 
 
 def find_port() -> int:
-    """A port that is free now."""
+    """Finds a port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -95,15 +96,15 @@ def find_port() -> int:
 def run_process(
     command: Sequence[str], port: int, path: str, env: Mapping[str, str] | None = None
 ) -> Iterator[psutil.Process]:
-    """A process that answers on the port when this is entered, and is ended with its children."""
+    """Starts a process, waits until it answers on the port, and ends it with its children afterwards."""
     child = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | (env or {}), cwd=ROOT
     )
     process = psutil.Process(child.pid)
     try:
-        until = time.monotonic() + START_DEADLINE
-        while not does_answer(f"http://127.0.0.1:{port}{path}"):
-            if child.poll() is not None or time.monotonic() > until:
+        deadline = time.monotonic() + START_DEADLINE
+        while not answers_requests(f"http://127.0.0.1:{port}{path}"):
+            if child.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{' '.join(command)} did not start")
             time.sleep(0.1)
         yield process
@@ -114,11 +115,11 @@ def run_process(
             child.wait(20)
         except subprocess.TimeoutExpired:
             child.kill()
-        for left in psutil.wait_procs(tree, timeout=5)[1]:
-            left.kill()
+        for remaining in psutil.wait_procs(tree, timeout=5)[1]:
+            remaining.kill()
 
 
-def does_answer(url: str) -> bool:
+def answers_requests(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=2).close()
     except urllib.error.HTTPError as answer:
@@ -130,7 +131,7 @@ def does_answer(url: str) -> bool:
 
 @contextmanager
 def run_upstream() -> Iterator[int]:
-    """The vendor. Yields its port."""
+    """Runs the upstream. Yields its port."""
     port = find_port()
     command = [sys.executable, "-m", "benchmarks.gateway_sides.upstream", str(port)]
     with run_process(command, port, "/health"):
@@ -139,7 +140,7 @@ def run_upstream() -> Iterator[int]:
 
 @contextmanager
 def run_floor(upstream: int) -> Iterator[Side]:
-    """The relay."""
+    """Runs the bare relay."""
     port = find_port()
     command = [sys.executable, "-m", "benchmarks.gateway_sides.floor", str(port), str(upstream)]
     with run_process(command, port, "/v1/models") as process:
@@ -148,7 +149,7 @@ def run_floor(upstream: int) -> Iterator[Side]:
 
 @contextmanager
 def run_antiphon(upstream: int, name: str, home: Path, tree: Path, keys: bool) -> Iterator[Side]:
-    """Antiphon of a checkout: with keys, limits, prices and ledger in SQLite, or with a single key."""
+    """Runs Antiphon from a checkout: with keys, limits, prices and ledger in SQLite, or with a single key."""
     home.mkdir()
     config = home / "antiphon.toml"
     config.write_text(ANTIPHON.format(port=upstream))
@@ -160,12 +161,12 @@ def run_antiphon(upstream: int, name: str, home: Path, tree: Path, keys: bool) -
     port = find_port()
     command = [sys.executable, "-m", "antiphon", "serve", "--config", str(config), "--port", str(port)]
     with run_process(command, port, "/health/ready", env) as process:
-        key = furnish(port, home) if keys else KEY
+        key = create_limited_key(port, home) if keys else KEY
         yield Side(name, process, port, key, "first/", settles=1.5 if keys else 0.0)
 
 
-def furnish(port: int, home: Path) -> str:
-    """A key with limits that are never reached, and a price."""
+def create_limited_key(port: int, home: Path) -> str:
+    """Creates a key with limits that are never reached, and a price. Returns the key's secret."""
     admin = (home / "admin.key").read_text().strip()
 
     def create(path: str, **values: object) -> dict[str, str]:
@@ -188,7 +189,7 @@ def furnish(port: int, home: Path) -> str:
 
 @contextmanager
 def run_litellm(upstream: int, home: Path, environment: Path) -> Iterator[Side]:
-    """LiteLLM's proxy, with one worker and one key, without limits and database."""
+    """Runs LiteLLM's proxy, with one worker and one key, without limits and database."""
     home.mkdir()
     config, port = home / "litellm.yaml", find_port()
     config.write_text(LITELLM.format(url=f"http://127.0.0.1:{upstream}/v1"))
@@ -201,7 +202,7 @@ def run_litellm(upstream: int, home: Path, environment: Path) -> Iterator[Side]:
 
 @contextmanager
 def run_router(upstream: int, environment: Path) -> Iterator[Side]:
-    """vLLM's Router."""
+    """Runs vLLM's Router."""
     port = find_port()
     command = [str(environment / "bin" / "vllm-router"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--worker-urls", f"http://127.0.0.1:{upstream}", "--policy", "round_robin"]
@@ -215,14 +216,16 @@ Runner = Callable[[int], AbstractContextManager[Side]]
 def list_runners(
     home: Path, against: Path | None, litellm: Path | None, router: Path | None
 ) -> dict[str, Runner]:
-    """What can be started here, by name."""
+    """Lists the gateways that can be started here, by name."""
     antiphon = partial(run_antiphon, tree=ROOT, home=home / "ours", name="antiphon", keys=True)
-    single = partial(run_antiphon, tree=ROOT, home=home / "one-key", name="one-key", keys=False)
-    found: dict[str, Runner] = {"floor": run_floor, "antiphon": antiphon, "one-key": single}
+    one_key = partial(run_antiphon, tree=ROOT, home=home / "one-key", name="one-key", keys=False)
+    runners: dict[str, Runner] = {"floor": run_floor, "antiphon": antiphon, "one-key": one_key}
     if against is not None:
-        found["before"] = partial(run_antiphon, tree=against, home=home / "before", name="before", keys=True)
+        runners["before"] = partial(
+            run_antiphon, tree=against, home=home / "before", name="before", keys=True
+        )
     if litellm is not None and (litellm / "bin" / "litellm").exists():
-        found["litellm"] = partial(run_litellm, home=home / "litellm", environment=litellm)
+        runners["litellm"] = partial(run_litellm, home=home / "litellm", environment=litellm)
     if router is not None and (router / "bin" / "vllm-router").exists():
-        found["router"] = partial(run_router, environment=router)
-    return found
+        runners["router"] = partial(run_router, environment=router)
+    return runners

@@ -1,4 +1,4 @@
-"""A vendor that costs nothing: a bare protocol that writes canned bytes in OpenAI's shape.
+"""A fake vendor: a bare protocol that writes fixed bytes in OpenAI's format.
 
     python -m benchmarks.gateway_sides.upstream PORT
 
@@ -15,9 +15,9 @@ import time
 import uvloop
 
 CHUNKS = 20
-"""Of a stream that comes at once."""
+"""The number of chunks of a stream that is sent at once."""
 PACED_CHUNKS = 50
-"""Of a stream that comes by and by."""
+"""The number of chunks of a paced stream."""
 PACE = 0.02
 """Seconds between two of them."""
 TEXT = " antiphon"
@@ -36,23 +36,23 @@ END = b"0\r\n\r\n"
 
 
 def build_chunk(choices: bytes, more: bytes = b"") -> bytes:
-    """One event in one HTTP chunk."""
+    """Builds one event in one HTTP chunk."""
     event = b'data: {%b,"object":"chat.completion.chunk","choices":[%b]%b}\n\n' % (NAMES, choices, more)
     return frame(event)
 
 
 def frame(event: bytes) -> bytes:
-    """One HTTP chunk."""
+    """Wraps bytes in one HTTP chunk."""
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
 def build_text(text: str) -> bytes:
-    """A chunk of text."""
+    """Builds a chunk of text."""
     return build_chunk(b'{"index":0,"delta":{"content":"%b"},"finish_reason":null}' % text.encode())
 
 
 def build_json(body: bytes) -> bytes:
-    """A whole answer."""
+    """Builds a complete HTTP answer."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return head % len(body) + body
 
@@ -77,31 +77,31 @@ class Upstream(asyncio.Protocol):
     """One connection."""
 
     def __init__(self) -> None:
-        self._got = b""
-        self._left = 0
+        self._received = b""
+        self._chunks_left = 0
         self._loop = asyncio.get_running_loop()
-        self._due = 0.0
+        self._next_chunk_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        got = self._got + data if self._got else data
-        head, end, body = got.partition(b"\r\n\r\n")
+        received = self._received + data if self._received else data
+        head, end, body = received.partition(b"\r\n\r\n")
         length = LENGTH.search(head) if end else None
         if not end or (length and len(body) < int(length[1])):
-            self._got = got
+            self._received = received
             return
-        self._got = b""
+        self._received = b""
         if length is None:
             self._transport.write(OTHERS)
         elif not STREAMED.search(body):
             self._transport.write(BUFFERED)
         elif PACED.search(body):
             self._transport.write(STREAM_HEAD + OPENING)
-            self._left = PACED_CHUNKS
-            self._due = self._loop.time() + PACE
-            self._loop.call_at(self._due, self._tick)
+            self._chunks_left = PACED_CHUNKS
+            self._next_chunk_at = self._loop.time() + PACE
+            self._loop.call_at(self._next_chunk_at, self._tick)
         else:
             self._transport.write(AT_ONCE)
 
@@ -109,13 +109,13 @@ class Upstream(asyncio.Protocol):
         """Writes the next chunk of a paced stream."""
         if self._transport.is_closing():
             return
-        if self._left == 0:
+        if self._chunks_left == 0:
             self._transport.write(CLOSING)
             return
-        self._left -= 1
+        self._chunks_left -= 1
         self._transport.write(build_text(f"t{time.monotonic_ns()}e"))
-        self._due += PACE
-        self._loop.call_at(self._due, self._tick)
+        self._next_chunk_at += PACE
+        self._loop.call_at(self._next_chunk_at, self._tick)
 
 
 async def serve(port: int) -> None:

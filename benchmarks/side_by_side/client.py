@@ -1,7 +1,8 @@
-"""One HTTP client for both servers: a streamed text completion, timed by chunk, counted by its usage.
+"""One HTTP client for both servers. It requests streamed text completions, and records the time of each chunk
+and the usage.
 
-It writes the same bytes to either and keeps what comes with the time at which it came; nothing is parsed
-before the stream is over, so that the client takes next to nothing of the machine that it measures.
+It sends the same bytes to both servers. It parses the answer only after the stream's end, so that the client
+takes little CPU time during the measurement.
 """
 
 import asyncio
@@ -11,22 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LAST = b"0\r\n\r\n"
-"""Ends a chunked body."""
+"""The end of a chunked body."""
 
 CONTENT = b'"text":"'
-"""Of a chunk with a choice, as both servers write it."""
+"""The field of a chunk with text, as both servers write it."""
 
 
 @dataclass(frozen=True)
-class Streamed:
-    """What one stream brought; times are of the performance counter, in seconds."""
+class StreamResult:
+    """The result of one stream. Times are of the performance counter, in seconds."""
 
     began: float
     times: tuple[float, ...]
-    """When each chunk with text came. A chunk is a token, or several that make one character."""
+    """The arrival time of each chunk with text. A chunk is one token, or several that make one character."""
     prompt_tokens: int
     tokens: int
-    """Completion tokens, by the server's own usage; of a stream that was left, its chunks."""
+    """Completion tokens by the server's usage, or the number of chunks if the stream was closed early."""
 
     @property
     def first(self) -> float:
@@ -35,20 +36,23 @@ class Streamed:
 
     @property
     def gaps(self) -> list[tuple[float, float]]:
-        """(when it ended, seconds) of each wait between two chunks."""
-        return [(after, after - before) for before, after in zip(self.times, self.times[1:], strict=False)]
+        """The end time and the seconds of each wait between two chunks."""
+        return [
+            (current, current - previous)
+            for previous, current in zip(self.times, self.times[1:], strict=False)
+        ]
 
 
-class Exchange(asyncio.Protocol):
-    """One request, and whatever comes back."""
+class StreamRequest(asyncio.Protocol):
+    """One request on its own connection, and the received bytes."""
 
     def __init__(self, request: bytes) -> None:
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.speaking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done with the first text, or with the end."""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.first_text: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Set at the first text, or at the end of the stream."""
         self._pieces: list[tuple[float, bytes]] = []
         self._began = 0.0
-        self._request = request
+        self.build_request = request
         self._tail = b""
         self._transport: asyncio.Transport | None = None
 
@@ -56,59 +60,60 @@ class Exchange(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._began = time.perf_counter()
-        transport.write(self._request)
+        transport.write(self.build_request)
 
     def data_received(self, data: bytes) -> None:
         self._pieces.append((time.perf_counter(), data))
         self._tail = (self._tail + data)[-len(LAST) :]
-        if not self.speaking.done() and CONTENT in data:
-            self.speaking.set_result(None)
+        if not self.first_text.done() and CONTENT in data:
+            self.first_text.set_result(None)
         if self._tail == LAST:
-            self.leave()
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for future in (self.speaking, self.over):
+        for future in (self.first_text, self.closed):
             if not future.done():
                 future.set_result(None)
 
-    def leave(self) -> None:
-        """Closes the connection, at the end or before."""
+    def close(self) -> None:
+        """Closes the connection."""
         if self._transport is not None:
             self._transport.abort()
 
-    def read(self, whole: bool = True) -> Streamed:
-        """Takes apart what came. Raises RuntimeError with the answer when it is no stream, or not `whole`."""
-        times, usage, pending, when = [], None, b"", self._began
-        for when, piece in self._pieces:
-            *lines, pending = (pending + piece).split(b"\n")
+    def read(self, must_be_complete: bool = True) -> StreamResult:
+        """Parses the received bytes. Raises RuntimeError with the answer if it is not a stream, or, with
+        `must_be_complete`, if the stream has no usage."""
+        times, usage, incomplete_line, received_at = [], None, b"", self._began
+        for received_at, piece in self._pieces:
+            *lines, incomplete_line = (incomplete_line + piece).split(b"\n")
             for line in lines:
                 if line.startswith(b"data: {"):
                     chunk = json.loads(line[len(b"data: ") :])
                     usage = chunk.get("usage") or usage
-                    times += [when] * any(one.get("text") for one in chunk.get("choices", ()))
-        if usage is None and (whole or not times):
+                    times += [received_at] * any(choice.get("text") for choice in chunk.get("choices", ()))
+        if usage is None and (must_be_complete or not times):
             answer = b"".join(piece for _, piece in self._pieces)
             raise RuntimeError(answer[-2000:].decode("utf-8", "replace") or "the connection was closed")
         counts = usage or {"prompt_tokens": 0, "completion_tokens": len(times)}
-        return Streamed(
-            self._began, tuple(times) or (when,), counts["prompt_tokens"], counts["completion_tokens"]
+        return StreamResult(
+            self._began, tuple(times) or (received_at,), counts["prompt_tokens"], counts["completion_tokens"]
         )
 
 
-async def ask(
+async def send_request(
     port: int, model: str, prompt: Sequence[int], tokens: int, fields: Mapping[str, object]
-) -> Exchange:
+) -> StreamRequest:
     """Sends one request for a streamed completion of token ids."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": tokens, "stream": True}
     body |= {"stream_options": {"include_usage": True}} | dict(fields)
-    request = _request(json.dumps(body).encode())
-    _, exchange = await asyncio.get_running_loop().create_connection(
-        lambda: Exchange(request), "127.0.0.1", port
+    request = build_request(json.dumps(body).encode())
+    _, stream_request = await asyncio.get_running_loop().create_connection(
+        lambda: StreamRequest(request), "127.0.0.1", port
     )
-    return exchange
+    return stream_request
 
 
-def _request(body: bytes) -> bytes:
+def build_request(body: bytes) -> bytes:
     head = [
         "POST /v1/completions HTTP/1.1",
         "host: 127.0.0.1",

@@ -1,6 +1,6 @@
-"""What is asked of both servers, and which figures come of it.
+"""The scenarios: the requests to both servers, and the figures that are computed from the answers.
 
-Every prompt is new to the server that gets it.
+No server gets the same prompt twice.
 """
 
 import asyncio
@@ -10,22 +10,22 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from benchmarks.side_by_side.client import Exchange, Streamed, ask
+from benchmarks.side_by_side.client import StreamRequest, StreamResult, send_request
 from benchmarks.side_by_side.servers import HTTP, MODEL, Side
 
 SAMPLING: dict[str, object] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-"""llama-server's own defaults, said to both."""
+"""llama-server's defaults, sent to both servers."""
 
 SYSTEM, USERS, SUFFIXES = 1000, 16, (16, 32)
-"""Tokens of the shared prompt, users, and the least and most tokens of what each adds."""
+"""Tokens of the shared prompt, the number of users, and the range of tokens that each user adds."""
 
 STREAMS, NEWCOMER, STREAM_PROMPT = 8, 4000, 32
-"""Running streams, and the tokens of the prompt that comes in and of theirs."""
+"""The number of running streams, the tokens of the new prompt, and the tokens of the streams' prompts."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How a scenario is run."""
+    """The sizes and options of a scenario."""
 
     vocabulary: int
     requests: int
@@ -35,106 +35,112 @@ class Load:
 
 
 Figures = dict[str, float]
-"""By name with unit; of a name that ends in /s more is better, else less."""
+"""Values by name with unit. Larger is better for names that end in /s, otherwise smaller."""
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Asks one side, in one round."""
+class SideClient:
+    """Sends the requests of one round to one side."""
 
     side: Side
     load: Load
     round: str
 
-    def prompt(self, length: int, *names: object) -> list[int]:
-        """Distinct ids of ordinary tokens, the same for every side."""
-        dice = random.Random(":".join(map(str, (self.round, *names))))
-        return dice.sample(range(self.load.vocabulary // 8, self.load.vocabulary), length)
+    def build_prompt(self, length: int, *names: object) -> list[int]:
+        """Builds a prompt of distinct ids of ordinary tokens. It is the same for every side."""
+        randomizer = random.Random(":".join(map(str, (self.round, *names))))
+        return randomizer.sample(range(self.load.vocabulary // 8, self.load.vocabulary), length)
 
-    async def ask(self, prompt: list[int], tokens: int, seed: int) -> Exchange:
-        return await ask(self.side.port, MODEL, prompt, tokens, self.load.fields | {"seed": seed})
+    async def send(self, prompt: list[int], tokens: int, seed: int) -> StreamRequest:
+        return await send_request(self.side.port, MODEL, prompt, tokens, self.load.fields | {"seed": seed})
 
-    async def whole(self, prompt: list[int], tokens: int, seed: int) -> Streamed:
-        exchange = await self.ask(prompt, tokens, seed)
-        await exchange.over
-        return exchange.read()
+    async def run(self, prompt: list[int], tokens: int, seed: int) -> StreamResult:
+        stream_request = await self.send(prompt, tokens, seed)
+        await stream_request.closed
+        return stream_request.read()
 
 
-async def throughput(asker: Asker) -> Figures:
-    """So many requests at once, nothing shared: completion tokens over the time until the last one's end."""
-    load = asker.load
-    prompts = [asker.prompt(load.prompt, number) for number in range(load.requests)]
-    before, began = asker.side.cpu(), time.perf_counter()
-    found = await asyncio.gather(
-        *(asker.whole(prompt, load.tokens, number) for number, prompt in enumerate(prompts))
+async def measure_throughput(client: SideClient) -> Figures:
+    """Sends many requests with different prompts at once. Measures completion tokens per second until the
+    last one ends."""
+    load = client.load
+    prompts = [client.build_prompt(load.prompt, number) for number in range(load.requests)]
+    before, began = client.side.read_cpu(), time.perf_counter()
+    results = await asyncio.gather(
+        *(client.run(prompt, load.tokens, number) for number, prompt in enumerate(prompts))
     )
-    after = asker.side.cpu()
-    ended = max(one.times[-1] for one in found)
-    started = min(one.times[0] for one in found)
-    tokens = sum(one.tokens for one in found)
+    after = client.side.read_cpu()
+    ended = max(result.times[-1] for result in results)
+    started = min(result.times[0] for result in results)
+    tokens = sum(result.tokens for result in results)
     return {
         "tokens/s": tokens / (ended - began),
-        "after the first token, tokens/s": (tokens - len(found)) / (ended - started),
-        "first token, ms": 1000 * median(one.first for one in found),
-        "between tokens, ms": 1000 * median([gap for one in found for _, gap in one.gaps] or [0]),
+        "after the first token, tokens/s": (tokens - len(results)) / (ended - started),
+        "first token, ms": 1000 * median(result.first for result in results),
+        "between tokens, ms": 1000 * median([gap for result in results for _, gap in result.gaps] or [0]),
         "tokens": tokens,
         "CPU a token, us": 1e6 * (sum(after.values()) - sum(before.values())) / tokens,
         "of it outside the engine, us": 1e6 * (after.get(HTTP, 0.0) - before.get(HTTP, 0.0)) / tokens,
     }
 
 
-async def shared(asker: Asker) -> Figures:
-    """Many users at once, cold, whose prompts begin alike."""
-    system = asker.prompt(SYSTEM, "system")
-    dice = random.Random(asker.round)
-    suffixes = [asker.prompt(dice.randint(*SUFFIXES), "user", number) for number in range(USERS)]
-    before = await asyncio.to_thread(asker.side.prefilled)
-    found = await asyncio.gather(
-        *(asker.whole(system + own, asker.load.tokens, number) for number, own in enumerate(suffixes))
+async def measure_shared_prompt(client: SideClient) -> Figures:
+    """Sends requests of many users at once. Their prompts have a common prefix, which is not cached."""
+    system = client.build_prompt(SYSTEM, "system")
+    randomizer = random.Random(client.round)
+    suffixes = [client.build_prompt(randomizer.randint(*SUFFIXES), "user", number) for number in range(USERS)]
+    before = await asyncio.to_thread(client.side.read_prefill_tokens)
+    results = await asyncio.gather(
+        *(client.run(system + suffix, client.load.tokens, number) for number, suffix in enumerate(suffixes))
     )
-    computed = await asyncio.to_thread(asker.side.prefilled) - before
+    computed = await asyncio.to_thread(client.side.read_prefill_tokens) - before
     return {
-        "first token, ms": 1000 * median(one.first for one in found),
-        "last first token, ms": 1000 * max(one.first for one in found),
+        "first token, ms": 1000 * median(result.first for result in results),
+        "last first token, ms": 1000 * max(result.first for result in results),
         "prompt tokens computed": computed,
         "beyond system and suffixes, tokens": computed - SYSTEM - sum(map(len, suffixes)),
     }
 
 
-async def newcomer(asker: Asker) -> Figures:
-    """Streams that run, and a long prompt that comes in: their waits until it has its first token."""
+async def measure_newcomer(client: SideClient) -> Figures:
+    """Sends a long prompt while streams run. Measures the streams' waits until the prompt's first token."""
     streams = [
-        await asker.ask(asker.prompt(STREAM_PROMPT, number), NEWCOMER // 2, number)
+        await client.send(client.build_prompt(STREAM_PROMPT, number), NEWCOMER // 2, number)
         for number in range(STREAMS)
     ]
-    await asyncio.gather(*(stream.speaking for stream in streams))
+    await asyncio.gather(*(stream.first_text for stream in streams))
     await asyncio.sleep(1.0)
-    came = time.perf_counter()
-    late = await asker.whole(asker.prompt(NEWCOMER, "late"), 2, 99)
+    arrived_at = time.perf_counter()
+    newcomer_result = await client.run(client.build_prompt(NEWCOMER, "late"), 2, 99)
     for stream in streams:
-        stream.leave()
-    await asyncio.gather(*(stream.over for stream in streams))
-    read = [stream.read(whole=False) for stream in streams]
-    during = [gap for one in read for when, gap in one.gaps if came < when and when - gap < late.times[0]]
-    calm = [gap for one in read for when, gap in one.gaps if when <= came]
+        stream.close()
+    await asyncio.gather(*(stream.closed for stream in streams))
+    results = [stream.read(must_be_complete=False) for stream in streams]
+    gaps_during = [
+        gap
+        for result in results
+        for ended_at, gap in result.gaps
+        if arrived_at < ended_at and ended_at - gap < newcomer_result.times[0]
+    ]
+    gaps_before = [gap for result in results for ended_at, gap in result.gaps if ended_at <= arrived_at]
     return {
-        "between tokens, p99, ms": 1000 * quantiles(during, n=100)[98],
-        "between tokens, worst, ms": 1000 * max(during),
-        "between tokens, median, ms": 1000 * median(during),
-        "between tokens before, median, ms": 1000 * median(calm),
-        "newcomer's first token, ms": 1000 * late.first,
+        "between tokens, p99, ms": 1000 * quantiles(gaps_during, n=100)[98],
+        "between tokens, worst, ms": 1000 * max(gaps_during),
+        "between tokens, median, ms": 1000 * median(gaps_during),
+        "between tokens before, median, ms": 1000 * median(gaps_before),
+        "newcomer's first token, ms": 1000 * newcomer_result.first,
     }
 
 
-async def alone(asker: Asker) -> Figures:
-    """One stream: tokens a second after the first."""
-    found = await asker.whole(asker.prompt(asker.load.prompt, 0), asker.load.tokens, 0)
-    return {"tokens/s": (found.tokens - 1) / (found.times[-1] - found.times[0])}
+async def measure_single_stream(client: SideClient) -> Figures:
+    """Measures one stream: tokens per second after the first token."""
+    result = await client.run(client.build_prompt(client.load.prompt, 0), client.load.tokens, 0)
+    return {"tokens/s": (result.tokens - 1) / (result.times[-1] - result.times[0])}
 
 
-SCENARIOS: dict[str, Callable[[Asker], Coroutine[None, None, Figures]]] = {
-    "throughput": throughput,
-    "shared": shared,
-    "newcomer": newcomer,
-    "alone": alone,
+SCENARIOS: dict[str, Callable[[SideClient], Coroutine[None, None, Figures]]] = {
+    "throughput": measure_throughput,
+    "shared": measure_shared_prompt,
+    "newcomer": measure_newcomer,
+    "alone": measure_single_stream,
 }

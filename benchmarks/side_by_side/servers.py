@@ -1,16 +1,16 @@
-"""Both servers over the same library and the same file: Antiphon as a user starts it, and llama-server.
+"""Runs both servers with the same library and the same model file: Antiphon as a user starts it, and
+llama-server.
 
-xllamacpp's `Server` is llama-server in process; it runs in a child process of its own here. Both get the same
-threads, the same number of sequences and as many KV cells; what a side's name says beyond that is its layout:
+xllamacpp's `Server` is llama-server inside a Python process; here it runs in a child process. Both servers
+get the same numbers of threads, sequences and KV cells. The name of a side tells its layout and options:
 
-    antiphon:pool, antiphon:streams        one pool of cells, or a stream of cells for each sequence
-    native:pool, native:streams            Antiphon over another library (--native)
-    llama:unified, llama:split             the same of llama-server (kv_unified on or off)
-    .../spin, .../nap, .../5000            OpenMP threads spin at barriers as long as they like, or for
-                                           microseconds as is Antiphon's default, or so many rounds
-    .../nap+large, .../small               memory in large pages, as is Antiphon's default, or in small ones
+antiphon:pool, antiphon:streams one pool of cells, or a stream of cells for each sequence native:pool,
+native:streams Antiphon over another library (--native) llama:unified, llama:split the same layouts of
+llama-server (kv_unified on or off) .../spin, .../nap, .../5000 OpenMP threads spin at barriers without limit,
+for microseconds (Antiphon's default), or for this number of rounds .../nap+large, .../small memory in large
+pages (Antiphon's default), or in small pages
 
-Without a word each side has what it has by default: llama-server spins and has small pages.
+Without options each side has its defaults: llama-server spins and uses small pages.
 """
 
 import json
@@ -30,38 +30,38 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.server import Server, serving  # noqa: E402 - the path above is where it lies
+from tests.support.server import Server, serving  # noqa: E402 - needs the path above
 from tests.support.waiting import wait_until  # noqa: E402
 
 MODEL = "bench"
 
 HTTP = "HTTP process"
-"""Of Antiphon, whose engine is another."""
+"""Antiphon's HTTP process; its engine is a second process."""
 PAGES = {"large": 1, "small": 0}
-"""What glibc is told for a word about memory."""
+"""glibc's value for each option about memory pages."""
 
 LONG = 300.0
-"""Seconds that a server may take to start or to come to rest."""
+"""The most seconds for a server to start, or to finish all requests."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What both sides load."""
+    """The model and sizes that both sides load."""
 
     model: str
     sequences: int
     context: int
-    """Cells of one sequence; there are `sequences` times as many."""
+    """The cells of one sequence."""
     threads: int
     settings: tuple[tuple[str, float], ...] = ()
-    """Further settings of the model at Antiphon's sides."""
+    """Further model settings for Antiphon's sides."""
     native: str = ""
-    """Path of another library, for sides that are called so."""
+    """The path of another library, for the sides `native:...`."""
 
 
 @dataclass
 class Side:
-    """A server that runs."""
+    """A running server."""
 
     name: str
     port: int
@@ -69,30 +69,30 @@ class Side:
     """The server, or the parent of all its processes."""
     antiphon: Server | None = None
 
-    def cpu(self) -> dict[str, float]:
-        """Seconds of processor time so far, by part of the server."""
+    def read_cpu(self) -> dict[str, float]:
+        """Returns the CPU seconds so far, by part of the server."""
         if self.antiphon is None:
-            return {"engine": spent(self.process)}
+            return {"engine": read_process_cpu(self.process)}
         http, engine = (self.antiphon.children(word) for word in ("assembly", "engines.host"))
-        return {HTTP: sum(map(spent, http)), "engine": sum(map(spent, engine))}
+        return {HTTP: sum(map(read_process_cpu, http)), "engine": sum(map(read_process_cpu, engine))}
 
-    def prefilled(self) -> int:
-        """Prompt tokens computed so far, by the server's own counter."""
+    def read_prefill_tokens(self) -> int:
+        """Returns the prompt tokens computed so far, by the server's counter."""
         if self.antiphon is not None:
             return self.antiphon.load().prefill_tokens
         text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60).text
-        found = [line for line in text.splitlines() if line.startswith("llamacpp:prompt_tokens_total")]
-        return int(float(found[0].split()[1]))
+        lines = [line for line in text.splitlines() if line.startswith("llamacpp:prompt_tokens_total")]
+        return int(float(lines[0].split()[1]))
 
 
-def spent(process: psutil.Process) -> float:
-    """Seconds of processor time of one process."""
+def read_process_cpu(process: psutil.Process) -> float:
+    """Returns the CPU seconds of one process."""
     times = process.cpu_times()
     return times.user + times.system
 
 
-def variables_of(word: str) -> dict[str, str]:
-    """OpenMP's or glibc's variables for a word of a side's name."""
+def list_variables(word: str) -> dict[str, str]:
+    """Returns the environment variables of OpenMP or glibc for an option in a side's name."""
     if word in PAGES:
         return {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={PAGES[word]}"}
     if word == "spin":
@@ -101,20 +101,20 @@ def variables_of(word: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(name: str, shape: Shape) -> Iterator[Side]:
-    """One side, by its name, ready."""
+def run_side(name: str, shape: Shape) -> Iterator[Side]:
+    """Runs one side by its name, until it is ready."""
     product, _, layout = name.partition(":")
     layout, *words = re.split(r"[/+]", layout)
-    variables = {name: value for word in words for name, value in variables_of(word).items()}
+    variables = {name: value for word in words for name, value in list_variables(word).items()}
     if product == "native":
         variables["ANTIPHON_ENGINE_LIBRARY"] = shape.native
-    start = {"antiphon": antiphon, "native": antiphon, "llama": llama_server}[product]
+    start = {"antiphon": run_antiphon, "native": run_antiphon, "llama": run_llama_server}[product]
     with start(name, layout, shape, variables) as side:
         yield side
 
 
 @contextmanager
-def antiphon(name: str, layout: str, shape: Shape, variables: dict[str, str]) -> Iterator[Side]:
+def run_antiphon(name: str, layout: str, shape: Shape, variables: dict[str, str]) -> Iterator[Side]:
     cells = shape.context * shape.sequences
     values = {"name": MODEL, "path": str(Path(shape.model).absolute()), "layout": layout, "cells": cells}
     values |= {"sequences": shape.sequences, "context_length": shape.context, "threads": shape.threads}
@@ -132,26 +132,26 @@ def antiphon(name: str, layout: str, shape: Shape, variables: dict[str, str]) ->
 
 
 @contextmanager
-def llama_server(name: str, layout: str, shape: Shape, variables: dict[str, str]) -> Iterator[Side]:
-    order = json.dumps(asdict(shape) | {"unified": {"unified": True, "split": False}[layout]})
+def run_llama_server(name: str, layout: str, shape: Shape, variables: dict[str, str]) -> Iterator[Side]:
+    options = json.dumps(asdict(shape) | {"unified": {"unified": True, "split": False}[layout]})
     child = subprocess.Popen(
         [
             sys.executable,
             "-P",
             "-c",
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-            "from benchmarks.side_by_side.servers import be_llama_server as be; be()",
+            "from benchmarks.side_by_side.servers import serve_llama; serve_llama()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env=os.environ | variables,
-        start_new_session=True,  # as Antiphon's engine: Linux shares the machine out by session
+        start_new_session=True,  # like Antiphon's engine, because Linux shares CPU time between sessions
     )
     assert child.stdin is not None and child.stdout is not None
     try:
-        child.stdin.write(order + "\n")
+        child.stdin.write(options + "\n")
         child.stdin.flush()
         line = next((line for line in child.stdout if line.startswith("listening ")), None)
         assert line, f"llama-server ended with {child.wait()}"
@@ -165,27 +165,27 @@ def llama_server(name: str, layout: str, shape: Shape, variables: dict[str, str]
             child.wait()
 
 
-def be_llama_server() -> None:
-    """The child: serves until it is ended."""
+def serve_llama() -> None:
+    """Runs llama-server in the child process until the process is ended."""
     import xllamacpp
 
-    order = json.loads(sys.stdin.readline())
+    options = json.loads(sys.stdin.readline())
     params = xllamacpp.CommonParams()
-    params.model.path = order["model"]
-    params.n_ctx = order["context"] * order["sequences"]
-    params.n_parallel = order["sequences"]
-    params.kv_unified = order["unified"]
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = order["threads"]
+    params.model.path = options["model"]
+    params.n_ctx = options["context"] * options["sequences"]
+    params.n_parallel = options["sequences"]
+    params.kv_unified = options["unified"]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
     params.fit_params = False
     params.endpoint_metrics = True
-    params.cache_ram_mib = 0  # its store of old prompts in memory costs time and is of no use here
+    params.cache_ram_mib = 0  # its cache of old prompts costs time and is not used here
     server = xllamacpp.Server(params)
     print(f"listening {server.listening_address.rpartition(':')[2]}", flush=True)
     sys.stdin.read()
 
 
-def at_rest(side: Side) -> None:
-    """Waits until nothing runs any more."""
+def wait_until_idle(side: Side) -> None:
+    """Waits until no request runs or waits."""
     if side.antiphon is not None:
         load = side.antiphon.load
         wait_until(lambda: load().running == load().queued == 0, LONG, f"{side.name} is at rest")

@@ -116,7 +116,7 @@ BORDERS = {
         "antiphon.processes.knowledge.frames",
         "antiphon.engines.host.frames",
         "antiphon.engines.host.ray.frames",
-        "antiphon.engines.vllm.row_request",
+        "antiphon.engines.vllm.rows",
         "antiphon.ledger.records",
         "antiphon.retrieval.ingest.extract",
     ),

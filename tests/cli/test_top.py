@@ -28,7 +28,7 @@ def times(*seconds: float) -> Histogram:
     made = Timer()
     for each in seconds:
         made.add(each)
-    return made.histogram()
+    return made.build_histogram()
 
 
 def page(loads: dict[str, Load | None]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.limits import Limited, body, kept, limited, overspent
+from benchmarks.limits import LimitedServer, build_body, measure_burst, measure_limits, run_limited_server
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server as Redis
 from tests.support.server import Server, serving
@@ -17,15 +17,15 @@ AFTER = 20
 COUNTED = pytest.mark.parametrize("redis", [False, True], ids=["coordinator", "redis"])
 
 
-def require_kept(place: Limited, clients: int, seconds: float, requests: int, tokens: int) -> None:
-    for verdict in kept(place, clients, seconds, requests, tokens):
+def require_kept(place: LimitedServer, clients: int, seconds: float, requests: int, tokens: int) -> None:
+    for verdict in measure_limits(place, clients, seconds, requests, tokens):
         verdict.require()
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Limited]:
+def two() -> Iterator[LimitedServer]:
     """Two HTTP processes and their coordinator."""
-    with limited(2, redis=False, threads=1) as place:
+    with run_limited_server(2, redis=False, threads=1) as place:
         yield place
 
 
@@ -33,7 +33,7 @@ def two() -> Iterator[Limited]:
 @pytest.mark.timeout(300)
 def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
     """Over the end of the first minute, in which the window slides; tests/limits slide it by a clock."""
-    with limited(2, redis=False, threads=1) as place:
+    with run_limited_server(2, redis=False, threads=1) as place:
         require_kept(place, clients=2, seconds=64, requests=100, tokens=4_000)
 
 
@@ -42,10 +42,10 @@ def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
 @COUNTED
 def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool, request: pytest.FixtureRequest) -> None:
     if redis:
-        with limited(2, redis, threads=1) as place:
-            passed, used, budget = overspent(place)
+        with run_limited_server(2, redis, threads=1) as place:
+            passed, used, budget = measure_burst(place)
     else:
-        passed, used, budget = overspent(request.getfixturevalue("two"))
+        passed, used, budget = measure_burst(request.getfixturevalue("two"))
     assert used <= budget
     assert 8 <= passed <= 10  # the first token of who is not sized yet may take the room of the last
 
@@ -54,10 +54,10 @@ def asked(server: Server, secret: str) -> int:
     """The status of a request, over a connection of its own."""
     with server.client() as client:
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
-        return client.post("/v1/completions", content=body(), headers=headers).status_code
+        return client.post("/v1/completions", content=build_body(), headers=headers).status_code
 
 
-def turned(place: Limited, secret: str, before: int, after: int) -> float:
+def turned(place: LimitedServer, secret: str, before: int, after: int) -> float:
     """Seconds from now until a request was answered by one status for the last time, and from then on by
     another, whichever process answers."""
     began = seen = time.monotonic()
@@ -73,22 +73,22 @@ def turned(place: Limited, secret: str, before: int, after: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_a_limit_changes_in_every_process_within_a_second(two: Limited) -> None:
-    key, secret = two.key("requests", 10**6, "minute")
+def test_a_limit_changes_in_every_process_within_a_second(two: LimitedServer) -> None:
+    key, secret = two.create_key("requests", 10**6, "minute")
     (limit,) = listed(two, key)
     assert asked(two.server, secret) == 200
-    two.admin("PATCH", f"limits/{limit}", amount=0)
+    two.call_admin("PATCH", f"limits/{limit}", amount=0)
     assert turned(two, secret, 200, 400) < 1
-    two.admin("PATCH", f"limits/{limit}", amount=10**6)
+    two.call_admin("PATCH", f"limits/{limit}", amount=10**6)
     assert turned(two, secret, 400, 200) < 1
-    two.admin("PATCH", f"limits/{limit}", amount=0)
+    two.call_admin("PATCH", f"limits/{limit}", amount=0)
     assert turned(two, secret, 200, 400) < 1
-    two.admin("DELETE", f"limits/{limit}")
+    two.call_admin("DELETE", f"limits/{limit}")
     assert turned(two, secret, 400, 200) < 1
 
 
-def listed(place: Limited, target: str) -> list[str]:
-    data = place.admin("GET", f"limits?target={target}")["data"]
+def listed(place: LimitedServer, target: str) -> list[str]:
+    data = place.call_admin("GET", f"limits?target={target}")["data"]
     assert isinstance(data, list)
     return [each["id"] for each in data]
 
@@ -97,7 +97,7 @@ def listed(place: Limited, target: str) -> list[str]:
 @pytest.mark.timeout(600)
 @COUNTED
 def test_limits_hold_for_five_minutes_of_callers_who_never_stop(redis: bool) -> None:
-    with limited(4, redis, threads=1) as place:
+    with run_limited_server(4, redis, threads=1) as place:
         require_kept(place, clients=8, seconds=300, requests=600, tokens=20_000)
 
 
@@ -113,9 +113,9 @@ def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) ->
     own_redis.stop()
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_URL": own_redis.url}
     with serving(env=env, cwd=tmp_path) as server:
-        place = Limited(server, tmp_path)
-        _, secret = place.key("requests", 10**6, "minute")
-        free = str(place.admin("POST", "keys", kind="service", project="default")["secret"])
+        place = LimitedServer(server, tmp_path)
+        _, secret = place.create_key("requests", 10**6, "minute")
+        free = str(place.call_admin("POST", "keys", kind="service", project="default")["secret"])
         for away in (True, False, True):
             if not away:
                 own_redis.start()
@@ -136,6 +136,6 @@ def test_two_servers_share_what_redis_counts(redis_server: Redis, tmp_path) -> N
     with serving(env=shared, cwd=tmp_path) as one:
         own_spool = {"ANTIPHON_SPOOL": str(tmp_path / "other")}
         with serving(env=shared | own_spool, cwd=tmp_path) as other:
-            _, secret = Limited(one, tmp_path).key("requests", 5, "day")
+            _, secret = LimitedServer(one, tmp_path).create_key("requests", 5, "day")
             answers = [asked(server, secret) for _ in range(4) for server in (one, other)]
     assert answers == [200] * 5 + [429] * 3

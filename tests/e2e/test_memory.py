@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory import CALLERS, MOST, REQUESTS, growth_of, measured, processes
+from benchmarks.memory import CALLERS, MAX_GROWTH, REQUESTS, compute_growth, list_processes, measure_memory
 from tests.e2e.furnished import Place, furnished
 from tests.e2e.traffic import KINDS, Kind, Traffic, kind_of
 from tests.support.waiting import wait_until
@@ -75,31 +75,31 @@ def series(
 
 @pytest.mark.parametrize("noise", [0, 2 * MB])
 def test_a_leak_of_100_bytes_a_request_is_found_and_noise_is_not(noise: int) -> None:
-    assert not growth_of(series(100, noise=noise)).is_flat
-    assert growth_of(series(0, noise=noise)).is_flat
-    assert growth_of(series(-20, noise=noise)).is_flat
-    assert growth_of(series(100)).between == pytest.approx(100) == growth_of(series(100)).late
+    assert not compute_growth(series(100, noise=noise)).is_flat
+    assert compute_growth(series(0, noise=noise)).is_flat
+    assert compute_growth(series(-20, noise=noise)).is_flat
+    assert compute_growth(series(100)).between == pytest.approx(100) == compute_growth(series(100)).late
 
 
 def test_a_leak_that_begins_late_is_told() -> None:
     flat = series(0)
     late = [(at, size + max(0, at - REQUESTS // 2) * 200) for at, size in flat]
-    assert growth_of(late).late > MOST and not growth_of(late).is_flat
+    assert compute_growth(late).late > MAX_GROWTH and not compute_growth(late).is_flat
 
 
 def test_what_is_filled_early_and_single_peaks_are_no_leak() -> None:
     filled = [(at, size + min(at, REQUESTS // 10) * 400) for at, size in series(0)]
-    assert growth_of(filled).is_flat
+    assert compute_growth(filled).is_flat
     peaks = [
         (at, size + (50 * MB if number % 17 == 16 else 0)) for number, (at, size) in enumerate(series(0))
     ]
-    assert growth_of(peaks).is_flat
+    assert compute_growth(peaks).is_flat
 
 
 def test_steps_that_come_back_again_and_again_are_told() -> None:
     """As of a list that doubles, or an arena of many small things."""
     steps = [(at, size + at // 40_000 * 4 * MB) for at, size in series(0)]
-    assert not growth_of(steps).is_flat
+    assert not compute_growth(steps).is_flat
 
 
 # --- what is held -------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Holding:
 def holdings(place: Place) -> dict[str, Holding]:
     """Of each process but the one that checks constraints, whose words nobody hears."""
     found, server = {}, place.server
-    for each in processes(server):
+    for each in list_processes(server):
         if each.name == "checker":
             continue
         process = each.process
@@ -231,5 +231,5 @@ def test_nothing_is_kept_of_any_kind_of_request(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_memory_stays_flat_over_two_hundred_thousand_requests(tmp_path: Path) -> None:
-    run = measured(tmp_path, REQUESTS, CALLERS)
+    run = measure_memory(tmp_path, REQUESTS, CALLERS)
     run.require()

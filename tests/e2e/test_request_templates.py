@@ -64,7 +64,7 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
             assert (
                 refused
                 and min(refused)
-                >= HELPER_BOUNDS.queue_per_actor * HELPER_BOUNDS.usual / HELPER_BOUNDS.at_once
+                >= HELPER_BOUNDS.queue_per_actor * HELPER_BOUNDS.seconds_per_item / HELPER_BOUNDS.at_once
             )
 
 

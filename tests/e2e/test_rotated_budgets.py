@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.limits import Limited
+from benchmarks.limits import LimitedServer
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server as Redis
 from tests.support.server import Server, serving
@@ -40,19 +40,19 @@ def test_a_key_and_its_successors_use_up_one_budget(
     env |= {"ANTIPHON_LIMITS_URL": redis_server.url} if counted == "redis" else {}
     workers = ("--workers", "2" if counted == "coordinator" else "1")
     with serving(*workers, env=env, cwd=tmp_path) as server:
-        place = Limited(server, tmp_path)
+        place = LimitedServer(server, tmp_path)
         limits = [{"measure": "requests", "amount": ROOM, "window": "day"}]
-        made = place.admin("POST", "keys", kind="service", project="default", limits=limits)
+        made = place.call_admin("POST", "keys", kind="service", project="default", limits=limits)
         secrets, key = [str(made["secret"])], made["id"]
         assert [asked(server, secrets[0]) for _ in range(2)] == [200, 200]
         for _ in range(2):  # a successor of the successor too
-            made = place.admin("POST", f"keys/{key}/rotate", overlap=3_600)
+            made = place.call_admin("POST", f"keys/{key}/rotate", overlap=3_600)
             secrets, key = [*secrets, str(made["secret"])], made["id"]
             assert [each["target"] for each in found(made["limits"])] == [key]
         assert [asked(server, secret) for secret in secrets] == [200] * 3
         assert [asked(server, secret) for secret in secrets] == [429] * 3
     with serving(*workers, env=env, cwd=tmp_path) as server:
         assert [asked(server, secret) for secret in secrets] == [429] * 3
-        (limit,) = found(Limited(server, tmp_path).admin("GET", f"limits?target={key}")["data"])
-        Limited(server, tmp_path).admin("PATCH", f"limits/{limit['id']}", amount=ROOM + 1)
+        (limit,) = found(LimitedServer(server, tmp_path).call_admin("GET", f"limits?target={key}")["data"])
+        LimitedServer(server, tmp_path).call_admin("PATCH", f"limits/{limit['id']}", amount=ROOM + 1)
         assert [asked(server, secret) for secret in secrets] == [200, 429, 429]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.limits import Limited
+from benchmarks.limits import LimitedServer
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server as Redis
 from tests.support.server import Server, serving
@@ -31,20 +31,20 @@ ENOUGH = 850
 @pytest.fixture(scope="module", params=["local", "coordinator", "redis"])
 def place(
     request: pytest.FixtureRequest, redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Limited]:
+) -> Iterator[LimitedServer]:
     """A server, by how it counts; answers go on by ten tokens at a time."""
     tmp_path = tmp_path_factory.mktemp("running")
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_RESERVE_TOKENS": "10"}
     env |= {"ANTIPHON_LIMITS_URL": redis_server.url} if request.param == "redis" else {}
     workers = "1" if request.param == "local" else "2"
     with serving("--workers", workers, env=env, cwd=tmp_path) as server:
-        yield Limited(server, tmp_path)
+        yield LimitedServer(server, tmp_path)
 
 
-def key(place: Limited, amount: int) -> tuple[str, str, str]:
+def key(place: LimitedServer, amount: int) -> tuple[str, str, str]:
     """A key of so many output tokens a day: its id, itself, its limit's id."""
     limits = [{"measure": "output_tokens", "amount": amount, "window": "day"}]
-    made: dict[str, Any] = place.admin("POST", "keys", kind="service", project="default", limits=limits)
+    made: dict[str, Any] = place.call_admin("POST", "keys", kind="service", project="default", limits=limits)
     return made["id"], made["secret"], made["limits"][0]["id"]
 
 
@@ -71,7 +71,7 @@ def streamed(server: Server, secret: str, change: Callable[[], object]) -> tuple
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
+def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: LimitedServer) -> None:
     host = place.server.host()
 
     def tried(before: int, method: str, **said: object) -> tuple[int, dict[str, Any]]:
@@ -83,9 +83,9 @@ def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
             def change(limit: str = limit, left: list[int] = left) -> None:
                 host.suspend()
                 try:
-                    shown: dict[str, Any] = place.admin("GET", f"limits/{limit}")
+                    shown: dict[str, Any] = place.call_admin("GET", f"limits/{limit}")
                     left.append(shown["remaining"])
-                    place.admin(method, f"limits/{limit}", **said)
+                    place.call_admin(method, f"limits/{limit}", **said)
                 finally:
                     host.resume()
 
@@ -106,7 +106,7 @@ def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: Limited) -> None:
+def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: LimitedServer) -> None:
     id_, secret, limit = key(place, 10_000)
     ended: list[float] = []
 
@@ -116,7 +116,7 @@ def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: Limited) -
             return answer.status_code, answer.json()
 
     def end() -> None:
-        place.admin("DELETE", f"keys/{id_}")
+        place.call_admin("DELETE", f"keys/{id_}")
         ended.append(time.monotonic())
 
     with ThreadPoolExecutor(4) as threads:
@@ -129,13 +129,13 @@ def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: Limited) -
         assert time.monotonic() - ended[0] < 10, "stated: one second"
 
     def rows() -> list[dict[str, Any]]:
-        page: dict[str, Any] = place.admin("GET", f"usage/entries?since=0&key={id_}")
+        page: dict[str, Any] = place.call_admin("GET", f"usage/entries?since=0&key={id_}")
         found: list[dict[str, Any]] = page["data"]
         return found
 
     def counted() -> bool:
         """Whether the limit has counted what the ledger says."""
-        shown: dict[str, Any] = place.admin("GET", f"limits/{limit}")
+        shown: dict[str, Any] = place.call_admin("GET", f"limits/{limit}")
         made = sum(row["output_tokens"] for row in rows())
         return made >= BEGUN - 2 and bool(shown["remaining"] == 10_000 - made)
 

@@ -589,7 +589,7 @@ async def test_metrics_count_attempts_by_route():
     await bench.run()
     assert bench.list_outcomes() == {("m", "a", "provider_failed"): 1, ("m", "b", "ok"): 1}
     counted = bench.metrics.routes
-    assert [sum(counted["m", name].first_events.histogram().counts) for name in "ab"] == [0, 1]
+    assert [sum(counted["m", name].first_events.build_histogram().counts) for name in "ab"] == [0, 1]
     assert [each.in_flight for each in counted.values()] == [0, 0]
     bench.metrics.forget_routes("m", {"b"})
     assert list(counted) == [("m", "b")], "a reload removed the route"

@@ -13,7 +13,7 @@ from antiphon.engines.host.ray.config import (
     Placement,
     require_ray,
 )
-from antiphon.engines.host.ray.deployment import build_actor_options, build_scaling, name_deployment
+from antiphon.engines.host.ray.deployment import build_actor_options, build_deployment_name, build_scaling
 from antiphon.engines.host.ray.node import find_reason
 from antiphon.engines.host.ray.probe import describe_resources, has_room, require_versions
 from antiphon.errors import SettingsError, StartupError
@@ -107,7 +107,7 @@ def test_another_number_of_replicas_is_the_same_deployment():
         ModelSettings("m", "/m", replicas=3, max_replicas=5),
         ModelSettings("m", "/m", replica_cpus=2),
     )
-    one, many, other = (name_deployment(describe(model).deployment) for model in models)
+    one, many, other = (build_deployment_name(describe(model).deployment) for model in models)
     assert one == many != other
 
 
@@ -147,4 +147,4 @@ def test_the_reason_of_ray_is_its_last_error():
     ]
     assert find_reason(lines) == "ray.exceptions.RpcError: x"
     assert find_reason(lines[:2]) == "ValueError: port 1 is taken"
-    assert find_reason(["start"]) == "start" and find_reason([]) == "it said nothing"
+    assert find_reason(["start"]) == "start" and find_reason([]) == "it printed nothing"

@@ -80,7 +80,7 @@ async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
         await settle()
         with pytest.raises(Overloaded, match="long texts of yours may wait") as refused:
             await ask()
-        assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.usual
+        assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.seconds_per_item
         assert await is_freed(ask, Overloaded)
         for job in jobs:
             job.cancel()

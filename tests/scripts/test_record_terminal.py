@@ -19,16 +19,16 @@ def recorded(*pieces: str) -> Recorder:
 def test_the_hidden_path_does_not_get_in_however_it_is_cut():
     path = "at /secret/home/.venv and /secret/homes"
     for cut in range(len(path)):
-        cast = recorded(path[:cut], path[cut:], "\r\n").cast()
+        cast = recorded(path[:cut], path[cut:], "\r\n").format_cast()
         assert "secret" not in cast and cast.count("~") == 2
 
 
 def test_text_that_only_begins_like_it_is_kept():
-    assert recorded("see /sec", "tion\r\n").text() == "see /section\n"
+    assert recorded("see /sec", "tion\r\n").format_text() == "see /section\n"
 
 
 def test_the_text_shows_what_stood_last_in_a_line_and_no_styles():
-    text = recorded("\x1b[1mfour\x1b[0m\r\n1 of 2\r2 of 2\r\n\r\n\r\n\r\nend").text()
+    text = recorded("\x1b[1mfour\x1b[0m\r\n1 of 2\r2 of 2\r\n\r\n\r\n\r\nend").format_text()
     assert text == "four\n2 of 2\n\nend\n"
 
 
@@ -38,6 +38,6 @@ def test_the_recording_in_docs_is_small_whole_and_as_described():
     times = [at for at, kind, _ in events if kind == "o"]
     assert len(times) == len(events) and times == sorted(times)
     again = recorded(*(text for _, _, text in events))
-    assert again.text() == TEXT.read_text("utf-8")
+    assert again.format_text() == TEXT.read_text("utf-8")
     for command in ("git clone", "make serve", "curl", "antiphon chat", "antiphon doctor", "antiphon bench"):
-        assert re.search(rf"\$ {command}", again.text()), command
+        assert re.search(rf"\$ {command}", again.format_text()), command

@@ -38,7 +38,7 @@ def test_buckets_are_cumulative_and_hold_their_bounds():
     for seconds in (0.001, 0.0011, 0.3, 1000.0):
         times.add(seconds)
     found = read(
-        render_page([(Family("antiphon_s", MetricKind.HISTOGRAM, "Seconds."), {(): times.histogram()})])
+        render_page([(Family("antiphon_s", MetricKind.HISTOGRAM, "Seconds."), {(): times.build_histogram()})])
     )
     bounds = {key[1]: value for key, value in found.items() if key[0] == "antiphon_s_bucket"}
     assert list(map(float, bounds)) == [*LATENCY_BOUNDS, float("inf")]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from antiphon.domain.tenancy import Redaction
-from antiphon.telemetry.redaction import CUT, PATTERNS, PIECE, redact, redact_json
+from antiphon.telemetry.redaction import CUT_MARK, PATTERNS, PIECE_LENGTH, redact, redact_json
 
 ALL = frozenset(Redaction)
 
@@ -107,11 +107,11 @@ def test_other_threads_get_their_turn_whatever_is_looked_through(text):
     said = redact_json(json.dumps({"prompt": text}), ALL, 300_000)
     over.set()
     thread.join()
-    assert len(said) <= 300_000 + len(CUT)
+    assert len(said) <= 300_000 + len(CUT_MARK)
     assert longest[0] < 0.5
 
 
-@pytest.mark.parametrize("before", range(PIECE - 30, PIECE + 2, 3))
+@pytest.mark.parametrize("before", range(PIECE_LENGTH - 30, PIECE_LENGTH + 2, 3))
 @pytest.mark.parametrize(
     "secret",
     ["ann@example.com", "4111 1111 1111 1111", "+49 170 123 4567", "sk-" + "a1" * 12, "192.168.10.20"],
@@ -128,9 +128,9 @@ def test_what_is_cut_is_said_and_cut_into_nothing():
     text = "ann@example.com, " * 5_000
     assert "ann" not in redact_json(json.dumps([text]), ALL, 40_000)
     said = redact_json(json.dumps({"a": "x, " * 20_000, "b": [1, 2, "ann@example.com"]}), ALL, 1_000)
-    assert said.endswith(CUT)
-    assert len(said) == 1_000 + len(CUT)
-    assert redact_json("no json " * 1_000, ALL, 100).endswith(CUT)
+    assert said.endswith(CUT_MARK)
+    assert len(said) == 1_000 + len(CUT_MARK)
+    assert redact_json("no json " * 1_000, ALL, 100).endswith(CUT_MARK)
     assert redact_json("[1, 2]", ALL, 6) == "[1, 2]"
 
 

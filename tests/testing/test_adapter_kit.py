@@ -80,7 +80,7 @@ class Clinging(ScriptedTokenEngine):
     ("kind", "rule"),
     [
         (Deaf, "that was not added is refused"),
-        (Mixed, "never shows in an answer with another"),
+        (Mixed, "never used for another adapter"),
         (Clinging, "that was not added is refused"),
     ],
 )

@@ -148,19 +148,19 @@ BROKEN = {
     "ends": (deaf_to(ignore_eos=False), "ignore_eos"),
     "frequency": (deaf_to(frequency_penalty=0.0), "penalised"),
     "presence": (deaf_to(presence_penalty=0.0), "penalised"),
-    "mirostat": (deaf_to(mirostat=None), "next to no surprise"),
+    "mirostat": (deaf_to(mirostat=None), "a target near 0"),
     "partial": (Partial, "cover the prompt"),
     "shifted": (Shifted, "cover the prompt"),
     "flat": (Flat, "add up|among the alternatives|likeliest"),
     "ranking": (Ranking, "rank is 1 and as many"),
     "estimating": (Estimating, "scored as a prompt"),
-    "unasked": (Unasked, "only when they are asked for"),
+    "unasked": (Unasked, "only when they are requested"),
     "mistaken": (Mistaken, "ends with LENGTH"),
     "endless": (Endless, "refused with EngineBusy"),
     "strict": (Strict, "full"),
     "vague": (Vague, "refused with EngineBusy"),
     "orderly": (Orderly, "lowest priority is admitted first"),
-    "unfair": (Unfair, "no other actor's turn"),
+    "unfair": (Unfair, "not take another actor's turn"),
     "communal": (Communal, "of your requests are waiting"),
 }
 
@@ -262,8 +262,8 @@ BROKEN_ENGINES = {
     Mute: "begins with the caller's own text",
     Ranked: "DiscardedTokens, deltas and Finished",
     Unscored: "the prompt's tokens are scored",
-    Nameless: "ids of the tokens it counts",
-    Guessing: "each has its rank",
+    Nameless: "ids of the tokens that it counts",
+    Guessing: "each score has its rank",
 }
 
 

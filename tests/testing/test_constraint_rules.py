@@ -113,11 +113,11 @@ class Careless(ScriptedTokenEngine):
 
 
 BROKEN = {
-    Forcing: "no end and no stop token comes before min_tokens",
-    Hasty: "no end and no stop token comes before min_tokens",
-    Refusing: "may end when min_tokens are there",
-    Wordy: "get one sentence",
-    Free: "is what its constraint allows",
+    Forcing: "if only end or stop tokens are allowed before min_tokens",
+    Hasty: "if only end or stop tokens are allowed before min_tokens",
+    Refusing: "may end once min_tokens is reached",
+    Wordy: "all constraints give the same error",
+    Free: "satisfies its constraint",
     Careless: "refuses requests that have one with UnsupportedParameter",
 }
 

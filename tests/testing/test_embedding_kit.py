@@ -86,11 +86,11 @@ class Leaking(ScriptedEmbeddingEngine):
     ("engine", "rule"),
     [
         (Long, "has the length 1"),
-        (Fickle, "alone and beside others"),
+        (Fickle, "alone and in a batch"),
         (Silent, "every text has one vector"),
         (Shortening, "never shortened"),
         (Patient, "refused with EngineBusy"),
-        (Leaking, "leaves nothing behind"),
+        (Leaking, "holds no resources"),
     ],
 )
 async def test_what_breaks_the_contract_is_caught(engine: type[ScriptedEmbeddingEngine], rule: str) -> None:

@@ -18,8 +18,7 @@ from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Clock
 from antiphon.domain.tracing import Tracer
 from antiphon.engines.base import Engine
-from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.host.group import HostGroup
+from antiphon.engines.host.client import HostGroup, HostTokenEngine
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ModelFileError
 from antiphon.http.admin.keys import KeyResource

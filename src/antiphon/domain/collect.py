@@ -42,10 +42,10 @@ def join_speech(deltas: Sequence[SpeechDelta]) -> Speech | None:
     if not deltas:
         return None
     return Speech(
-        next((each.id for each in deltas if each.id is not None), None),
-        "".join([each.data for each in deltas]),
-        "".join([each.transcript for each in deltas]),
-        next((each.expires_at for each in deltas if each.expires_at is not None), None),
+        next((delta.id for delta in deltas if delta.id is not None), None),
+        "".join([delta.data for delta in deltas]),
+        "".join([delta.transcript for delta in deltas]),
+        next((delta.expires_at for delta in deltas if delta.expires_at is not None), None),
     )
 
 
@@ -79,20 +79,30 @@ class CollectedGeneration(Value, frozen=True):
     prompt_scores: tuple[Scores, ...] = ()
     """The scores of each prompt's tokens, if the caller requests them."""
     references: References | None = None
-    """What was found in a knowledge table, if the request retrieves."""
+    """The chunks found in a knowledge table, if the request retrieves."""
     unknown_citations: tuple[int, ...] = ()
     """Numbers that the model cited and that no chunk of the references has."""
 
 
-class _ChoiceParts:
-    """The parts of one choice so far."""
+class _ChoiceCollector:
+    """Collects the parts of one choice."""
 
-    __slots__ = ("arguments", "begun", "blocks", "end", "ids", "reasoning", "scores", "speech", "text")
+    __slots__ = (
+        "arguments",
+        "blocks",
+        "end",
+        "ids",
+        "reasoning",
+        "scores",
+        "speech",
+        "started_calls",
+        "text",
+    )
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
-        self.begun: list[ToolCallStarted] = []
+        self.started_calls: list[ToolCallStarted] = []
         self.arguments: dict[int, list[str]] = {}
         """The parts of each call's arguments, by its number."""
         self.blocks: list[Mapping[str, object]] = []
@@ -110,7 +120,7 @@ class _ChoiceParts:
         elif isinstance(event, ReasoningDelta):
             self.reasoning.append(event.text)
         elif isinstance(event, ToolCallStarted):
-            self.begun.append(event)
+            self.started_calls.append(event)
         elif isinstance(event, ThinkingBlock):
             self.blocks.append(event.block)
         elif isinstance(event, SpeechDelta):
@@ -122,13 +132,13 @@ class _ChoiceParts:
         if event.ids:
             self.ids.extend(event.ids)
 
-    def choice(self, index: int, end: Finished) -> CollectedChoice:
-        """Returns the complete choice, made of the parts so far."""
+    def build_choice(self, index: int, end: Finished) -> CollectedChoice:
+        """Builds the complete choice from the collected parts."""
         scores = None if end.scores is None else join_scores(self.scores)
         calls = tuple(
             [
                 ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ())), call.signature)
-                for call in self.begun
+                for call in self.started_calls
             ]
         )
         text, reasoning = "".join(self.text), "".join(self.reasoning)
@@ -139,12 +149,12 @@ class _ChoiceParts:
 async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
     """Collects a whole stream. Raises the errors of the stream, and ValueError if the events are in a wrong
     order."""
-    choices: defaultdict[int, _ChoiceParts] = defaultdict(_ChoiceParts)
+    choices: defaultdict[int, _ChoiceCollector] = defaultdict(_ChoiceCollector)
     usage: Usage | None = None
     prompts: tuple[tuple[int, ...], ...] = ()
-    scored: dict[int, Scores] = {}
+    prompt_scores: dict[int, Scores] = {}
     references: References | None = None
-    unknown: tuple[int, ...] = ()
+    unknown_citations: tuple[int, ...] = ()
     async for event in events:
         if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
             choices[event.choice].add(event)
@@ -153,21 +163,23 @@ async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
         elif isinstance(event, Started):
             prompts = event.prompts
         elif isinstance(event, PromptScored):
-            scored[event.prompt] = event.scores
+            prompt_scores[event.prompt] = event.scores
         elif isinstance(event, References):
             references = event
         elif isinstance(event, UnknownCitations):
-            unknown = event.numbers
+            unknown_citations = event.numbers
         elif not isinstance(event, DiscardedTokens):
             choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")
-    ended = [choice.choice(index, choice.end) for index, choice in sorted(choices.items()) if choice.end]
+    collected = [
+        choice.build_choice(index, choice.end) for index, choice in sorted(choices.items()) if choice.end
+    ]
     return CollectedGeneration(
-        tuple(ended),
+        tuple(collected),
         usage,
         prompts,
-        tuple(scores for _, scores in sorted(scored.items())),
+        tuple(scores for _, scores in sorted(prompt_scores.items())),
         references,
-        unknown,
+        unknown_citations,
     )

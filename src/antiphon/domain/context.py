@@ -16,7 +16,7 @@ from antiphon.domain.values import Value, changed, field
 
 
 class Clock(Protocol):
-    """Source of time, ids and randomness. Tests replace it by their own."""
+    """A source of time, ids and randomness. Tests use `FakeClock` instead."""
 
     def monotonic(self) -> float:
         """Returns seconds that never jump; only differences mean something."""
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 AT_ONCE = 64
-"""Number of ids that one call to the kernel makes, since the call costs more than the ids."""
+"""The number of ids from one call to the kernel. One call for each id would be slower."""
 
 _IDS: deque[str] = deque()
 """Ids of this process that are not used yet."""
@@ -61,7 +61,7 @@ class SystemClock:
 
 
 class Origin(Value, frozen=True):
-    """Where a request comes from. The records of usage keep it together with the actor."""
+    """The endpoint of a request and the caller's facts about it. The ledger stores them with the actor."""
 
     dialect: str = ""
     operation: str = ""
@@ -111,13 +111,13 @@ class RequestProgress:
         """Whether the HTTP edge has ended the request with an error. The edge then answers and logs the
         error."""
         self.memory: MemoryReport | None = None
-        """What the request's memory strategy did; None without one."""
+        """The result of the request's memory strategy; None without one."""
         self.model = ""
         """The model's own name, once the model is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
         """The latest status of the request's limits."""
         self.relaxed: tuple[str, ...] = ()
-        """Keywords of schemas that the vendor says it does not enforce."""
+        """Keywords of schemas that the vendor does not enforce."""
         self.route = b""
         """The name of the route that serves the request, as a header's value, once it is known."""
         self.tries: tuple[RouteTry, ...] = ()
@@ -137,7 +137,7 @@ class Context(Value, frozen=True, gc=True):
     origin: Origin = NOWHERE
     progress: RequestProgress = field(default_factory=RequestProgress)
     parent: str | None = None
-    """Id of the ledger entry of the request that makes this call on its way; None for a caller's request."""
+    """Id of the ledger entry of the request that started this one; None for a caller's request."""
     span: Span | None = None
     """The step of the trace that the stages of this request add their own steps to; None without tracing."""
 
@@ -146,6 +146,7 @@ class Context(Value, frozen=True, gc=True):
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
 
     def limit_time(self, seconds: float) -> "Context":
-        """Returns the context with a deadline in so many seconds, or with its own if that is earlier."""
+        """Returns the context with a deadline in this many seconds, or with its own deadline if that is
+        earlier."""
         end = self.clock.monotonic() + seconds
         return self if self.deadline is not None and self.deadline <= end else changed(self, deadline=end)

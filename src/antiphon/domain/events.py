@@ -26,7 +26,7 @@ class UsageSource(StrEnum):
     COUNTED = "counted"
     """This server, with the model's tokenizer."""
     ESTIMATED = "estimated"
-    """Nobody; the number is an estimate."""
+    """Nobody counted them; the number is an estimate."""
 
 
 class Usage(Value, frozen=True):
@@ -75,9 +75,9 @@ class Started:
     """Tokens of all prompts together."""
     cached_tokens: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
-    """The ids of each prompt, when token ids were asked for."""
+    """The token ids of each prompt, if the caller requests them."""
     queued: float | None = field(default=None, compare=False)
-    """Seconds until the first choice was in the engine's batch, where the engine says so."""
+    """Seconds until the first choice was in the engine's batch, if the engine reports it."""
     source: UsageSource = UsageSource.ENGINE
     """Who counted the prompt. With ESTIMATED the deltas carry no tokens, and only Usage has real numbers."""
 
@@ -140,7 +140,7 @@ class SpeechDelta(Value, frozen=True):
     data: str = ""
     """More of the recording: the next part of one base64 text, whose length can be any."""
     transcript: str = ""
-    """More of what is said."""
+    """More of the transcript."""
     expires_at: int | None = None
     """The Unix time until which the vendor keeps the speech; in the last delta."""
     tokens: int = 0
@@ -199,7 +199,7 @@ class DiscardedTokens(Value, frozen=True):
 Delta = TextDelta | ReasoningDelta | ThinkingBlock | SpeechDelta | ToolCallStarted | ToolCallDelta
 """More output of a choice."""
 
-Found = References | UnknownCitations
-"""What retrieval adds to a stream."""
+RetrievalEvent = References | UnknownCitations
+"""The events that retrieval adds to a stream."""
 
-Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Found | Usage
+Event = Started | PromptScored | Delta | Finished | DiscardedTokens | RetrievalEvent | Usage

@@ -1,5 +1,5 @@
-"""A bounded queue in which actors take turns, so a busy caller keeps nobody else waiting. `FairSemaphore`
-lets a few items out of such a queue at once."""
+"""A bounded queue in which actors take turns, so that one busy caller does not delay the others.
+`FairSemaphore` uses such a queue for a limited number of places."""
 
 import asyncio
 import sys
@@ -13,9 +13,9 @@ from antiphon.domain.context import Clock
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 ENDINGS = 32
-"""Ends from which the speed of the queue is estimated."""
+"""The number of latest ends from which the speed of the queue is estimated."""
 SOONEST, LATEST = 1.0, 60.0
-"""Bounds of the seconds after which a refused caller may try again."""
+"""The shortest and the longest retry delay, in seconds."""
 
 
 class Queued(Protocol):
@@ -26,11 +26,11 @@ class Queued(Protocol):
 
     @property
     def priority(self) -> int:
-        """Lower ones come first."""
+        """Items with a lower number come first."""
 
 
 class QueueBounds(Protocol):
-    """How many items may wait."""
+    """The most items that may wait."""
 
     @property
     def queue(self) -> int:
@@ -47,13 +47,16 @@ Q = TypeVar("Q", bound=Queued)
 class FairQueue(Generic[Q]):
     """A queue with a line for each actor."""
 
-    def __init__(self, policy: QueueBounds, waiting: str = "requests", pace: float = 0.0) -> None:
-        """`waiting`: the items' name in errors. `pace`: seconds between two ends, while none are known."""
+    def __init__(
+        self, policy: QueueBounds, item_name: str = "requests", seconds_per_item: float = 0.0
+    ) -> None:
+        """`item_name`: the plural name of the items in errors. `seconds_per_item`: the estimated seconds
+        between two ends, until ends were measured."""
         self.refusal_count = 0
         """Number of refusals so far."""
         self._policy = policy
-        self._what = waiting
-        self._pace = pace
+        self._item_name = item_name
+        self._seconds_per_item = seconds_per_item
         self._lines: dict[str, deque[Q]] = {}
         """One line for each waiting actor, in the order of their turns."""
         self._count = 0
@@ -67,28 +70,28 @@ class FairQueue(Generic[Q]):
         lines = [tuple(line) for line in tuple(self._lines.values())]
         return [item for line in lines for item in line]
 
-    def find_refusal(self, item: Q, now: float, free: int = 0) -> AntiphonError | None:
-        """Returns the error if it may not be queued. `free`: free places; an item that takes one at once does
-        not wait."""
-        mine, policy = len(self._lines.get(item.actor, ())), self._policy
-        if self._count >= policy.queue + free:
+    def find_refusal(self, item: Q, now: float, free_places: int = 0) -> AntiphonError | None:
+        """Returns the error if the item may not be queued. `free_places`: places that are free now; items
+        that take them do not wait."""
+        actor_count, policy = len(self._lines.get(item.actor, ())), self._policy
+        if self._count >= policy.queue + free_places:
             self.refusal_count += 1
             return EngineBusy(
                 "The server is currently overloaded, please try again later: no more than "
-                f"{policy.queue:,} {self._what} may wait",
-                retry_after=self._retry_after(self._count, now),
+                f"{policy.queue:,} {self._item_name} may wait",
+                retry_after=self._estimate_wait(self._count, now),
             )
-        if mine >= policy.queue_per_actor + free:
+        if actor_count >= policy.queue_per_actor + free_places:
             self.refusal_count += 1
             return Overloaded(
-                f"no more than {policy.queue_per_actor:,} {self._what} of yours may wait; wait for some of "
-                "them to end",
-                retry_after=self._retry_after(mine * len(self._lines), now),
+                f"no more than {policy.queue_per_actor:,} {self._item_name} of yours may wait; "
+                "wait for some of them to end",
+                retry_after=self._estimate_wait(actor_count * len(self._lines), now),
             )
         return None
 
     def add(self, item: Q) -> None:
-        """Adds it to its actor's line, behind items with an equal or lower priority number."""
+        """Adds an item to its actor's line, behind items with an equal or lower priority number."""
         line = self._lines.setdefault(item.actor, deque())
         line.insert(sum(other.priority <= item.priority for other in line), item)
         self._count += 1
@@ -101,54 +104,54 @@ class FairQueue(Generic[Q]):
         if not line:
             del self._lines[item.actor]
 
-    def turns(self) -> Iterator[Q]:
+    def iterate_turns(self) -> Iterator[Q]:
         """Yields the first item of each actor, in the order of their turns."""
         return (line[0] for line in self._lines.values())
 
     def requeue(self, item: Q) -> None:
-        """Moves an item that still waits after its turn behind its actor's others, and its actor behind all
-        others."""
+        """Puts an item behind its actor's other items after its turn, and its actor behind all other
+        actors."""
         self._lines[item.actor].remove(item)
         self._lines[item.actor].append(item)
-        self._turn(item.actor)
+        self._move_to_end(item.actor)
 
     def take_turn(self, item: Q) -> None:
         """Removes the item whose turn it is, and moves its actor behind all other actors."""
         self.remove(item)
-        self._turn(item.actor)
+        self._move_to_end(item.actor)
 
     def note_end(self, now: float) -> None:
         """Notes the end of an item that waited here."""
         self._endings.append(now)
 
     def note_rest(self) -> None:
-        """Notes that nothing waits, so the next end says nothing about the queue's speed."""
+        """Notes that no item waits. Earlier ends then tell nothing about the queue's speed."""
         self._endings.clear()
 
-    def _turn(self, actor: str) -> None:
+    def _move_to_end(self, actor: str) -> None:
         """Moves the actor's line behind all others."""
         line = self._lines.pop(actor, None)
         if line is not None:
             self._lines[actor] = line
 
-    def _retry_after(self, ahead: int, now: float) -> float:
-        """Estimates the seconds until `ahead` items end, from the latest ends."""
-        pace = self._pace
+    def _estimate_wait(self, items_ahead: int, now: float) -> float:
+        """Estimates the seconds until `items_ahead` items end, from the latest ends."""
+        seconds_per_item = self._seconds_per_item
         if len(self._endings) > 1 and now > self._endings[0]:
-            pace = (now - self._endings[0]) / (len(self._endings) - 1)
-        return min(LATEST, max(SOONEST, ahead * pace))
+            seconds_per_item = (now - self._endings[0]) / (len(self._endings) - 1)
+        return min(LATEST, max(SOONEST, items_ahead * seconds_per_item))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How many run at once, and how many may wait."""
+    """The most items that run at once, and the most that may wait."""
 
     at_once: int
     queue: int
     queue_per_actor: int
-    waiting: str = "requests"
+    item_name: str = "requests"
     """The items' name in errors."""
-    usual: float = 0.0
+    seconds_per_item: float = 0.0
     """Estimated seconds of one item, while none has ended."""
     at_once_per_actor: int = sys.maxsize
 
@@ -170,7 +173,7 @@ class Waiter:
             if refusal is not None:
                 raise refusal
         finally:
-            del refusal  # otherwise its own traceback refers to it, and keeps the request; callers hold none
+            del refusal  # otherwise the error's traceback refers to the error, and keeps the request alive
         queue.add(self)
         try:
             await self.has_place.wait()
@@ -183,17 +186,19 @@ class Waiter:
 
 
 class FairSemaphore:
-    """A few places with a fair queue. It belongs to one event loop."""
+    """A limited number of places with a fair queue. It belongs to one event loop."""
 
     def __init__(self, bounds: QueueLimits) -> None:
         self._bounds = bounds
-        self._queue: FairQueue[Waiter] = FairQueue(bounds, bounds.waiting, bounds.usual / bounds.at_once)
+        self._queue: FairQueue[Waiter] = FairQueue(
+            bounds, bounds.item_name, bounds.seconds_per_item / bounds.at_once
+        )
         self._running: Counter[str] = Counter()
 
     @asynccontextmanager
     async def hold(self, actor: str, clock: Clock) -> AsyncIterator[None]:
-        """A place for an actor, while the context lasts. Raises Overloaded or EngineBusy where too many
-        wait."""
+        """Holds a place for an actor while the context lasts. Raises Overloaded or EngineBusy if too many
+        items wait."""
         await self.acquire(actor, clock)
         try:
             yield
@@ -213,7 +218,7 @@ class FairSemaphore:
         )
 
     def release(self, actor: str, clock: Clock) -> None:
-        """Returns a place, to the actor whose turn it is."""
+        """Frees a place, and gives it to the actor whose turn it is."""
         self._running[actor] -= 1
         if not self._running[actor]:
             del self._running[actor]
@@ -221,7 +226,7 @@ class FairSemaphore:
             self._queue.note_rest()
             return
         self._queue.note_end(clock.monotonic())
-        waiter = next((waiter for waiter in self._queue.turns() if self.has_room(waiter.actor)), None)
+        waiter = next((waiter for waiter in self._queue.iterate_turns() if self.has_room(waiter.actor)), None)
         if waiter is not None:
             self._queue.take_turn(waiter)
             self._running[waiter.actor] += 1

@@ -8,7 +8,7 @@ from antiphon.domain.values import Value
 
 
 class ActorKind(StrEnum):
-    """How the caller is known."""
+    """How the caller was identified."""
 
     ANONYMOUS = "anonymous"
     """A local caller of a server that has no key configured."""
@@ -55,11 +55,11 @@ class Actor(Value, frozen=True):
 
     kind: ActorKind
     id: str
-    """Stable and public: safe to log, never the credential or a part of it."""
+    """A stable and public id. It is safe to log, and never contains a part of the credential."""
     project: str = DEFAULT_PROJECT
     """The project to which the usage is charged. Prompts of one project share the engines' prefix caches."""
     user: str | None = None
-    """The user that the caller acts for, where that is known."""
+    """The user for whom the caller acts, if known."""
     rights: frozenset[Right] = LOCAL
     grant: Grant = EVERYTHING
     """The models and paths that the key allows."""
@@ -87,13 +87,14 @@ class Actor(Value, frozen=True):
         return self.grant.endpoints is None or matches(self.grant.endpoints, path)
 
     def may_write(self, path: str) -> bool:
-        """Whether the caller can change knowledge tables at this path. A project's service key can where a
-        pattern of its paths names knowledge and matches: it is made for inference otherwise."""
+        """Whether the caller can change knowledge tables at this path. A service key is for inference by
+        default. It can change tables only if one of its path patterns names knowledge and matches the
+        path."""
         return Right.WRITE in self.rights or self._is_named(KNOWLEDGE, path)
 
     def may_adapt(self, path: str) -> bool:
-        """Whether the caller can load and unload adapters at this path. A project's service key can where a
-        pattern of its paths names adapters and matches. They are then its project's."""
+        """Whether the caller can load and unload adapters at this path. A service key can only if one of its
+        path patterns names adapters and matches the path. Its adapters belong to its project."""
         return Right.ADAPT in self.rights or self._is_named(LORA, path)
 
     @property
@@ -116,21 +117,21 @@ def matches(patterns: Iterable[str], text: str) -> bool:
 
 
 def _matches(pieces: list[str], text: str) -> bool:
-    """Whether the pieces between the pattern's stars occur in the text in this order. Takes the first place
-    of each piece, which is as good as any other place."""
-    first, *others = pieces
-    if not others:
+    """Whether the pieces between the pattern's stars occur in the text in this order. Taking the first
+    occurrence of each piece is enough."""
+    first, *more_pieces = pieces
+    if not more_pieces:
         return text == first
-    *between, last = others
+    *inner_pieces, last = more_pieces
     if not text.startswith(first) or not text.endswith(last):
         return False
-    at, end = len(first), len(text) - len(last)
-    for piece in between:
-        position = text.find(piece, at, end) if at <= end else -1
+    start, end = len(first), len(text) - len(last)
+    for piece in inner_pieces:
+        position = text.find(piece, start, end) if start <= end else -1
         if position < 0:
             return False
-        at = position + len(piece)
-    return at <= end
+        start = position + len(piece)
+    return start <= end
 
 
 def is_within(narrow: Grant, wide: Grant) -> bool:
@@ -139,6 +140,6 @@ def is_within(narrow: Grant, wide: Grant) -> bool:
 
 
 def _covers(wide: tuple[str, ...] | None, narrow: tuple[str, ...] | None) -> bool:
-    """Whether some pattern of `wide` matches each pattern of `narrow` as a text. A pattern that another
-    pattern matches allows no more than that one."""
+    """Whether each pattern of `narrow`, taken as a text, is matched by a pattern of `wide`. Then `narrow`
+    allows nothing that `wide` does not allow."""
     return wide is None or (narrow is not None and all(matches(wide, pattern) for pattern in narrow))

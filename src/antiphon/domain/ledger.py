@@ -1,5 +1,5 @@
-"""The ledger's entries, and sums over them: one entry for each generation, whether it was complete,
-cancelled, failed, or cut by a crash.
+"""The ledger's entries, and sums over them. There is one entry for each generation: complete, cancelled,
+failed, or ended by a crash.
 """
 
 import json
@@ -23,7 +23,7 @@ ABORTED = "aborted"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 MAX_NAMES = 1024
-"""Names of routes whose JSON is kept."""
+"""The most names of routes whose JSON is cached."""
 
 
 class RouteTry(Value, frozen=True):
@@ -31,26 +31,26 @@ class RouteTry(Value, frozen=True):
 
     route: str
     error: str | None
-    """The code of the error that ended the try; None for the try that ended as the request did."""
+    """The code of the error that ended the try; None for the try that served the request."""
     ms: int
     """Milliseconds until the route's first event, or until the error."""
 
 
 def encode_tries(tries: Sequence[RouteTry], status: str) -> str:
-    """Returns the tries as JSON. `status`: how the request ended, which is how its serving route ended."""
-    text = ",".join([_encode_try(each, each.error or status) for each in tries])
+    """Encodes the tries as JSON. `status` is the request's status, which is also that of its last try."""
+    text = ",".join([_encode_try(route_try, route_try.error or status) for route_try in tries])
     return f"[{text}]" if text else ""
 
 
-def _encode_try(tried: RouteTry, ending: str) -> str:
-    """Returns a try as JSON. Codes need no escapes."""
-    error = "null" if ending == OK else f'"{ending}"'
-    return f'{{"route":{_encode_name(tried.route)},"error":{error},"ms":{tried.ms}}}'
+def _encode_try(route_try: RouteTry, outcome: str) -> str:
+    """Encodes a try as JSON. Error codes need no escapes."""
+    error = "null" if outcome == OK else f'"{outcome}"'
+    return f'{{"route":{_encode_name(route_try.route)},"error":{error},"ms":{route_try.ms}}}'
 
 
 @lru_cache(MAX_NAMES)
 def _encode_name(name: str) -> str:
-    """Returns a route's name as JSON."""
+    """Encodes a route's name as JSON."""
     return json.dumps(name.encode(errors="replace").decode())
 
 
@@ -242,7 +242,9 @@ class UsageTotals:
     total_ms: Mean = field(default_factory=Mean)
 
     def __add__(self, other: "UsageTotals") -> "UsageTotals":
-        return UsageTotals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        return UsageTotals(
+            *(getattr(self, total.name) + getattr(other, total.name) for total in fields(self))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ room to count beyond a limit."""
 
 
 class Subject(StrEnum):
-    """Whose usage a limit counts."""
+    """The kind of subject whose usage a limit counts."""
 
     KEY = "key"
     USER = "user"
@@ -25,7 +25,7 @@ class Subject(StrEnum):
 
 
 class Measure(StrEnum):
-    """What a limit counts."""
+    """The quantity that a limit counts."""
 
     REQUESTS = "requests"
     INPUT_TOKENS = "input_tokens"
@@ -39,7 +39,7 @@ class Measure(StrEnum):
 
 
 class Window(StrEnum):
-    """The time in which a limit counts."""
+    """The period over which a limit counts."""
 
     MINUTE = "minute"
     """The last 60 seconds; it slides."""
@@ -51,13 +51,13 @@ class Window(StrEnum):
 
 
 def explain_too_large(measure: Measure, amount: int) -> str | None:
-    """Returns a sentence that says why the amount is too large for a limit; None if it is not too large."""
+    """Returns the error message for an amount that is too large for a limit; None if it is not too large."""
     if measure is not Measure.COST:
         return None if amount <= MAX_COUNT else f"a limit of {measure} is of at most {MAX_COUNT}"
     if amount <= MAX_COST_UNITS * NANO:
         return None
-    most = f"{MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
-    return f"a limit of cost is of at most {most}"
+    maximum = f"{MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
+    return f"a limit of cost is of at most {maximum}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ _INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
 
 
 class Amounts(Value, frozen=True):
-    """What a request uses, or may use at most, of every measure except concurrent requests."""
+    """The amounts that a request uses, or may use at most, of every measure except concurrent requests."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -105,7 +105,7 @@ class Amounts(Value, frozen=True):
     cost: int = 0
     """Nano-units."""
 
-    def amount_of(self, measure: Measure) -> int:
+    def get_amount(self, measure: Measure) -> int:
         """Returns the amount of one measure; 0 for concurrent requests."""
         if measure is _REQUESTS:
             return self.requests
@@ -135,7 +135,7 @@ class BudgetWarning(Value, frozen=True):
 
 
 class LimitStatus(Value, frozen=True):
-    """How much of a limit is left."""
+    """The amount of a limit that remains."""
 
     limit: Limit
     remaining: int

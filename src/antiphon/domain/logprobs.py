@@ -9,7 +9,7 @@ from math import isnan
 from typing import overload
 
 NO_ID = -1
-"""The id of a token whose id is unknown."""
+"""The placeholder for an unknown token id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class TokenScore:
     alternatives: tuple[tuple[int, bytes, float], ...] = ()
     """The likeliest tokens at this place as (id, piece, log-probability), the likeliest first."""
     offset: int = 0
-    """The index of the character in the choice's text that holds the token's first byte. For a control token
-    at the end it is the text's length."""
+    """The index, in the choice's text, of the character that contains the token's first byte. For a control
+    token at the end it is the text's length."""
     rank: int | None = None
     """The token's rank by probability: 1 for the likeliest. None if the caller does not request ranks, and
     for a prompt's first token."""
@@ -40,7 +40,7 @@ Scores = Sequence[TokenScore]
 
 @dataclass(frozen=True, slots=True)
 class PackedScores(Sequence[TokenScore]):
-    """Scores in arrays. Reading a score makes an object of it."""
+    """Scores in arrays. Reading a score creates a `TokenScore`."""
 
     tokens: Sequence[int]
     offsets: Sequence[int]
@@ -49,11 +49,11 @@ class PackedScores(Sequence[TokenScore]):
     pieces: Sequence[bytes]
     """The bytes of every token of the vocabulary."""
     width: int = 0
-    """Number of alternatives that a read score has."""
+    """The number of alternatives in each `TokenScore`."""
     alternative_ids: "array[int]" = field(default_factory=lambda: array("i"))
-    """The alternatives' ids, `held` for each token."""
+    """The alternatives' ids, `stored_width` for each token."""
     alternative_logprobs: "array[float]" = field(default_factory=lambda: array("f"))
-    held: int | None = None
+    stored_width: int | None = None
     """Number of alternatives that the arrays contain for each token; None means `width`. A read score has
     only the first `width` of them."""
     ranks: "array[int] | None" = None
@@ -63,7 +63,7 @@ class PackedScores(Sequence[TokenScore]):
         return len(self.logprobs)
 
     def __iter__(self) -> Iterator[TokenScore]:
-        return map(self._score, range(len(self)))
+        return map(self._build_score, range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> TokenScore: ...
@@ -71,25 +71,25 @@ class PackedScores(Sequence[TokenScore]):
     def __getitem__(self, index: slice) -> Scores: ...
     def __getitem__(self, index: int | slice) -> TokenScore | Scores:
         if isinstance(index, slice):
-            return tuple(self._score(position) for position in range(*index.indices(len(self))))
-        return self._score(range(len(self))[index])
+            return tuple(self._build_score(position) for position in range(*index.indices(len(self))))
+        return self._build_score(range(len(self))[index])
 
-    def _score(self, position: int) -> TokenScore:
-        """Makes the score of the token at this index."""
+    def _build_score(self, position: int) -> TokenScore:
+        """Builds the score of the token at this index."""
         token, value = self.tokens[position], self.logprobs[position]
-        known = not isnan(value)
+        has_logprob = not isnan(value)
         return TokenScore(
             token,
             self.pieces[token],
-            value if known else None,
-            self._alternatives(position) if known else (),
+            value if has_logprob else None,
+            self._list_alternatives(position) if has_logprob else (),
             self.offsets[position],
-            self.ranks[position] if known and self.ranks is not None else None,
+            self.ranks[position] if has_logprob and self.ranks is not None else None,
         )
 
-    def _alternatives(self, position: int) -> tuple[tuple[int, bytes, float], ...]:
+    def _list_alternatives(self, position: int) -> tuple[tuple[int, bytes, float], ...]:
         """Returns the alternatives of the token at this index."""
-        begin = position * (self.width if self.held is None else self.held)
+        begin = position * (self.width if self.stored_width is None else self.stored_width)
         end = begin + self.width
         ids = self.alternative_ids[begin:end]
         return tuple(
@@ -119,7 +119,7 @@ class JoinedScores(Sequence[TokenScore]):
 
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
-    """Returns one sequence of all the scores, without making objects of packed scores."""
+    """Joins the scores to one sequence, without unpacking packed scores."""
     nonempty = tuple(part for part in parts if part)
     if all(isinstance(part, tuple) for part in nonempty):
         return tuple(chain.from_iterable(nonempty))

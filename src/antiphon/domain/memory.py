@@ -11,8 +11,8 @@ MEMORY_FIELD = "memory_strategy"
 
 
 class LastMessages(Value, frozen=True, tag="last_k"):
-    """Keeps the last messages. One call with its results can begin before the cut; then all of it is
-    dropped."""
+    """Keeps the last messages. If the cut would separate a tool call from its results, the call and all its
+    results are dropped."""
 
     k: int
     """The most messages to keep, at least 1, besides the leading system messages."""
@@ -51,23 +51,22 @@ class BudgetedStrategy(Value, frozen=True):
 
 
 class Summary(BudgetedStrategy, frozen=True, tag="summary"):
-    """Replaces the older turns by a summary that the model writes. Without a model, the request's own
-    writes."""
+    """Replaces the older turns by a summary. `model` writes it; None means the request's own model."""
 
 
 class RelevantTurns(BudgetedStrategy, frozen=True, tag="relevant"):
-    """Keeps the last turn, and of the older turns those nearest to it. The model makes the vectors that tell;
-    it is always named."""
+    """Keeps the last turn, and the older turns that are most similar to it. `model` is an embedding model,
+    and is always set."""
 
 
 class KeptSummary(Value, frozen=True):
     """A summary that later requests of the same project use again."""
 
     digest: str
-    """What finds it: 64 hexadecimal digits of the messages that it covers."""
+    """The key of the summary: 64 hexadecimal digits, a hash of the messages that it covers."""
     project: str
     at: int
-    """Unix milliseconds when the request began that had it written."""
+    """Unix milliseconds at which the request began that created the summary."""
     expires: int
     """Unix seconds when it is removed."""
     text: str
@@ -77,7 +76,7 @@ MemoryStrategy = LastMessages | LastTokens | Summary | RelevantTurns
 
 
 class MemoryReport(Value, frozen=True):
-    """What a memory strategy did. The messages of the conversation are kept, dropped, or summarised."""
+    """The result of a memory strategy: how many messages were kept, dropped, and summarised."""
 
     kept: int
     """Messages that the model saw as they were sent."""

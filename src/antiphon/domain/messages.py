@@ -37,7 +37,7 @@ class Tool:
     strict: bool = False
     """Whether the caller demands that every keyword of the schema is enforced."""
     kept: Mapping[str, object] | None = field(default=None, compare=False)
-    """The schema without the unsupported keywords; None if it is the same as `parameters`."""
+    """The schema without its unsupported keywords; None if `parameters` has none."""
     field: str = field(default="tools", compare=False)
     """The caller's name of the schema, for errors."""
     cache_control: CacheControl | None = None
@@ -45,15 +45,17 @@ class Tool:
 
     @property
     def schema(self) -> Mapping[str, object]:
-        """The schema that the arguments must satisfy. It is always the schema of an object, and it allows
-        undeclared properties only if it names others itself."""
+        """The schema that the arguments must satisfy. It always describes an object. It allows undeclared
+        properties only if one of its keywords refers to such properties."""
         if self.parameters is None:
             return {"type": "object", "additionalProperties": False}
         schema = self.kept if self.kept is not None else self.parameters
-        given = self.parameters
-        asks = not given.get("properties") and any(given.get(name) for name in PROPERTY_KEYWORDS)
-        closed = given.keys().isdisjoint(OPEN_KEYWORDS) and not asks
-        return {"type": "object"} | dict(schema) | ({"additionalProperties": False} if closed else {})
+        declared = self.parameters
+        names_properties = not declared.get("properties") and any(
+            declared.get(name) for name in PROPERTY_KEYWORDS
+        )
+        is_closed = declared.keys().isdisjoint(OPEN_KEYWORDS) and not names_properties
+        return {"type": "object"} | dict(schema) | ({"additionalProperties": False} if is_closed else {})
 
 
 class ToolChoice(StrEnum):

@@ -15,41 +15,40 @@ STAR = "*"
 
 
 class Aliases:
-    """Rules that map callers' names to models. A name without `*` goes before a pattern. A pattern with more
-    fixed characters goes before one with fewer. The first rule that matches is used."""
+    """Rules that map callers' names to models. The first rule that matches is used. Names without `*` come
+    first. Patterns with more fixed characters come before patterns with fewer."""
 
     def __init__(self, *rules: Mapping[str, str]) -> None:
-        """`rules`: sets of rules. All rules of one set go before the rules of the next set."""
+        """`rules`: sets of rules. All rules of one set come before the rules of the next set."""
         self._rules = [
-            (_pattern(name), target)
-            for each in rules
-            for name, target in sorted(each.items(), key=lambda rule: _precedence(rule[0]))
+            (_compile_pattern(name), target)
+            for rule_set in rules
+            for name, target in sorted(rule_set.items(), key=lambda rule: _get_precedence(rule[0]))
         ]
 
-    def target(self, name: str) -> str | None:
+    def find_target(self, name: str) -> str | None:
         """Returns the model's name for a name that a caller sent; None if no rule matches."""
         for pattern, target in self._rules:
-            if fits := pattern.fullmatch(name):
-                return target.replace(STAR, fits[1]) if STAR in target else target
+            if match := pattern.fullmatch(name):
+                return target.replace(STAR, match[1]) if STAR in target else target
         return None
 
     def is_taken(self, name: str) -> bool:
-        """Whether a rule matches this name, so that no adapter may have it. The rule `*` alone reserves no
-        name."""
+        """Whether a rule matches this name, so that no adapter may have it. The rule `*` reserves no name."""
         return any(pattern.fullmatch(name) for pattern, _ in self._rules if pattern != ANYTHING)
 
 
-def _precedence(name: str) -> tuple[bool, int]:
+def _get_precedence(name: str) -> tuple[bool, int]:
     """Returns the sort key of a rule: names before patterns, then longer before shorter."""
     return STAR in name, -len(name)
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _compile_pattern(name: str) -> re.Pattern[str]:
     """Returns a regular expression for a name in which `*` matches any characters except `#`."""
     return re.compile(re.escape(name).replace(re.escape(STAR), "([^#]+)"), re.DOTALL)
 
 
-ANYTHING = _pattern(STAR)
+ANYTHING = _compile_pattern(STAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,8 @@ class ProfileSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Facts of one model as it is served now. None is unknown, or a fact that only local weights have."""
+    """Facts of one model as it is served now. None means unknown, or that only local weights have this
+    fact."""
 
     architecture: str | None
     """The architecture in the weights: `llama`, `qwen2`."""
@@ -102,15 +102,15 @@ class Profile:
     sequences: int | None
     """Choices that run at once; others wait."""
     engine: str
-    """Its engine, with the library's version. For a vendor's model the wire format."""
+    """The engine, with the library's version. For a vendor's model it is the wire format."""
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Defaults for fields that a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
-    """What messages can contain: `text`, `image`, `audio`."""
+    """The kinds of content in messages: `text`, `image`, `audio`."""
     output_modalities: tuple[str, ...] = ("text",)
-    """What answers can contain: `text`, `audio`."""
+    """The kinds of content in answers: `text`, `audio`."""
     reasoning: bool | None = False
-    """Whether the model can reason before it answers. The reasoning then comes apart from the text."""
+    """Whether the model can reason before it answers. The reasoning is then separate from the text."""
     infill: bool | None = False
     """Whether the model fills in the middle of a text (`suffix`). None is unknown."""
     embedding: EmbeddingFacts | None = None
@@ -124,8 +124,8 @@ class Profile:
     provider: str | None = None
     """The operator's name of the vendor; None for a local model."""
     portable_seeds: bool | None = None
-    """Whether equal seeds draw equally on every local engine of the same weights. False: they draw equally on
-    this engine only. None: a vendor decides."""
+    """Whether equal seeds give equal tokens on every local engine with the same weights. False: only on this
+    engine. None: the vendor decides."""
     devices: tuple[DeviceLayers, ...] = ()
     """The devices that compute layers; the processor computes the others, or all."""
 
@@ -151,8 +151,8 @@ LONGEST_NAME = 200
 """Characters of a name, as of a model's."""
 
 ADAPTER_NAME = re.compile(rf"(?!.*/\.{{0,2}}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
-"""Such names need no quotes in a log, a label, an address's path and a terminal. No client or proxy changes
-them on the way, as it does `a/../b`."""
+"""Such names need no quotes in a log, a label, a URL's path and a terminal. No client or proxy rewrites them,
+as it would rewrite `a/../b`."""
 
 ADAPTER_NAME_RULE = (
     f"at most {LONGEST_NAME} letters, digits and characters of ._:/-, begin with a letter or digit, and hold "
@@ -204,12 +204,12 @@ class DeploymentRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedAdapter:
-    """An adapter that has arrived from the hub."""
+    """An adapter that was downloaded from the hub."""
 
     path: str
     """The path of the adapter below `directory`."""
     directory: Path
-    """A directory that contains nothing else. It is removed after the adapter is kept."""
+    """A directory that contains only this adapter. It is removed after the adapter is stored."""
     commit: str
     base: str | None = None
     """The adapter's own name of its base model; None where it gives none."""
@@ -222,7 +222,7 @@ class DeployedAdapter:
     name: str
     base: str
     model_name: str
-    """The name in the deployment; for an adapter that nobody deployed, the digest of its content."""
+    """The name in the deployment request; for an adapter without one, the digest of its content."""
     source: AdapterOrigin
     created: int
     """Unix time in seconds."""
@@ -259,7 +259,7 @@ AdapterKey = tuple[str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class KeptName:
-    """A name that the next server gives again, if it still has the same base model."""
+    """An adapter's name that the next start restores, if the base model is still the same."""
 
     entry: AdapterName
     fingerprint: str
@@ -268,7 +268,7 @@ class KeptName:
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """A change of the names that last over a restart."""
+    """A change of a name that lasts over a restart."""
 
     project: str | None
     name: str
@@ -298,7 +298,7 @@ LATENCY_BOUNDS: tuple[float, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often a time fell into each bucket; the counts only grow."""
+    """Counts of times in buckets; the counts only grow."""
 
     counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
     """One for each bound, not cumulative, and one above all bounds."""
@@ -325,7 +325,7 @@ class Timer:
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
         self._total += seconds * times
 
-    def histogram(self) -> Histogram:
+    def build_histogram(self) -> Histogram:
         """Returns the histogram so far."""
         return Histogram(tuple(self._counts), self._total)
 
@@ -343,16 +343,16 @@ class AdapterLoad:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """How full a device is now, by all programs that use it."""
+    """The memory of a device, and the part that all programs use now."""
 
     device: str
-    """The library's name of it."""
+    """The library's name of the device."""
     layers: int
     """The number of the model's layers on it."""
     total: int
     """Bytes."""
     used: int | None
-    """Bytes; None where the driver does not tell."""
+    """Bytes; None if the driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

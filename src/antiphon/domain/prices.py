@@ -16,7 +16,7 @@ DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
 """The form of a price's amount: `0.15`, `3`, `0.000000001`."""
 
 _AMOUNT = re.compile(rf"[0-9]{{1,300}}(\.[0-9]{{1,{DIGITS}}})?")
-"""The same form of any size, so that an error can name the size."""
+"""The same form without a limit of size, so that an error can tell that a number is too large."""
 
 
 def parse_decimal(text: str) -> int | None:
@@ -35,11 +35,11 @@ def format_decimal(amount: int) -> str:
 
 
 CENTS = 2
-"""The fewest decimals of money that people read."""
+"""The fewest decimals in amounts for people."""
 
 
 def format_money(amount: int) -> str:
-    """Returns nano-units for people: exact, with at least two decimals, and thousands apart."""
+    """Formats nano-units for people: exact, with at least two decimals and with thousands separators."""
     units, fraction = divmod(amount, NANO)
     return f"{units:,}." + f"{fraction:0{DIGITS}}".rstrip("0").ljust(CENTS, "0")
 
@@ -79,8 +79,8 @@ class Price:
         return self.until is not None and self.until <= max(now, self.since)
 
     @property
-    def never_held(self) -> bool:
-        """Whether the price ended before it began, so that it never applied."""
+    def never_applied(self) -> bool:
+        """Whether the price ends before it begins, so that it never applies."""
         return self.until is not None and self.until <= self.since
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
@@ -100,10 +100,12 @@ class Price:
 
 
 def find_unpriced(prices: Sequence[Price], models: Mapping[str, Iterable[str]], at: int) -> list[str]:
-    """Returns the models without a price at that time (Unix seconds). `models`: the names in the price list
-    of each model's routes. A model with one route without a price has none."""
-    holding = [price.models for price in prices if price.holds(at)]
-    return [model for model, names in models.items() if not all(matches(holding, name) for name in names)]
+    """Returns the models without a price at that time (Unix seconds). `models`: for each model, the
+    names of its routes in the price list. A model counts as unpriced if one of its routes has no price."""
+    priced_patterns = [price.models for price in prices if price.holds(at)]
+    return [
+        model for model, names in models.items() if not all(matches(priced_patterns, name) for name in names)
+    ]
 
 
 def find_currency(prices: Sequence[Price]) -> str | None:

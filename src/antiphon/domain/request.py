@@ -89,7 +89,7 @@ class ReasoningTerms:
     """The field of the budget."""
     off: str = "none"
     on: str = "medium"
-    least: int = 0
+    min_budget: int = 0
     """The smallest budget that the dialect allows."""
 
 
@@ -151,7 +151,7 @@ class Output(Value, frozen=True):
     """The form of the result, and when it ends."""
 
     max_tokens: int | None = None
-    """Most completion tokens of each choice; None is the rest of the context; 0 only with `echo`."""
+    """The most completion tokens of each choice. None means the rest of the context. 0 needs `echo`."""
     choices: int = 1
     """Completions of each prompt (`n`)."""
     stop: tuple[str, ...] = ()
@@ -159,32 +159,32 @@ class Output(Value, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a choice, besides the model's own."""
     best_of: int | None = None
-    """Candidates of each prompt, of which the `choices` with the highest mean log-probability are given; None
-    makes only `choices`."""
+    """The number of candidates for each prompt. The `choices` candidates with the highest mean
+    log-probability are returned. None generates only `choices`."""
     echo: bool = False
-    """Whether a choice's text begins with the prompt; for a conversation with its last message, which must be
-    the assistant's."""
+    """Whether a choice's text begins with the prompt. A conversation must end with a message of the
+    assistant, and the text begins with that message."""
     constraint: Constraint | None = None
     """The form of each choice; enforced, or refused before a token is made."""
     logprobs: int | None = None
-    """None gives none. 0 gives those of the generated tokens, with `echo` the prompt's too; k adds the k
-    likeliest alternatives; -1 the whole vocabulary."""
+    """None: no log-probabilities. 0: those of the generated tokens, and with `echo` also the prompt's. k:
+    also the k likeliest alternatives. -1: the whole vocabulary."""
     logprob_token_ids: tuple[int, ...] = ()
-    """The tokens whose log-probabilities replace the likeliest at each generated place; needs `logprobs`."""
+    """The tokens that replace the likeliest alternatives at each generated position; needs `logprobs`."""
     prompt_logprobs: int | None = None
     """As `logprobs` for the prompt's tokens, with or without `echo`."""
     bad_words: tuple[str, ...] = ()
-    """Texts that no choice holds, by their tokens."""
+    """Texts that no choice may contain, compared by their tokens."""
     show_special: bool = False
     """Whether control tokens show their names."""
     token_ids: bool = False
-    """Whether the ids of prompt and completion are given too."""
+    """Whether the answer contains the token ids of prompt and completion."""
     names_by_id: bool = False
     """Whether log-probabilities name tokens by id. This changes only the answer's form, but needs the ids."""
     running_usage: bool = False
     """Whether each chunk of a stream contains the usage so far, which needs the tokens of each delta."""
     truncate_prompt: int | None = None
-    """The number of prompt tokens to keep. -1 keeps as many as leave room for `max_tokens`, or for one token;
+    """The number of prompt tokens to keep. -1 keeps as many as fit beside `max_tokens`, or beside one token.
     None keeps all."""
     truncation: Truncation = Truncation.LEFT
     """The end that is cut."""
@@ -209,18 +209,18 @@ class SpeechOptions(Value, frozen=True):
     voice: str
     """The name of a voice of the vendor."""
     is_custom: bool = False
-    """Whether `voice` is the id of a voice of one's own."""
+    """Whether `voice` is the id of the caller's own voice at the vendor."""
 
 
 class HostedOptions(Value, frozen=True):
     """Options of vendors' services. A local engine has none of them."""
 
     verbosity: str | None = None
-    """How long the answer shall be: `low`, `medium`, `high`."""
+    """The requested length of the answer: `low`, `medium`, `high`."""
     service_tier: str | None = None
     """The vendor's class of service: `flex`, `priority`."""
     prompt_cache_key: str | None = None
-    """Requests with the same key have prompts that begin alike."""
+    """Requests with the same key have a common prompt prefix."""
     modalities: tuple[str, ...] = ()
     """The kinds of output that the caller wants: `text`, `audio`. Empty is the model's own."""
     audio: SpeechOptions | None = None
@@ -228,13 +228,13 @@ class HostedOptions(Value, frozen=True):
     prediction: str | None = None
     """OpenAI's predicted output: a text that the answer probably repeats."""
     extra_params: Mapping[str, object] = NOTHING
-    """Fields that the caller adds to the vendor's body, as the operator allows."""
+    """Fields that the caller adds to the vendor's request body, if the operator allows them."""
     extra_headers: Mapping[str, str] = NOTHING
-    """Headers that the caller adds to the vendor's request, as the operator allows."""
+    """Headers that the caller adds to the vendor's request, if the operator allows them."""
 
     @property
     def wants_speech(self) -> bool:
-        """Whether the answer shall be spoken."""
+        """Whether the caller requests a spoken answer."""
         return SPEECH in self.modalities or self.audio is not None
 
 
@@ -242,7 +242,7 @@ NO_HOSTED_OPTIONS = HostedOptions()
 
 
 class GenerationRequest(Value, frozen=True):
-    """One call. With several prompts, choice `i` of prompt `p` has index `p * output.choices + i`."""
+    """A request to generate text. Choice `i` of prompt `p` has the index `p * output.choices + i`."""
 
     model: str
     prompts: tuple[Prompt, ...]
@@ -254,13 +254,13 @@ class GenerationRequest(Value, frozen=True):
     """Lower is admitted earlier, among the requests of one actor."""
     hosted: HostedOptions = NO_HOSTED_OPTIONS
     memory: MemoryStrategy | None = None
-    """Which part of the conversation the model sees; None is all of it."""
+    """The strategy that selects the messages for the model; None selects all."""
     retrieval: Retrieval | None = None
-    """The knowledge table that the model answers from; None is none."""
+    """The search in a knowledge table whose results the model sees; None means no search."""
     timeout: float | None = None
     """The most seconds that the generation can take; None is only the server's own limit."""
     is_buffered: bool = False
-    """Whether the caller gets the whole answer at once. An engine may then produce all events together."""
+    """Whether the caller gets the whole answer at once. Then an engine may produce all events together."""
     optional: frozenset[str] = frozenset()
     """Parameters that an engine may leave out if it lacks them, by their names in errors."""
 
@@ -270,7 +270,7 @@ WIDTH = 4
 
 
 class Pooling(StrEnum):
-    """How the rows of a text's tokens become its one vector."""
+    """The way in which the rows of a text's tokens become one vector."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -297,7 +297,7 @@ class EmbeddingFacts:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """One call."""
+    """A request for embeddings."""
 
     model: str
     inputs: tuple[RawPrompt, ...]

@@ -7,7 +7,7 @@ from antiphon.domain.events import UsageSource
 
 @dataclass(frozen=True, slots=True)
 class RerankRequest:
-    """One call."""
+    """A request to rank documents."""
 
     model: str
     query: str
@@ -22,7 +22,7 @@ class Ranking:
     """The scores of a request."""
 
     scores: tuple[float, ...]
-    """How well each document matches, in the order of the documents. A local reranker gives a probability."""
+    """The score of each document, in the order of the documents. A local reranker gives a probability."""
     prompt_tokens: int
     """Tokens of all pairs of the query and a document, with the model's own tokens."""
     source: UsageSource = UsageSource.ENGINE

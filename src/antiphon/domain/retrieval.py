@@ -1,4 +1,4 @@
-"""Answers from a knowledge table: what a request asks for, and what was found."""
+"""Retrieval from a knowledge table: the request's options, and the chunks that were found."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,16 @@ RETRIEVAL_FIELD = "rag_params"
 
 
 class Retrieval(Value, frozen=True):
-    """Which texts the model sees before it answers."""
+    """The options of a search whose results the model sees."""
 
     table: str
     """Name of a knowledge table of the caller's project."""
     query: str = ""
-    """What is searched for. If it is empty, the model writes it."""
+    """The search query. If it is empty, the model writes it."""
     k: int = 3
-    """The most chunks."""
+    """The most chunks to find."""
     reranker: str | None = None
-    """The model that orders what was found, as the caller named it; None keeps the order of the search."""
+    """The reranker that sorts the chunks, as the caller named it; None keeps the order of the search."""
     ranks_titles: bool = False
     """Whether the reranker reads the title before the text."""
     cites: bool = True
@@ -30,7 +30,7 @@ class ReferencedChunk(Value, frozen=True):
 
     id: str
     document: str
-    """Id of its document; empty where it has none."""
+    """Id of its document; empty if it has none."""
     text: str
     title: str
     page: int | None
@@ -43,20 +43,21 @@ class ReferencedChunk(Value, frozen=True):
 
 
 class References(Value, frozen=True):
-    """What was found for a request. It is the first event of its stream. The engine has begun then."""
+    """The chunks found for a request. It is the first event of the stream, and comes when the engine has
+    begun."""
 
     table: str
     project: str
     query: str
-    """What was searched for."""
+    """The search query."""
     chunks: tuple[ReferencedChunk, ...]
-    """What the model saw, in its order: the first is cited as `@0`."""
+    """The chunks in the order in which the model saw them: the first is cited as `@0`."""
     notes: tuple[str, ...] = ()
-    """What did not go as asked, one sentence each."""
+    """Parts of the request that could not be done, one sentence each."""
 
 
 class UnknownCitations(Value, frozen=True):
-    """Numbers that the model cited and that no chunk has. The event comes before the usage, if there are
-    any."""
+    """Numbers that the model cited and that no chunk has. If there are any, the event comes before the
+    usage."""
 
     numbers: tuple[int, ...]

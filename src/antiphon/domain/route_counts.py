@@ -6,7 +6,7 @@ from antiphon.domain.models import Timer
 
 
 class RouteCounts:
-    """What one process counts of a route. All names of a pattern count together."""
+    """The counts of one route in one process. All names of a pattern are counted together."""
 
     __slots__ = ("first_events", "in_flight", "outcomes", "rests")
 

@@ -80,7 +80,7 @@ class SamplingOptions(Value, frozen=True):
     def settle(self, defaults: "SamplingOptions", seed: int) -> Sampling:
         """Returns the caller's values, or the profile's, or the defaults; `seed` where neither sets one."""
         requested = {
-            name: mine if (mine := getattr(self, name)) is not None else getattr(defaults, name)
+            name: own_value if (own_value := getattr(self, name)) is not None else getattr(defaults, name)
             for name in self.__struct_fields__
         }
         presets = {name: value for name, value in requested.items() if value is not None}

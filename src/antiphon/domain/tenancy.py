@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Redaction(StrEnum):
-    """What is removed from texts before they are kept."""
+    """A kind of text that is removed before a request is stored."""
 
     KEY = "key"
     """API keys and tokens, Antiphon's and others'."""
@@ -58,7 +58,7 @@ class ProjectRole(StrEnum):
 
 
 class KeyKind(StrEnum):
-    """Whom a key authenticates."""
+    """The kind of a key: the party that it authenticates."""
 
     ACCESS_TOKEN = "access_token"
     """A user, in one project or in all of the user's projects."""
@@ -78,7 +78,7 @@ class Project:
     created: int
     """Unix seconds, as all times here."""
     archived: int | None = None
-    """Since when its keys are refused."""
+    """The time from which its keys are refused; None if it is not archived."""
     note: str = ""
     recording: RecordingPolicy | None = None
     """How its requests are kept; None keeps none."""
@@ -94,7 +94,7 @@ class User:
     email: str | None = None
     """Unique."""
     disabled: int | None = None
-    """Since when the user's keys are refused."""
+    """The time from which the user's keys are refused; None if the user is not disabled."""
     note: str = ""
 
 
@@ -128,7 +128,7 @@ class Key:
     id: str
     kind: KeyKind
     prefix: str
-    """The beginning that people recognise; it reveals nothing of the rest."""
+    """The beginning of the secret, by which people recognise the key."""
     created: int
     creator: str
     """Id of the actor that created it."""
@@ -171,11 +171,11 @@ UNSEEN = (
     "\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Blanks and invisible characters: names that differ in these alone look alike, and one of them alone looks
-empty."""
+"""Blanks and invisible characters. Two names that differ only in these look the same, and a name of these
+alone looks empty."""
 
 END_OF_TEXT = r"(?![\s\S])"
-"""Matches the end only; `$` would also match before a line break."""
+"""Matches only at the end of the text; `$` would also match before a final line break."""
 
 PLAIN_PATTERN = rf"^[^{CONTROLS}]+{END_OF_TEXT}"
 
@@ -183,6 +183,6 @@ NAME_PATTERN = rf"^[^{CONTROLS}]*[^{CONTROLS}{UNSEEN}][^{CONTROLS}]*{END_OF_TEXT
 """A plain text with a visible character."""
 
 NOTE_PATTERN = rf"^[^\x00]*{END_OF_TEXT}"
-"""Without NUL, which not every database stores."""
+"""Any text without NUL, because some databases cannot store NUL."""
 
 EMAIL_PATTERN = rf"^[^@\s{CONTROLS}]+@[^@\s{CONTROLS}]+{END_OF_TEXT}"

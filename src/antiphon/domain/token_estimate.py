@@ -1,8 +1,8 @@
-"""The rule by which tokens are estimated where nobody counted them."""
+"""Estimates tokens that were not counted."""
 
 BYTES_PER_TOKEN = 4
-"""Bytes of UTF-8 in one token. English prose has four to five in the vocabularies of current models, code and
-other languages fewer, so the number is of the right size and no more."""
+"""Bytes of UTF-8 in one token. English prose has four to five bytes per token with current models; code and
+other languages have fewer. So this is a rough estimate."""
 
 
 def measure_text(text: str) -> int:
@@ -16,7 +16,7 @@ of two bytes. Compressed recordings have fewer characters, so their estimates ar
 
 
 def measure_speech(data: str) -> int:
-    """Returns the bytes of a text that has as many tokens as a recording in base64."""
+    """Converts the length of a recording in base64 to the bytes of a text with as many tokens."""
     return len(data) * BYTES_PER_TOKEN // SPEECH_PER_TOKEN
 
 

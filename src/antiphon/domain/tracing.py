@@ -16,11 +16,11 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class SpanKind(StrEnum):
-    """Where the work of a span is done."""
+    """The process that does the work of a span."""
 
     SERVER = "server"
     CLIENT = "client"
-    """In another process or at a vendor."""
+    """Another process, or a vendor."""
     INTERNAL = "internal"
 
 

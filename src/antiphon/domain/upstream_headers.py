@@ -13,7 +13,7 @@ RESERVED_HEADERS = frozenset(
 """Headers that the client sets itself, or that would carry a credential around `key`."""
 
 OWN_HEADERS = RESERVED_HEADERS | frozenset("user-agent keep-alive forwarded via origin referer".split())
-"""Headers that belong to this server's own request: to its connection, or to what it says of itself."""
+"""Headers that this server's own request sets: about its connection, or about this server."""
 
 OWN_PREFIXES = ("content-", "proxy-", "x-forwarded-", "sec-")
 
@@ -21,7 +21,7 @@ CREDENTIAL = re.compile(
     r"auth(?![a-z])|authori[sz]ation|authenticat|api-?key|cookie|secret|password|credential"
     r"|(?:^|-)(?:access|auth|bearer|id|security|session)-token"
 )
-"""A part of a header's name that tells of a credential: `x-api-key`, `x-auth-token`, `helicone-auth`."""
+"""A part of a header's name that indicates a credential: `x-api-key`, `x-auth-token`, `helicone-auth`."""
 
 
 def is_header_name(name: str) -> bool:
@@ -30,7 +30,7 @@ def is_header_name(name: str) -> bool:
 
 
 def is_protected(name: str) -> bool:
-    """Whether callers can never add this header, whatever the operator says: it belongs to the connection, or
-    it can carry a credential."""
+    """Whether callers can never add this header, even if the operator allows it. Such a header belongs to the
+    connection, or can carry a credential."""
     lower = name.lower()
     return lower in OWN_HEADERS or lower.startswith(OWN_PREFIXES) or CREDENTIAL.search(lower) is not None

@@ -1,7 +1,7 @@
 """The fields of a request that only vendors' models use.
 
-An engine without them refuses what would change the answer, and ignores the rest. It names the field in
-either case.
+An engine without them refuses the fields that would change the answer, and ignores the others. It names each
+such field in its error or report.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,13 @@ REFUSALS: Mapping[str, str] = {
     "modalities": "the models here give only text; leave it and audio out",
     "audio": "the models here give only text; leave it out",
 }
-"""What to do without each hosted option that not every engine has."""
+"""The advice in the error for each hosted option that an engine lacks."""
 
-USUAL: Mapping[str, tuple[str, ...]] = {"verbosity": ("medium",), "service_tier": ("auto", "default")}
-"""The values that ask for nothing."""
+DEFAULT_VALUES: Mapping[str, tuple[str, ...]] = {
+    "verbosity": ("medium",),
+    "service_tier": ("auto", "default"),
+}
+"""The values that change nothing, for each option."""
 
 PROMPT_CACHE_KEY = "prompt_cache_key"
 EXTRA_PARAMS = "inference_extra_params"
@@ -44,23 +47,23 @@ CONTENT_MARK = "messages[].content[].cache_control"
 
 
 def list_hosted(hosted: HostedOptions) -> list[str]:
-    """Returns the hosted options that an engine must have."""
-    found = []
-    for name, usual in USUAL.items():
+    """Returns the hosted options of a request that an engine must support."""
+    names = []
+    for name, default_values in DEFAULT_VALUES.items():
         value = getattr(hosted, name)
-        if value is not None and value not in usual:
-            found.append(name)
+        if value is not None and value not in default_values:
+            names.append(name)
     if hosted.prediction is not None:
-        found.append("prediction")
+        names.append("prediction")
     if SPEECH in hosted.modalities:
-        found.append("modalities")
+        names.append("modalities")
     if hosted.audio is not None:
-        found.append("audio")
-    return found
+        names.append("audio")
+    return names
 
 
 def require_local(request: GenerationRequest) -> None:
-    """Raises UnsupportedParameter for the first field that a local engine cannot obey."""
+    """Raises UnsupportedParameter for the first field that a local engine cannot support."""
     for name in list_hosted(request.hosted):
         raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
     for name in request.hosted.extra_params:
@@ -74,22 +77,23 @@ def require_local(request: GenerationRequest) -> None:
 
 
 def require_text(prompt: Prompt) -> None:
-    """Raises UnsupportedParameter if a message contains an image or a recording, or only refers to one."""
+    """Raises UnsupportedParameter if a message contains an image, a recording, or a reference to earlier
+    speech."""
     if not isinstance(prompt, Conversation):
         return
     for message in prompt.messages:
         for part in message.content:
             if isinstance(part, MediaContent):
                 raise UnsupportedParameter(f"{part.field} is not supported: {ONLY_TEXT}", param=part.field)
-    require_written(prompt)
+    require_transcripts(prompt)
 
 
-def require_written(conversation: Conversation) -> None:
-    """Raises UnsupportedParameter if an assistant's message has only a spoken answer, which an engine without
-    speech cannot know."""
-    for at, message in enumerate(conversation.messages):
+def require_transcripts(conversation: Conversation) -> None:
+    """Raises UnsupportedParameter if an assistant's message has a spoken answer and no text. An engine
+    without speech cannot read it."""
+    for index, message in enumerate(conversation.messages):
         if message.speech_id is not None and not message.text:
-            param = f"messages[{at}].audio"
+            param = f"messages[{index}].audio"
             raise UnsupportedParameter(
                 f"{param} is not supported: this model does not know earlier speech; send its transcript as "
                 "content",
@@ -111,31 +115,31 @@ def list_unused(request: GenerationRequest, used: frozenset[str] = frozenset()) 
     return tuple(name for name in dict.fromkeys(unused) if name not in used) if unused else ()
 
 
-def _list_declared(declared: SchemaDeclaration) -> Iterator[str]:
+def _list_declared(declaration: SchemaDeclaration) -> Iterator[str]:
     """Yields the fields that tell the model about a schema."""
-    if declared.name is not None:
+    if declaration.name is not None:
         yield SCHEMA_NAME
-    if declared.description is not None:
+    if declaration.description is not None:
         yield SCHEMA_DESCRIPTION
 
 
-def list_marks(conversation: Conversation) -> list[str]:
-    """Returns the fields that mark how much of the prompt a vendor keeps."""
-    found = []
+def list_cache_marks(conversation: Conversation) -> list[str]:
+    """Returns the fields with marks up to which a vendor caches the prompt."""
+    fields = []
     if conversation.tools is not None and any(
         tool.cache_control is not None for tool in conversation.tools.tools
     ):
-        found.append(TOOL_MARK)
+        fields.append(TOOL_MARK)
     for message in conversation.messages:
         for part in message.content:
             if isinstance(part, TextContent) and part.cache_control is not None:
-                return [*found, CONTENT_MARK]
-    return found
+                return [*fields, CONTENT_MARK]
+    return fields
 
 
 def _list_vendor_parts(conversation: Conversation) -> Iterator[str]:
     """Yields the fields that belong to a vendor's own state."""
-    yield from list_marks(conversation)
+    yield from list_cache_marks(conversation)
     for message in conversation.messages:
         if message.thinking_blocks:
             yield THINKING_BLOCKS

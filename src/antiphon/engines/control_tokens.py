@@ -1,4 +1,4 @@
-"""The control tokens of a vocabulary, and where they are in a text. Tokenizers know what they mean."""
+"""Finds the control tokens of a vocabulary in a text."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,17 +7,17 @@ from antiphon.engines.base import TextPiece
 
 
 class ControlTokens:
-    """The control tokens by their texts."""
+    """The control tokens of one vocabulary."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
-        """`ids`: by text, without an empty one."""
+        """`ids`: the id of each control token by its text. No text may be empty."""
         self._ids = ids
         longest_first = sorted(ids, key=len, reverse=True)
         self._texts = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def split(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
-        """Yields text and the ids of control tokens, in order. Only pieces that may have control tokens are
-        searched for them; of two that begin together the longer one counts."""
+        """Yields text and the ids of control tokens, in order. Only pieces with `control` are searched.
+        If two control tokens begin at the same character, the longer one is taken."""
         for piece in pieces:
             if not piece.control or self._texts is None:
                 yield piece.text

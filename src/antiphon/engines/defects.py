@@ -1,4 +1,4 @@
-"""Defects in Antiphon's own code that occur while it works on one sequence. Each defect ends that sequence
+"""Handles defects in Antiphon's own code that occur in the work on one sequence. A defect ends that sequence
 and no other."""
 
 import logging
@@ -10,23 +10,25 @@ from antiphon.telemetry.logs import describe_exception
 
 log = logging.getLogger(__name__)
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result | AntiphonError:
+def guard(
+    work: Callable[Arguments, Result], *arguments: Arguments.args, **named_arguments: Arguments.kwargs
+) -> Result | AntiphonError:
     """Calls a function for one sequence. Returns its result, or the error that ends the sequence.
 
     A defect becomes an InternalError with its type and place, but without its message, which may contain a
     caller's text. The HTTP layer logs the error under the request's id, and tells the caller that id.
     """
     try:
-        return work(*given, **named)
+        return work(*arguments, **named_arguments)
     except AntiphonError as error:
         return error
     except Exception as defect:  # noqa: BLE001 - it ends one sequence, and the engine goes on
         location = describe_exception(defect)
-        log.error("a sequence is ended by a defect: %s", location)  # noqa: TRY400 - without the message
+        log.error("a defect ends a sequence: %s", location)  # noqa: TRY400 - without the message
         return InternalError(location)
 
 
@@ -34,11 +36,11 @@ def build_batch_error(status: int) -> EngineError:
     """The error for the sequences of a batch in which the library failed with this status; the failure is
     logged."""
     log.error("llama_decode failed with %d", status)
-    message = "the engine's library failed at this batch; the server's log says how"
+    message = "the engine's library failed at this batch; see the server's log"
     return EngineError(message, cause=f"llama_decode failed with {status}")
 
 
-def log_thread_end(what: str, defect: Exception) -> None:
-    """Logs the defect that ended a thread of all sequences: its type and place, without the message. `what`
-    names the thread."""
-    log.error("%s failed: %s", what, describe_exception(defect))
+def log_thread_end(thread_name: str, defect: Exception) -> None:
+    """Logs the defect that ended a thread which serves all sequences: its type and place, without the
+    message."""
+    log.error("%s failed: %s", thread_name, describe_exception(defect))

@@ -28,8 +28,8 @@ def describe_missing_model(name: str) -> str:
     """Returns the message about an unknown model in OpenAI's words, because clients search for these
     words."""
     shown_name = name if len(name) <= MAX_SHOWN_CHARACTERS else name[:MAX_SHOWN_CHARACTERS] + "..."
-    plain = "".join(character if character.isprintable() else "?" for character in shown_name)
-    return f"The model `{plain}` does not exist or you do not have access to it."
+    printable_name = "".join(character if character.isprintable() else "?" for character in shown_name)
+    return f"The model `{printable_name}` does not exist or you do not have access to it."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,18 +54,20 @@ class ModelRoute:
     in_flight_limit: int | None = None
     """The most requests in flight over all processes of this server; None is no limit."""
     state: RouteState = field(default_factory=RouteState, repr=False)
-    """What this process knows about the route. Routes with a common fate share one."""
+    """The state of the route in this process. Routes that fail together share one."""
     header: bytes = field(default=b"", init=False, repr=False)
     """The value of `x-antiphon-route`."""
-    unended_try: str = field(default="", init=False, repr=False)
-    """What the ledger says of a request that began on this route and was never ended."""
+    aborted_try: str = field(default="", init=False, repr=False)
+    """The ledger's text for a request on this route whose process died."""
 
     def __post_init__(self) -> None:
-        """Computes what every request needs. The header contains printable ASCII only."""
+        """Computes the values that every request needs. The header contains printable ASCII only."""
         object.__setattr__(self, "label", self.label or self.name)
-        header_name = "".join(each if each.isascii() and each.isprintable() else "?" for each in self.name)
+        header_name = "".join(
+            character if character.isascii() and character.isprintable() else "?" for character in self.name
+        )
         object.__setattr__(self, "header", header_name.encode())
-        object.__setattr__(self, "unended_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
+        object.__setattr__(self, "aborted_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Model:
     is_routed: bool = False
     """Whether the settings give the model routes, so that it has no engine of its own."""
     prefers_prefix: bool = False
-    """Whether requests whose prompts begin alike prefer one route."""
+    """Whether requests with a common prompt prefix prefer the same route."""
     counted_name: str = field(default="", init=False, repr=False, compare=False)
     """The name under which limits, prices and sums count the model."""
     orders: tuple[tuple[ModelRoute, ...], ...] = field(default=(), init=False, repr=False, compare=False)
@@ -117,8 +119,8 @@ class Model:
 
     @property
     def engine(self) -> Engine:
-        """The engine that supplies the model's profile and tokenizer: that of the first route. Of a local
-        model's hosts, which are all alike, it is the first that is ready."""
+        """The engine that supplies the model's profile and tokenizer: that of the first route. For a local
+        model with several equal hosts, it is the first host that is ready."""
         if len(self.routes) > 1 and not self.is_routed:
             for route in self.routes:
                 if route.engine.state() is EngineState.READY:
@@ -127,7 +129,8 @@ class Model:
 
 
 MAX_EXPANDED = 4096
-"""Names of patterns that are remembered, with what is known of their routes. Callers choose the names."""
+"""The most models of pattern names that are kept, with the state of their routes. Callers choose the
+names."""
 
 LONGEST_NAME = 256
 """The most characters of a name that a pattern takes."""
@@ -135,29 +138,29 @@ LONGEST_NAME = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelPattern:
-    """A model whose name ends with `*`: each name that begins alike is a model of its own. Two patterns are
-    never equal."""
+    """A model whose name ends with `*`: each name with the same prefix is a model of its own. Two patterns
+    are never equal."""
 
     model: Model
     """The pattern as a model, for lists."""
     build: Callable[[str, str], Model]
-    """Builds the model of a name, from the name and from the text in the place of the `*`."""
+    """Builds the model of a name, from the name and the text that replaces the `*`."""
 
     @property
     def prefix(self) -> str:
         """The text before the `*`."""
         return self.model.name[:-1]
 
-    def narrow(self, allowed: Iterable[str]) -> Iterator[str]:
-        """Yields the names and patterns that are within this pattern and one of a key's patterns."""
-        for each in allowed:
-            head, star, tail = each.partition(STAR)
-            if len(each) > LONGEST_NAME or not each.isprintable():
+    def list_allowed_names(self, allowed: Iterable[str]) -> Iterator[str]:
+        """Yields the names and patterns that both this pattern and one of a key's patterns allow."""
+        for pattern in allowed:
+            prefix, star, suffix = pattern.partition(STAR)
+            if len(pattern) > LONGEST_NAME or not pattern.isprintable():
                 continue
-            if head.startswith(self.prefix) and each != self.prefix:
-                yield each
-            elif star and self.prefix.startswith(head):
-                yield self.model.name + tail
+            if prefix.startswith(self.prefix) and pattern != self.prefix:
+                yield pattern
+            elif star and self.prefix.startswith(prefix):
+                yield self.model.name + suffix
 
     def describe(self, name: str) -> Model:
         """Returns the model of a name, or of a pattern within this pattern, for lists."""
@@ -190,10 +193,10 @@ class ModelRegistry:
         self, models: tuple[Model, ...], aliases: Aliases, patterns: tuple[ModelPattern, ...]
     ) -> None:
         """Replaces all models but adapters, aliases and patterns. Names of a pattern that stays the same keep
-        what is known of their routes."""
+        the state of their routes."""
         expanded_before = self._expanded
         adapters = [model for model in self if model.parent is not None]
-        same = {pattern.model.name for pattern in self._patterns if pattern in patterns}
+        unchanged_patterns = {pattern.model.name for pattern in self._patterns if pattern in patterns}
         self._models = {model.name: model for model in models}
         self._models |= {pattern.model.name: pattern.model for pattern in patterns}
         self._models |= {model.name: model for model in adapters}
@@ -202,7 +205,7 @@ class ModelRegistry:
         self._expanded = {
             name: model
             for name, model in expanded_before.items()
-            if model.label in same
+            if model.label in unchanged_patterns
             and (pattern_match := self._find_pattern(name))
             and pattern_match.model.name == model.label
         }
@@ -218,7 +221,7 @@ class ModelRegistry:
         return tuple(model for model in self if model.parent is None and not model.is_routed)
 
     def list_routed(self) -> tuple[Model, ...]:
-        """The models that have routes, with the names of patterns that were used."""
+        """The models that have routes, and the models of pattern names that were used."""
         routed = [model for model in self if model.is_routed]
         return (*routed, *self._expanded.values())
 
@@ -229,15 +232,15 @@ class ModelRegistry:
     def list_usable(self, actor: Actor) -> list[Model]:
         """The models that the actor can call. A pattern that its key allows in part is listed with the names
         that the key allows: `first/ok*` of `first/*`."""
-        found = {model.name: model for model in self if actor.may_use(model.name)}
+        usable = {model.name: model for model in self if actor.may_use(model.name)}
         for model in self._list_owned(actor.project):
             if actor.may_use(model.name):
-                found.setdefault(model.name, model)
+                usable.setdefault(model.name, model)
         for pattern in self._patterns:
-            if pattern.model.name not in found:
-                for name in pattern.narrow(actor.grant.models or ()):
-                    found.setdefault(name, pattern.describe(name))
-        return list(found.values())
+            if pattern.model.name not in usable:
+                for name in pattern.list_allowed_names(actor.grant.models or ()):
+                    usable.setdefault(name, pattern.describe(name))
+        return list(usable.values())
 
     def list_adapters(self) -> tuple[Model, ...]:
         """The models that are adapters of another, those of all projects included."""
@@ -273,15 +276,17 @@ class ModelRegistry:
         model = self._models.get(name)
         if model is None and project is not None and self._owned:
             model = self.find_adapter(name, project)
-        if model is None and (target := self._aliases.target(name)) is not None:
+        if model is None and (target := self._aliases.find_target(name)) is not None:
             model = self._models.get(target) or self._expand(target)
         if model is None:
             model = self._expand(name)
         if model is None:
-            names = [*self._models, *(each.name for each in self._list_owned(project or ""))]
-            known_names = ", ".join([each for each in names if may_use(each)][:MAX_SHOWN_NAMES]) or "none"
+            names = [*self._models, *(name.name for name in self._list_owned(project or ""))]
+            known_names = ", ".join([name for name in names if may_use(name)][:MAX_SHOWN_NAMES]) or "none"
             deployment = (
-                " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
+                " This server deploys no models by name: leave out # and the text after it."
+                if "#" in name
+                else ""
             )
             raise ModelNotFound(
                 f"{describe_missing_model(name)} This server has: {known_names}.{deployment}", param="model"

@@ -1,7 +1,7 @@
-"""What a process knows about a route: its requests in flight, its latency, its failures and its rest.
+"""The state of a route in one process: its requests in flight, its latency, its failures and its rest.
 
-A route that fails is rested. Each further failure doubles the rest. A vendor's Retry-After prolongs it. After
-the rest one request at a time tries the route, until one of them gets its first event.
+A route that fails rests: requests avoid it for some time. Each further failure doubles the time. A vendor's
+Retry-After prolongs it. After the rest one request at a time tries the route, until one gets its first event.
 """
 
 from math import exp2
@@ -15,7 +15,8 @@ MAX_REST_S = 60.0
 """The longest rest in seconds without a vendor's Retry-After."""
 
 MAX_VENDOR_REST_S = 3600.0
-"""The longest rest in seconds by a vendor's Retry-After. A wrong one must not end a route for days."""
+"""The longest rest in seconds by a vendor's Retry-After. The bound keeps a wrong value from stopping a route
+for days."""
 
 HALF_LIFE_S = 10.0
 """Seconds in which a measured latency loses half of its weight."""
@@ -44,7 +45,7 @@ class RouteState:
         self.in_flight = 0
         """Requests that run on the route, streams included."""
         self.failures = 0
-        """Failures since a request last ended well."""
+        """Failures since the last request that ended without an error."""
         self.rested_at = 0.0
         """The start of the latest rest."""
         self.rests_until = 0.0
@@ -54,7 +55,7 @@ class RouteState:
         self.is_probed = False
         """Whether a request tries the route after a rest."""
         self.vendor_failure: ErrorReport | None = None
-        """The failure that came with this Retry-After."""
+        """The error that came with the Retry-After of `held_until`."""
         self._latency = 0.0
         self._measured_at: float | None = None
 
@@ -81,7 +82,7 @@ class RouteState:
         self._measured_at = now
 
     def is_resting(self, now: float) -> bool:
-        """Whether the route rests, or waits for the request that tries it."""
+        """Whether the route rests, or is tried by one request after its rest."""
         return self.rests_until > 0 and (self.is_probed or now < self.rests_until)
 
     def wake(self) -> None:

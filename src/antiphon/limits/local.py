@@ -123,7 +123,7 @@ class LocalLimiter:
         limits = [limit for limit in limits if limit.id in by_id]
         parts = [by_id[limit.id] for limit in limits]
         now = self.now()
-        needed = [amounts.amount_of(limit.measure) for limit in limits]
+        needed = [amounts.get_amount(limit.measure) for limit in limits]
         totals = self._require_room(limits, parts, needed, now)
         for each, amount in zip(parts, needed, strict=True):
             if amount:
@@ -136,7 +136,7 @@ class LocalLimiter:
         for part in self._claims.pop(claim, ()):
             limit_counter = part.limit_counter
             limit_counter.claims -= 1
-            part.settle(now, amounts.amount_of(limit_counter.limit.measure))
+            part.settle(now, amounts.get_amount(limit_counter.limit.measure))
             if limit_counter.is_budget:
                 self._report_usage(limit_counter, now)
 
@@ -344,4 +344,4 @@ def _build_statuses(
 
 def claim_amount(limit: Limit, amounts: Amounts) -> int:
     """Returns the amount that a new claim takes of a limit."""
-    return 1 if limit.measure is Measure.CONCURRENT else amounts.amount_of(limit.measure)
+    return 1 if limit.measure is Measure.CONCURRENT else amounts.get_amount(limit.measure)

@@ -140,7 +140,7 @@ def _match_rows(
         row_limits = chain.from_iterable(by_target.get(each, ()) for each in _list_targets(row, families))
         for limit in row_limits:
             if limit.models is None or matches((limit.models,), row.model):
-                yield limit.id, row.at / SECOND, row.amounts.amount_of(limit.measure)
+                yield limit.id, row.at / SECOND, row.amounts.get_amount(limit.measure)
 
 
 def _list_targets(row: UsedAmounts, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:

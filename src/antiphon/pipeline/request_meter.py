@@ -168,7 +168,7 @@ class RequestMeter:
         context, model, price = self._context, self._model, self._price
         status = ABORTED if ending is None else ending.status
         if ending is None and not context.progress.tries:
-            routes = self._route.unended_try
+            routes = self._route.aborted_try
         else:
             routes = encode_tries(context.progress.tries, status)
         actor, origin = context.actor, context.origin

@@ -79,7 +79,7 @@ class ClusterNode:
     _was_ready: bool = False
 
     def __post_init__(self) -> None:
-        self.watch = ChildWatch("the Ray node", self._start, self._update, paced=True)
+        self.watch = ChildWatch("the Ray node", self._start, self._update, always_restart=True)
 
     async def keep(self) -> None:
         """Keeps the node running. If it never becomes ready, stores the reason in `error`."""

@@ -201,7 +201,7 @@ class EngineHosts:
             f"the engine of {name}",
             lambda: self._start(find()),
             lambda state, info: self._update(find(), state, info),
-            paced=self._is_driver(model),  # a lost cluster can always come back
+            always_restart=self._is_driver(model),  # a lost cluster can always come back
             on_report=lambda status: self._receive(find(), status),
         )
 

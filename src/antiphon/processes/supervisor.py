@@ -208,7 +208,7 @@ class _Supervisor:
             None if node is None else node.address,
         )
         self._coordinator = ChildWatch(
-            "the coordinator", self._start_coordinator, lambda *_: None, paced=True
+            "the coordinator", self._start_coordinator, lambda *_: None, always_restart=True
         )
         self._has_coordinator = settings.server.workers > 1
         self._knowledge: KnowledgeHost | None = None

@@ -147,7 +147,7 @@ class Workers:
             name,
             self._start,
             lambda *state: self._update_state(worker, *state),
-            paced=not is_only,
+            always_restart=not is_only,
             on_report=lambda status: self._receive(worker, status),
         )
         worker = Worker(watch)

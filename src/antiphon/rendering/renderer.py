@@ -49,7 +49,9 @@ MANY = 10_000
 """A thread decodes more tokens than this. This many tokens take about two milliseconds."""
 
 
-CHECKS = QueueLimits(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
+CHECKS = QueueLimits(
+    sys.maxsize, sys.maxsize, queue_per_actor=64, item_name="constraints", at_once_per_actor=2
+)
 """Limits for checking constraints. An engine checks one constraint after the other, and each check can take
 seconds."""
 

@@ -19,7 +19,7 @@ LONG_TEXT = 8192
 """For texts with more characters, callers take turns. The slowest text of this size takes about twenty
 milliseconds."""
 
-BOUNDS = QueueLimits(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
+BOUNDS = QueueLimits(at_once=1, queue=512, queue_per_actor=256, seconds_per_item=0.1, item_name="long texts")
 """Limits of the queue for long texts. They are the same as the limits of the engine's own queue."""
 
 

@@ -38,7 +38,7 @@ class Family:
     name: str
     kind: MetricKind
     description: str
-    """One line that says what is counted, and in which unit."""
+    """One line with the counted quantity and its unit."""
     labels: tuple[str, ...] = ()
 
 
@@ -52,7 +52,7 @@ def render_page(series: Iterable[Series]) -> str:
     """Renders the page. A family without values is left out."""
     import prometheus_client  # imported late: the library imports a web server, which takes 80 ms
 
-    metrics = [_build_metric(prometheus_client.Metric, *each) for each in series if each[1]]
+    metrics = [_build_metric(prometheus_client.Metric, *entry) for entry in series if entry[1]]
     return prometheus_client.generate_latest(_Page(metrics)).decode()
 
 
@@ -69,12 +69,12 @@ class _Page:
 def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
     """Converts a family and its values to a metric of the library."""
     metric = kind(family.name.removesuffix("_total"), family.description, family.kind)
-    for labelled, value in values.items():
-        labels = dict(zip(family.labels, labelled, strict=True))
+    for label_values, value in values.items():
+        labels = dict(zip(family.labels, label_values, strict=True))
         if isinstance(value, Histogram):
             # Prometheus expects cumulative buckets.
-            for bound, below in zip(BOUNDS, accumulate(value.counts), strict=True):
-                metric.add_sample(f"{family.name}_bucket", labels | {"le": bound}, below)
+            for bound, cumulative in zip(BOUNDS, accumulate(value.counts), strict=True):
+                metric.add_sample(f"{family.name}_bucket", labels | {"le": bound}, cumulative)
             metric.add_sample(f"{family.name}_sum", labels, value.total)
             metric.add_sample(f"{family.name}_count", labels, sum(value.counts))
         else:
@@ -109,133 +109,152 @@ class Totals:
             sums[family.name] = dict(values)
         return totals
 
-    def add(self, more: "Totals", lives: bool = True) -> None:
-        """Adds the totals of another process. `lives`: whether that process still runs, so that its gauges
-        are valid."""
-        _add(self.counts, more.counts)
-        if lives:
-            _add(self.gauges, more.gauges)
+    def add(self, other: "Totals", is_running: bool = True) -> None:
+        """Adds the totals of another process. `is_running`: whether that process still runs, so that its
+        gauges are valid."""
+        _add(self.counts, other.counts)
+        if is_running:
+            _add(self.gauges, other.gauges)
 
 
-def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
+def sum_series(
+    own_series: Iterable[Series], others: Totals, is_served: Callable[[str], bool]
+) -> Iterator[Series]:
     """Yields this process's series, with the totals of the other processes added. The totals of models that
     this server does not serve are not added."""
-    for family, values in own:
+    for family, values in own_series:
         other_sums = others.gauges if family.kind is MetricKind.GAUGE else others.counts
         label_index = family.labels.index(MODEL) if MODEL in family.labels else None
-        served = {
+        served_values = {
             labels: value
             for labels, value in other_sums.get(family.name, {}).items()
             if label_index is None or is_served(labels[label_index])
         }
         sums: Sums = {family.name: dict(values)}
-        _add(sums, {family.name: served})
+        _add(sums, {family.name: served_values})
         yield family, sums[family.name]
 
 
-def _add(sums: Sums, more: Sums) -> None:
-    """Adds the values of `more` to `sums` in place."""
-    for family, series in more.items():
-        totals = sums.setdefault(family, {})
+def _add(target: Sums, added: Sums) -> None:
+    """Adds the values of `added` to `target` in place."""
+    for family, series in added.items():
+        totals = target.setdefault(family, {})
         for labels, value in series.items():
             totals[labels] = _add_values(totals[labels], value) if labels in totals else value
 
 
-def _add_values(one: Number, other: Number) -> Number:
+def _add_values(first: Number, second: Number) -> Number:
     """Returns the sum of two numbers or of two histograms. Raises TypeError for one of each."""
-    if isinstance(one, Histogram) and isinstance(other, Histogram):
-        return Histogram(tuple(map(int.__add__, one.counts, other.counts)), one.total + other.total)
-    if isinstance(one, Histogram) or isinstance(other, Histogram):
+    if isinstance(first, Histogram) and isinstance(second, Histogram):
+        return Histogram(tuple(map(int.__add__, first.counts, second.counts)), first.total + second.total)
+    if isinstance(first, Histogram) or isinstance(second, Histogram):
         raise TypeError("a histogram and a number have no sum")
-    return one + other
+    return first + second
 
 
 PREFIX = "antiphon_engine_"
 
 
-def _family(name: str, kind: MetricKind, says: str, *more: str) -> Family:
-    """Declares a family of engines. Its labels are the model and `more`."""
-    return Family(PREFIX + name, kind, says, ("model", *more))
+def _declare_family(name: str, kind: MetricKind, description: str, *extra_labels: str) -> Family:
+    """Declares a family of engines. Its labels are the model and `extra_labels`."""
+    return Family(PREFIX + name, kind, description, ("model", *extra_labels))
 
 
-def _gauge(name: str, says: str, *more: str) -> Family:
+def _declare_gauge(name: str, description: str, *extra_labels: str) -> Family:
     """Declares a gauge of engines."""
-    return _family(name, MetricKind.GAUGE, says, *more)
+    return _declare_family(name, MetricKind.GAUGE, description, *extra_labels)
 
 
-def _counter(name: str, says: str, *more: str) -> Family:
+def _declare_counter(name: str, description: str, *extra_labels: str) -> Family:
     """Declares a counter of engines."""
-    return _family(name, MetricKind.COUNTER, says, *more)
+    return _declare_family(name, MetricKind.COUNTER, description, *extra_labels)
 
 
-def _histogram(name: str, says: str) -> Family:
+def _declare_histogram(name: str, description: str) -> Family:
     """Declares a histogram of engines."""
-    return _family(name, MetricKind.HISTOGRAM, says)
+    return _declare_family(name, MetricKind.HISTOGRAM, description)
 
 
-UP = _gauge(
+UP = _declare_gauge(
     "up",
     "1 if the engine answered this scrape within a second. If it is 0, the engine's other "
     "metrics are missing.",
 )
 
-PARKED = _gauge("parked", "1 while the model is not loaded; its next request loads it.")
+PARKED = _declare_gauge("parked", "1 while the model is not loaded; its next request loads it.")
 
 MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
-    (_gauge("queued", "Sequences that wait for a place in the batch."), lambda load: load.queued),
-    (_gauge("running", "Sequences in the batch."), lambda load: load.running),
-    (_gauge("free_sequences", "Places in the batch that are free."), lambda load: load.free_sequences),
-    (_gauge("cells", "Cells of the KV cache; one holds one token."), lambda load: load.cells),
-    (_gauge("cells_used", "Cells that running sequences use."), lambda load: load.cells_used),
+    (_declare_gauge("queued", "Sequences that wait for a place in the batch."), lambda load: load.queued),
+    (_declare_gauge("running", "Sequences in the batch."), lambda load: load.running),
     (
-        _gauge("cells_cached", "Cells with prefixes for later prompts. They are free when they are needed."),
+        _declare_gauge(
+            "cells_cached", "Cells with prefixes for later prompts. They are free when they are needed."
+        ),
         lambda load: load.cells_cached,
     ),
-    (_counter("prompt_tokens_total", "Prompt tokens computed."), lambda load: load.prefill_tokens),
+    (_declare_counter("prompt_tokens_total", "Prompt tokens computed."), lambda load: load.prefill_tokens),
     (
-        _counter("cached_tokens_total", "Prompt tokens that came from the cache."),
+        _declare_counter("cached_tokens_total", "Prompt tokens that came from the cache."),
         lambda load: load.cached_tokens,
     ),
     (
-        _counter("decoded_tokens_total", "Completion tokens that were generated."),
+        _declare_counter("decoded_tokens_total", "Completion tokens that were generated."),
         lambda load: load.decoded_tokens,
     ),
-    (_counter("steps_total", "Steps of the batch."), lambda load: load.steps),
-    (_counter("admitted_total", "Sequences that got a place in the batch."), lambda load: load.admitted),
-    (_counter("prefix_hits_total", "Sequences with a prefix from the cache."), lambda load: load.prefix_hits),
+    (_declare_counter("steps_total", "Steps of the batch."), lambda load: load.steps),
     (
-        _counter(
+        _declare_counter("admitted_total", "Sequences that got a place in the batch."),
+        lambda load: load.admitted,
+    ),
+    (
+        _declare_counter("prefix_hits_total", "Sequences with a prefix from the cache."),
+        lambda load: load.prefix_hits,
+    ),
+    (
+        _declare_counter("steps_total", "Steps of the batch: calls of the library's decode."),
+        lambda load: load.steps,
+    ),
+    (_declare_counter("admitted_total", "Sequences admitted to the batch."), lambda load: load.admitted),
+    (
+        _declare_counter("prefix_hits_total", "Admitted sequences that shared a prefix."),
+        lambda load: load.prefix_hits,
+    ),
+    (
+        _declare_counter(
             "preemptions_total",
             "Sequences that paused: there were no free cells, or another caller got the place.",
         ),
         lambda load: load.preemptions,
     ),
     (
-        _counter("refused_total", "Sequences that were refused because the queue was full."),
+        _declare_counter("refused_total", "Sequences that were refused because the queue was full."),
         lambda load: load.refused,
     ),
     (
-        _histogram("queue_seconds", "Time from a sequence's arrival to its place in the batch."),
+        _declare_histogram("queue_seconds", "Time from a sequence's arrival to its place in the batch."),
         lambda load: load.queue_seconds,
     ),
     (
-        _histogram("first_token_seconds", "Time from a sequence's arrival to its first token."),
+        _declare_histogram("first_token_seconds", "Time from a sequence's arrival to its first token."),
         lambda load: load.first_token_seconds,
     ),
     (
-        _histogram("inter_token_seconds", "Time between tokens of one sequence."),
+        _declare_histogram("inter_token_seconds", "Time between tokens of one sequence."),
         lambda load: load.inter_token_seconds,
     ),
 )
 
 ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
-    (_gauge("adapter_queued", "Sequences of an adapter that wait.", "adapter"), lambda load: load.queued),
     (
-        _gauge("adapter_running", "Sequences of an adapter in the batch.", "adapter"),
+        _declare_gauge("adapter_queued", "Sequences of an adapter that wait.", "adapter"),
+        lambda load: load.queued,
+    ),
+    (
+        _declare_gauge("adapter_running", "Sequences of an adapter in the batch.", "adapter"),
         lambda load: load.running,
     ),
     (
-        _counter(
+        _declare_counter(
             "adapter_decoded_tokens_total",
             "Completion tokens that were generated with an adapter.",
             "adapter",
@@ -246,15 +265,15 @@ ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
 
 DEVICE_MEASURES: tuple[tuple[Family, Callable[[DeviceMemory], Value | None]], ...] = (
     (
-        _gauge("device_layers", "Layers of the model on a GPU.", "device"),
+        _declare_gauge("device_layers", "Layers of the model on a GPU.", "device"),
         lambda device: device.layers,
     ),
     (
-        _gauge("device_memory_bytes", "Memory of a GPU that has layers of the model.", "device"),
+        _declare_gauge("device_memory_bytes", "Memory of a GPU that has layers of the model.", "device"),
         lambda device: device.total,
     ),
     (
-        _gauge(
+        _declare_gauge(
             "device_memory_used_bytes",
             "Memory of the GPU that all programs use together. Missing if the driver does not report it.",
             "device",
@@ -270,26 +289,26 @@ FAMILIES = (UP, PARKED, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES,
 def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
     """Yields the series of all engines. `loads` and `up` map each model's name to its value. A load is None
     if it is not known."""
-    yield UP, {(model,): int(there) for model, there in up.items()}
+    yield UP, {(model,): int(is_up) for model, is_up in up.items()}
     known_loads = {model: load for model, load in loads.items() if load is not None}
     for family, measure in MEASURES:
         yield family, {(model,): measure(load) for model, load in known_loads.items()}
-    for family, of_adapter in ADAPTER_MEASURES:
+    for family, measure_adapter in ADAPTER_MEASURES:
         yield (
             family,
             {
-                (model, each.adapter): of_adapter(each)
+                (model, adapter.adapter): measure_adapter(adapter)
                 for model, load in known_loads.items()
-                for each in load.adapters
+                for adapter in load.adapters
             },
         )
-    for family, of_device in DEVICE_MEASURES:
+    for family, measure_device in DEVICE_MEASURES:
         yield (
             family,
             {
                 (model, device.device): value
                 for model, load in known_loads.items()
                 for device in load.devices
-                if (value := of_device(device)) is not None
+                if (value := measure_device(device)) is not None
             },
         )

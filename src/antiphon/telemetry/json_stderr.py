@@ -1,7 +1,7 @@
-"""Standard error of a server whose log is JSON: every line is a JSON object, whoever wrote it.
+"""Makes every line on standard error a JSON object, for servers whose log is JSON.
 
-Loggers write JSON by themselves. Native libraries, child processes, and the interpreter at a crash write
-text: each line of it becomes a record.
+Loggers already write JSON. Native libraries, child processes and a crashing interpreter write text: each of
+these lines becomes a record.
 """
 
 import json
@@ -17,25 +17,25 @@ from antiphon.telemetry.logs import format_json
 STDERR = 2
 
 CHUNK = 65536
-LONGEST = 1024 * 1024
-"""Bytes after which a line without an end is cut."""
+MAX_LINE_BYTES = 1024 * 1024
+"""The most bytes of one line; a longer line is split."""
 
 END_DEADLINE = 5.0
 """Seconds to wait for the last lines. A process that survives its parent may hold the pipe."""
 
-NOTICE = "antiphon: "
-"""The beginning of lines for people."""
+NOTICE_PREFIX = "antiphon: "
+"""The beginning of the lines that Antiphon writes for people."""
 
 
 @contextmanager
 def convert_stderr() -> Iterator[None]:
-    """While the context lasts, the lines that this process and its children write to standard error reach it
-    as JSON objects."""
+    """While the context lasts, converts the lines that this process and its children write to standard error
+    to JSON objects."""
     target = os.dup(STDERR)
-    reading, writing = os.pipe()
-    os.dup2(writing, STDERR)
-    os.close(writing)
-    forwarder = threading.Thread(target=_forward, args=(reading, target), daemon=True)
+    read_end, write_end = os.pipe()
+    os.dup2(write_end, STDERR)
+    os.close(write_end)
+    forwarder = threading.Thread(target=_forward, args=(read_end, target), daemon=True)
     forwarder.start()
     try:
         yield
@@ -47,15 +47,15 @@ def convert_stderr() -> Iterator[None]:
 
 
 def _forward(source: int, target: int) -> None:
-    """Reads lines until all writers have ended, and writes each as JSON. If nobody reads the target, goes on
-    reading, so that no writer waits."""
-    rest = b""
+    """Reads lines until all writers have ended, and writes each as JSON. If the target is closed, it
+    continues to read, so that no writer blocks."""
+    partial_line = b""
     while chunk := os.read(source, CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LONGEST:
-            lines, rest = [*lines, rest], b""
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
+        if len(partial_line) > MAX_LINE_BYTES:
+            lines, partial_line = [*lines, partial_line], b""
         _write(target, lines)
-    _write(target, [rest])
+    _write(target, [partial_line])
 
 
 def _write(target: int, lines: list[bytes]) -> None:
@@ -73,6 +73,6 @@ def convert_line(line: bytes) -> bytes:
             json.loads(line)
             return line
     text = line.decode("utf-8", "replace").rstrip("\r")
-    if text.startswith(NOTICE):
-        return format_json(time.time(), "info", "notice", {"text": text.removeprefix(NOTICE)}).encode()
+    if text.startswith(NOTICE_PREFIX):
+        return format_json(time.time(), "info", "notice", {"text": text.removeprefix(NOTICE_PREFIX)}).encode()
     return format_json(time.time(), "warning", "output", {"text": text}).encode()

@@ -22,20 +22,20 @@ FIELDS = "antiphon_fields"
 """The attribute of a LogRecord that contains the values."""
 
 
-_BLANK = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "", (), None))
-"""The attributes that all records share. They are computed once, since computing them takes half the time of
-a record."""
+_COMMON_ATTRIBUTES = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "", (), None))
+"""The attributes that all records share. They are computed once, because this takes half the time of a
+record."""
 
 
 def record(event: str, level: int = logging.INFO, **values: object) -> None:
     """Writes one record, unless its level is off. The record has no source line, because finding the line
-    would need a walk of the stack."""
+    is slow."""
     if LOGGER.isEnabledFor(level):
         _handle(event, level, values)
 
 
 def announce(event: str, **values: object) -> None:
-    """Writes one record, whatever the level is."""
+    """Writes one record at any log level."""
     _handle(event, logging.INFO, values)
 
 
@@ -49,15 +49,15 @@ def _handle(event: str, level: int, values: Mapping[str, object]) -> None:
         "levelname": logging.getLevelName(level),
         FIELDS: values,
     }
-    line.__dict__.update(_BLANK, **attributes, created=now, msecs=now % 1 * 1000)
+    line.__dict__.update(_COMMON_ATTRIBUTES, **attributes, created=now, msecs=now % 1 * 1000)
     LOGGER.handle(line)
 
 
-def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
+def record_loop_failure(_: asyncio.AbstractEventLoop, loop_context: Mapping[str, object]) -> None:
     """Logs an exception that no other code in the event loop handles, by its type and place."""
-    problem = failure.get("exception")
+    problem = loop_context.get("exception")
     location = describe_exception(problem) if isinstance(problem, BaseException) else None
-    record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=location)
+    record("event_loop_failure", logging.ERROR, reason=loop_context.get("message"), problem=location)
 
 
 class PlaceFormatter(logging.Formatter):
@@ -82,7 +82,7 @@ class JsonFormatter(PlaceFormatter):
 
 def format_json(created: float, level: str, event: str, values: Mapping[str, object]) -> str:
     """Formats an event as one line of JSON. `created`: Unix seconds."""
-    return _encode({"time": _timestamp(created), "level": level, "event": event, **values})
+    return _encode({"time": _format_time(created), "level": level, "event": event, **values})
 
 
 class TextFormatter(PlaceFormatter):
@@ -93,57 +93,57 @@ class TextFormatter(PlaceFormatter):
         """Formats a record as one line of text."""
         event = record.getMessage()
         if record.name != LOGGER.name:
-            event = f"{record.name}: {_plain(event)}"
-        line = f"{_timestamp(record.created)} {record.levelname.lower():7} {event}"
+            event = f"{record.name}: {_format_value(event)}"
+        line = f"{_format_time(record.created)} {record.levelname.lower():7} {event}"
         for name, value in getattr(record, FIELDS, {}).items():
             if type(value) in (int, float):  # most values
                 line += f" {name}={value!r}"
             elif value is not None and value not in ("", []):
-                line += f" {name}={_plain(value)}"
+                line += f" {name}={_format_value(value)}"
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
 
 _encode = json.JSONEncoder(default=str).encode
 
-BARE = re.compile(r"[!#-~]*")
-"""A value that is written as it is: printable ASCII without spaces and quotation marks."""
+UNQUOTED = re.compile(r"[!#-~]*")
+"""A value that needs no quotes: printable ASCII without spaces and quotation marks."""
 
 
-def _plain(value: object) -> str:
+def _format_value(value: object) -> str:
     """Formats a value for a text record. Text with special characters is written in JSON notation."""
     if isinstance(value, str):
         text = value
     elif isinstance(value, list):
-        return ",".join([_plain(item) for item in value])
+        return ",".join([_format_value(item) for item in value])
     else:
         text = _encode(value)
-    return text if BARE.fullmatch(text) else _encode(text)
+    return text if UNQUOTED.fullmatch(text) else _encode(text)
 
 
-def _timestamp(created: float) -> str:
+def _format_time(created: float) -> str:
     """Formats a Unix time in UTC, with milliseconds."""
     seconds = int(created)
-    return f"{_spell_second(seconds)}.{int(created * 1000) % 1000:03d}Z"
+    return f"{_format_second(seconds)}.{int(created * 1000) % 1000:03d}Z"
 
 
 @lru_cache(maxsize=1)
-def _spell_second(second: int) -> str:
+def _format_second(second: int) -> str:
     """Formats a Unix second in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
-def configure(level: str, form: Literal["text", "json"]) -> None:
+def configure(level: str, log_format: Literal["text", "json"]) -> None:
     """Writes the records of every logger to standard error in one format. Turns off the lookup of thread and
     process, since no format shows them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
-    logging.captureWarnings(form == "json")
-    sys.excepthook = _record_crash if form == "json" else sys.__excepthook__
+    logging.captureWarnings(log_format == "json")
+    sys.excepthook = _record_crash if log_format == "json" else sys.__excepthook__
 
 
 def _record_crash(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
@@ -154,20 +154,20 @@ def _record_crash(kind: type[BaseException], problem: BaseException, trace: Trac
         record("crash", logging.ERROR, problem=describe_exception(problem))
 
 
-STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
+PATH_STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
 """A field's name, with its indices."""
 
 UNKNOWN = "(unknown)"
 
 
 def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
-    """Cuts a field's path before the first name that is in none of the sets. A caller may have invented that
-    name."""
+    """Cuts a field's path before the first name that is in none of the sets, because a caller may have
+    invented that name."""
     if path is None:
         return None
     name_sets, known_steps = tuple(names), []
     for step in path.split("."):
-        match = STEP.fullmatch(step)
+        match = PATH_STEP.fullmatch(step)
         if match is None or not any(match[1] in names_in_set for names_in_set in name_sets):
             break
         known_steps.append(step)
@@ -177,10 +177,12 @@ def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
 def describe_exception(problem: BaseException) -> str:
     """Returns the type and place of an exception. The message is left out, since it may contain a prompt."""
     stack = traceback.extract_tb(problem.__traceback__)
-    places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
+    places = " < ".join(
+        f"{_shorten_path(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack)
+    )
     return f"{type(problem).__name__} at {places}"
 
 
-def _short(filename: str) -> str:
+def _shorten_path(filename: str) -> str:
     """Returns the part of a path below `site-packages` or `src`."""
     return re.sub(r"^.*/(?:site-packages|src)/", "", filename)

@@ -1,5 +1,5 @@
-"""Counts and times what this process does: requests by route, generations by model. The counters are in
-memory; `Totals` adds the counters of several processes.
+"""The metrics of an HTTP process: counts and times of requests by route, and of generations by model. The
+counters are in memory; `Totals` adds the counters of several processes.
 
 Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
 removed after it is unloaded, so the number of series is bounded. No label contains other text of a caller, an
@@ -175,7 +175,7 @@ FAMILIES = (
 
 
 class Generation(values.Value, frozen=True):
-    """The figures of a generation that ended; times in seconds."""
+    """The counts and times of a generation that ended; times in seconds."""
 
     model: str
     status: str
@@ -226,7 +226,7 @@ class Metrics:
         """Counts a generation that ended, and removes the series of an unloaded model."""
         model = generation.model
         self.running[model] -= 1
-        self._count(generation, model)
+        self._add_generation(generation, model)
         if model in self.leaving:
             self.forget(model)
 
@@ -240,23 +240,25 @@ class Metrics:
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds, self.rerank_seconds):
             times.pop(model, None)
-        for ended in (self.ended, self.embeddings, self.reranks, self.cost):
-            for labels in [labels for labels in ended if labels[0] == model]:
-                del ended[labels]
+        for counter in (self.ended, self.embeddings, self.reranks, self.cost):
+            for labels in [labels for labels in counter if labels[0] == model]:
+                del counter[labels]
         for route in [route for route in self.routes if route[0] == model]:
             del self.routes[route]
 
-    def forget_routes(self, model: str, kept: Collection[str]) -> None:
-        """Removes the series of the model's routes that are not in `kept`, the labels of its routes now."""
-        for route in [route for route in self.routes if route[0] == model and route[1] not in kept]:
-            del self.routes[route]
+    def forget_routes(self, model: str, current_routes: Collection[str]) -> None:
+        """Removes the series of the model's routes whose labels are not in `current_routes`."""
+        for labels in [
+            labels for labels in self.routes if labels[0] == model and labels[1] not in current_routes
+        ]:
+            del self.routes[labels]
 
     def find_route(self, model: str, route: str) -> RouteCounts:
         """Returns the counts of a model's route."""
         labels = model, route
         return self.routes.get(labels) or self.routes.setdefault(labels, RouteCounts())
 
-    def _count(self, generation: Generation, model: str) -> None:
+    def _add_generation(self, generation: Generation, model: str) -> None:
         """Adds the figures of a generation to the model's counters."""
         self.ended[model, generation.status] += 1
         self.prompt_tokens[model] += generation.prompt_tokens
@@ -294,17 +296,17 @@ class Metrics:
     def list_series(self) -> Iterator[Series]:
         """Yields all series of the page."""
         yield REQUESTS, {**self.requests}
-        yield REQUEST_SECONDS, _histograms(self.request_seconds)
+        yield REQUEST_SECONDS, _build_histograms(self.request_seconds)
         yield RUNNING, {(model,): count for model, count in self.running.items()}
         yield ENDED, {**self.ended}
-        yield SECONDS, _histograms(self.seconds)
-        yield FIRST_TOKEN, _histograms(self.first_tokens)
-        yield TOKENS, _by_type(input=self.prompt_tokens, output=self.completion_tokens)
+        yield SECONDS, _build_histograms(self.seconds)
+        yield FIRST_TOKEN, _build_histograms(self.first_tokens)
+        yield TOKENS, _label_by_type(input=self.prompt_tokens, output=self.completion_tokens)
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
         yield EMBEDDINGS, {**self.embeddings}
-        yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
+        yield EMBEDDING_SECONDS, _build_histograms(self.embedding_seconds)
         yield RERANKS, {**self.reranks}
-        yield RERANK_SECONDS, _histograms(self.rerank_seconds)
+        yield RERANK_SECONDS, _build_histograms(self.rerank_seconds)
         yield from self._list_route_series()
         yield REFUSALS, {**self.refusals}
         yield BUDGET_WARNINGS, {}  # the process that counts limits reports them
@@ -318,20 +320,24 @@ class Metrics:
             ROUTE_ATTEMPTS,
             {
                 (*labels, outcome): count
-                for labels, each in routes.items()
-                for outcome, count in each.outcomes.items()
+                for labels, counts in routes.items()
+                for outcome, count in counts.outcomes.items()
             },
         )
-        yield ROUTE_RESTS, {labels: each.rests for labels, each in routes.items() if each.rests}
-        yield ROUTE_FIRST_EVENT, {labels: each.first_events.histogram() for labels, each in routes.items()}
-        yield ROUTE_IN_FLIGHT, {labels: each.in_flight for labels, each in routes.items()}
+        yield ROUTE_RESTS, {labels: counts.rests for labels, counts in routes.items() if counts.rests}
+        yield (
+            ROUTE_FIRST_EVENT,
+            {labels: counts.first_events.build_histogram() for labels, counts in routes.items()},
+        )
+        yield ROUTE_IN_FLIGHT, {labels: counts.in_flight for labels, counts in routes.items()}
 
 
-def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
-    """Returns counters as the values of one family. The labels are the model and the name of the counter."""
-    return {(model, name): count for name, counts in counted.items() for model, count in counts.items()}
+def _label_by_type(**counters: Counter[str]) -> dict[tuple[str, ...], Value]:
+    """Builds the values of one family from several counters. The labels are the model and the counter's
+    name."""
+    return {(model, name): count for name, counts in counters.items() for model, count in counts.items()}
 
 
-def _histograms(times: dict[str, Timer]) -> dict[tuple[str, ...], Value]:
-    """Returns the histograms of timers, each under its label."""
-    return {(label,): each.histogram() for label, each in times.items()}
+def _build_histograms(times: dict[str, Timer]) -> dict[tuple[str, ...], Value]:
+    """Builds the histograms of timers, each under its label."""
+    return {(label,): timer.build_histogram() for label, timer in times.items()}

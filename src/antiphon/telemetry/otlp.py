@@ -1,7 +1,7 @@
 """Sends traces and the metrics of generative AI to an OpenTelemetry collector by OTLP over HTTP.
 
-The extra `otlp` installs the SDK. Batches are sent by threads of the SDK. A collector that is not there costs
-a log record and the spans, and delays no request.
+The extra `otlp` installs the SDK. Batches are sent by threads of the SDK. If the
+collector cannot be reached, spans are lost and a record is logged, but no request is delayed.
 """
 
 import os
@@ -32,7 +32,7 @@ from antiphon.settings.server import TracingSettings
 SCOPE = "antiphon"
 
 EXPORT_S = 5.0
-"""Seconds that one export can take, its retries included. The end of the server waits as long."""
+"""The most seconds of one export, retries included. A server that ends waits as long."""
 
 KINDS = {
     SpanKind.SERVER: OtelKind.SERVER,
@@ -78,7 +78,7 @@ class OtlpTracer:
     """`Tracer` that exports by OTLP. Its threads run until `close`."""
 
     def __init__(self, settings: TracingSettings, instance: str) -> None:
-        """`instance`: a name that no other process has."""
+        """`instance`: a name that is unique to this process."""
         resource = Resource.create(
             {
                 "service.name": settings.service_name,
@@ -88,7 +88,7 @@ class OtlpTracer:
         )
         base = (settings.endpoint or "").rstrip("/")
         ratio = TraceIdRatioBased(settings.sample_ratio)
-        # A caller's flag can leave a trace out, and cannot have one recorded: the operator's ratio decides.
+        # A caller's flag can prevent a recording but cannot force one: the operator's ratio decides.
         sampler = ParentBased(ratio, remote_parent_sampled=ratio)
         self._spans = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(f"{base}/v1/traces", timeout=EXPORT_S)
@@ -121,7 +121,7 @@ class OtlpTracer:
         return self._create(span)
 
     def close(self) -> None:
-        """Sends what is left. Blocks for two exports at most."""
+        """Sends the remaining spans and metrics. Blocks for two exports at most."""
         self._spans.shutdown()
         self._meters.shutdown(timeout_millis=EXPORT_S * 1000)
 
@@ -149,8 +149,10 @@ class OtlpSpan:
 
     @property
     def traceparent(self) -> str:
-        found = self._span.get_span_context()
-        return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
+        span_context = self._span.get_span_context()
+        return (
+            f"00-{span_context.trace_id:032x}-{span_context.span_id:016x}-{int(span_context.trace_flags):02x}"
+        )
 
     @property
     def is_recorded(self) -> bool:

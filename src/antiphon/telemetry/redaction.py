@@ -1,5 +1,5 @@
-"""Replaces personal data and credentials in texts before they are stored. It finds plain notations only, and
-does not stop somebody who hides data on purpose.
+"""Replaces personal data and credentials in texts before they are stored. It finds common notations only, and
+not data that somebody hides on purpose.
 
 A regular expression blocks the interpreter while it searches. Texts are therefore searched in pieces, so
 other threads run again within milliseconds.
@@ -16,12 +16,12 @@ from antiphon.domain.tenancy import Redaction
 MAX_DEPTH = 60
 """The nesting depth of JSON up to which values are searched. Deeper values are removed."""
 
-CUT = " [cut]"
+CUT_MARK = " [cut]"
 """The mark at the end of a text that was cut."""
-PIECE = 8 << 10
-"""The number of characters of one piece. A piece has up to twice as many if no border is found."""
-BORDER = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
-"""A border between pieces: no pattern matches across it."""
+PIECE_LENGTH = 8 << 10
+"""The number of characters of one piece. A piece has up to twice as many if no boundary is found."""
+BOUNDARY = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
+"""A boundary between pieces: no pattern matches across it."""
 
 # The time of each pattern must grow only linearly with the text. So every repetition is bounded, or is
 # possessive and can only start at the first of its characters.
@@ -43,36 +43,37 @@ PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
 """The pattern of each kind, in the order in which they are applied."""
 
 
-def redact(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
-    """Replaces each finding by a mark such as `[email]`. A text longer than `most` characters is cut at a
-    border soon after that many characters."""
-    done: list[str] = []
-    at = 0
+def redact(text: str, kinds: Collection[Redaction], max_length: int = sys.maxsize) -> str:
+    """Replaces each match by a mark such as `[email]`. A text longer than `max_length` characters is cut at
+    the next boundary after that many characters."""
+    redacted: list[str] = []
+    position = 0
     for piece in _split_pieces(text):
-        if at >= most:
-            return "".join([*done, CUT])
-        at += len(piece)
-        done.append(_redact_piece(piece, kinds))
-    return "".join(done)
+        if position >= max_length:
+            return "".join([*redacted, CUT_MARK])
+        position += len(piece)
+        redacted.append(_redact_piece(piece, kinds))
+    return "".join(redacted)
 
 
 def _redact_piece(text: str, kinds: Collection[Redaction]) -> str:
-    """Replaces each finding of the kinds in one piece."""
+    """Replaces each match of the kinds in one piece."""
     for kind, pattern in PATTERNS.items():
         if kind in kinds:
             text = pattern.sub(_make_replacement(kind), text)
     return text
 
 
-def redact_json(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
+def redact_json(text: str, kinds: Collection[Redaction], max_length: int = sys.maxsize) -> str:
     """Redacts every string in a JSON text, also the names of fields. Text that is not JSON is redacted as a
-    whole. If the result is longer than `most` characters, it is cut there and gets the mark of a cut."""
+    whole. If the result is longer than `max_length` characters, it is cut there and gets the mark of a
+    cut."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
-        return _cut([redact(text, kinds, most)], most)
-    redacted = JsonRedactor(kinds, most).redact_value(parsed, MAX_DEPTH)
-    return _cut(json.JSONEncoder(ensure_ascii=False).iterencode(redacted), most)
+        return _cut([redact(text, kinds, max_length)], max_length)
+    redacted = JsonRedactor(kinds, max_length).redact_value(parsed, MAX_DEPTH)
+    return _cut(json.JSONEncoder(ensure_ascii=False).iterencode(redacted), max_length)
 
 
 class JsonRedactor:
@@ -80,13 +81,13 @@ class JsonRedactor:
 
     def __init__(self, kinds: Collection[Redaction], max_length: int) -> None:
         self._kinds = kinds
-        self._budget_left = max_length
+        self._characters_left = max_length
 
     def redact_value(self, value: object, depth: int) -> object:
         """Returns the redacted value. `depth` is the number of nested levels that are still allowed."""
-        self._budget_left -= 1
-        if self._budget_left < 0:
-            return CUT
+        self._characters_left -= 1
+        if self._characters_left < 0:
+            return CUT_MARK
         if isinstance(value, str):
             return self._redact_text(value)
         if not isinstance(value, dict | list):
@@ -94,28 +95,28 @@ class JsonRedactor:
         if depth == 0:
             return "[too deep]"
         if isinstance(value, list):
-            return [self.redact_value(each, depth - 1) for each in value]
+            return [self.redact_value(item, depth - 1) for item in value]
         return {
-            self._redact_text(str(name)): self.redact_value(each, depth - 1) for name, each in value.items()
+            self._redact_text(str(name)): self.redact_value(item, depth - 1) for name, item in value.items()
         }
 
     def _redact_text(self, text: str) -> str:
-        """Redacts one string, and subtracts its length from the room that is left."""
-        if self._budget_left < 0:
-            return CUT
-        redacted = redact(text, self._kinds, self._budget_left)
-        self._budget_left -= len(text)
+        """Redacts one string, and subtracts its length from the characters that are left."""
+        if self._characters_left < 0:
+            return CUT_MARK
+        redacted = redact(text, self._kinds, self._characters_left)
+        self._characters_left -= len(text)
         return redacted
 
 
 def _split_pieces(text: str) -> Iterator[str]:
-    """Yields the text in pieces, split at borders where there are some."""
-    at = 0
-    while at < len(text):
-        border = BORDER.search(text, at + PIECE, at + 2 * PIECE)
-        end = border.end() if border else at + 2 * PIECE
-        yield text[at:end]
-        at = end
+    """Yields the text in pieces, split at boundaries if there are any."""
+    start = 0
+    while start < len(text):
+        boundary = BOUNDARY.search(text, start + PIECE_LENGTH, start + 2 * PIECE_LENGTH)
+        end = boundary.end() if boundary else start + 2 * PIECE_LENGTH
+        yield text[start:end]
+        start = end
 
 
 def _cut(parts: Iterable[str], max_length: int) -> str:
@@ -125,18 +126,19 @@ def _cut(parts: Iterable[str], max_length: int) -> str:
         pieces.append(part)
         length += len(part)
         if length > max_length:
-            return "".join(pieces)[:max_length] + CUT
+            return "".join(pieces)[:max_length] + CUT_MARK
     return "".join(pieces)
 
 
 def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
-    """Returns a function for `re.sub`, which returns the mark or, if the check fails, the finding itself."""
-    mark, is_one = f"[{kind}]", CHECKS.get(kind)
-    return lambda match: mark if is_one is None or is_one(match[0]) else match[0]
+    """Returns a function for `re.sub`. It returns the mark, or the unchanged match if the kind's check
+    fails."""
+    mark, is_confirmed = f"[{kind}]", CHECKS.get(kind)
+    return lambda match: mark if is_confirmed is None or is_confirmed(match[0]) else match[0]
 
 
 def _is_address(text: str) -> bool:
-    """Whether the text is an IP address. A time of day or a version is none."""
+    """Whether the text is an IP address, and not a time of day or a version."""
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:
@@ -146,7 +148,7 @@ def _is_address(text: str) -> bool:
 def _is_card(digits: str) -> bool:
     """Whether the check digit of a card number is right (Luhn's algorithm)."""
     total = 0
-    for position, digit in enumerate(int(each) for each in reversed(digits) if each.isdigit()):
+    for position, digit in enumerate(int(character) for character in reversed(digits) if character.isdigit()):
         doubled = digit * 2 if position % 2 else digit
         total += doubled - 9 if doubled > 9 else doubled
     return total % 10 == 0

@@ -65,7 +65,7 @@ class EmbeddingProbe:
                 numbers = array("f", event.values)
                 require(
                     numbers and len(event.values) % (WIDTH * self.dimensions) == 0,
-                    "Vectors hold whole vectors of the dimensions that info says, at least one",
+                    "a Vectors event has one or more whole vectors with the dimensions of info",
                 )
                 vectors += [
                     tuple(numbers[at : at + self.dimensions])
@@ -112,124 +112,124 @@ async def check_embedding_engine(
     if not isinstance(engine, EmbeddingEngine):
         raise TypeError("an engine that makes vectors has `embed`")
     info = await engine.info()
-    require(info.embedding is not None, "info says what vectors a model makes that makes some")
+    require(info.embedding is not None, "the info of an embedding model has the facts of its vectors")
     before, after = (await engine.vocabulary()).embedding_frame
     texts = [(*before, *await engine.tokenize([TextPiece(text)], False), *after) for text in SENTENCES]
-    trial = EmbeddingProbe(engine, engine, info, tuple(texts), tolerance, patience, queue, info.load)
+    probe = EmbeddingProbe(engine, engine, info, tuple(texts), tolerance, patience, queue, info.load)
     for rule in RULES:
-        await rule(trial)
-        await trial.require_idle(f"a request that is over leaves nothing behind ({rule.__name__})")
+        await rule(probe)
+        await probe.require_idle(f"an ended request holds no resources ({rule.__name__})")
 
 
-async def vectors_have_unit_length(trial: EmbeddingProbe) -> None:
-    if trial.info.embedding is not None and trial.info.embedding.ranks:
+async def check_unit_length(probe: EmbeddingProbe) -> None:
+    if probe.info.embedding is not None and probe.info.embedding.ranks:
         return  # a reranker gives one number, of any size
-    for vector in await trial.embed(EmbedRequest(trial.texts)):
+    for vector in await probe.embed(EmbedRequest(probe.texts)):
         length = sum(number * number for number in vector)
         require(abs(length - 1) < 1e-3, "a vector has the length 1")
 
 
-async def company_changes_nothing(trial: EmbeddingProbe) -> None:
-    together = await trial.embed(EmbedRequest(trial.texts))
-    for text, expected in zip(trial.texts, together, strict=True):
-        (alone,) = await trial.embed(EmbedRequest((text,)))
+async def check_batch_invariance(probe: EmbeddingProbe) -> None:
+    together = await probe.embed(EmbedRequest(probe.texts))
+    for text, expected in zip(probe.texts, together, strict=True):
+        (alone,) = await probe.embed(EmbedRequest((text,)))
         far = max(abs(one - other) for one, other in zip(alone, expected, strict=True))
-        require(far <= trial.tolerance, "a text has one vector, alone and beside others")
+        require(far <= probe.tolerance, "a text has the same vector alone and in a batch")
 
 
-async def tokens_are_told(trial: EmbeddingProbe) -> None:
+async def check_token_count(probe: EmbeddingProbe) -> None:
     """Requires SequenceStarted to count the tokens of all texts."""
-    async with aclosing(trial.embedding.embed(EmbedRequest(trial.texts))) as events:
+    async with aclosing(probe.embedding.embed(EmbedRequest(probe.texts))) as events:
         started = await anext(events)
     require(
-        isinstance(started, SequenceStarted) and started.prompt_tokens == sum(map(len, trial.texts)),
+        isinstance(started, SequenceStarted) and started.prompt_tokens == sum(map(len, probe.texts)),
         "SequenceStarted counts the tokens of all texts",
     )
 
 
-async def nonsense_is_refused(trial: EmbeddingProbe) -> None:
+async def check_invalid_inputs(probe: EmbeddingProbe) -> None:
     """Requires the engine to refuse empty texts, unknown token ids, and a text longer than the context."""
-    size, context_length = trial.info.vocabulary, trial.info.context_length
-    for texts in ((), ((),), (trial.texts[0], ()), ((size,),), ((-1,),)):
+    size, context_length = probe.info.vocabulary, probe.info.context_length
+    for texts in ((), ((),), (probe.texts[0], ()), ((size,),), ((-1,),)):
         await require_error(
-            trial.embed(EmbedRequest(texts)),
+            probe.embed(EmbedRequest(texts)),
             InvalidValue,
-            "no text, an empty one and ids outside the vocabulary are refused with InvalidValue",
+            "an empty request, an empty text and unknown ids are refused with InvalidValue",
         )
-    long = (trial.texts[0] * (context_length + 1))[: context_length + 1]
+    long = (probe.texts[0] * (context_length + 1))[: context_length + 1]
     await require_error(
-        trial.embed(EmbedRequest((long,))),
+        probe.embed(EmbedRequest((long,))),
         ContextLengthExceeded,
         "a text longer than the context is refused with ContextLengthExceeded, never shortened",
     )
-    require(await trial.embed(EmbedRequest((long[:context_length],))), "a text may fill the context")
+    require(await probe.embed(EmbedRequest((long[:context_length],))), "a text may fill the context")
 
 
-async def tokens_are_refused(trial: EmbeddingProbe) -> None:
+async def check_generation_refusal(probe: EmbeddingProbe) -> None:
     async def generate_tokens() -> None:
         async with aclosing(
-            trial.engine.generate(TokenRequest((TokenSegment(trial.texts[0]),), max_tokens=1))
+            probe.engine.generate(TokenRequest((TokenSegment(probe.texts[0]),), max_tokens=1))
         ) as events:
             await anext(events)
 
     await require_error(generate_tokens(), AntiphonError, "an embedding model refuses to make tokens")
 
 
-async def closing_ends_the_request(trial: EmbeddingProbe) -> None:
+async def check_closing(probe: EmbeddingProbe) -> None:
     """Closes a large request, and requires the engine to be idle afterwards."""
-    events = trial.embedding.embed(trial.build_large_request("leaving"))
+    events = probe.embedding.embed(probe.build_large_request("leaving"))
     await anext(events)
-    await require_end(events.aclose(), "closing the generator returns at once", trial.patience)
-    await trial.require_idle("a request that is closed holds nothing")
+    await require_end(events.aclose(), "closing the generator returns at once", probe.patience)
+    await probe.require_idle("a closed request holds no resources")
 
 
-async def small_requests_get_their_turn(trial: EmbeddingProbe) -> None:
+async def check_turns(probe: EmbeddingProbe) -> None:
     """Runs small requests beside a large one, of the same actor and of another."""
-    async with aclosing(trial.embedding.embed(trial.build_large_request("large"))) as events:
+    async with aclosing(probe.embedding.embed(probe.build_large_request("large"))) as events:
         await anext(events)
         for actor in ("large", "other"):
             await require_end(
-                trial.embed(EmbedRequest(trial.texts[:1], actor)),
+                probe.embed(EmbedRequest(probe.texts[:1], actor)),
                 "a small request does not wait for all of a large one",
-                trial.patience,
+                probe.patience,
             )
         last = Vectors(0, b"")
         async for event in events:
             last = event if isinstance(event, Vectors) else last
-        require(last.start, "the large one is served too")
+        require(last.start, "the large request is served too")
 
 
-async def a_full_queue_refuses(trial: EmbeddingProbe) -> None:
+async def check_full_queue(probe: EmbeddingProbe) -> None:
     """Sends more requests than may wait and run, each of a different actor."""
-    if trial.queue is None:
+    if probe.queue is None:
         return
     refused: list[EngineBusy] = []
 
     async def ask(number: int) -> None:
         try:
-            await trial.embed(trial.build_large_request(f"waiting-{number}"))
+            await probe.embed(probe.build_large_request(f"waiting-{number}"))
         except EngineBusy as error:
             refused.append(error)
 
     async def any_refused() -> bool:
         return bool(refused)
 
-    asked = (ask(number) for number in range(trial.queue + trial.info.sequences + 1))
+    asked = (ask(number) for number in range(probe.queue + probe.info.sequences + 1))
     async with run_beside(*asked) as tasks:
         rule = "a request beyond a full queue is refused with EngineBusy"
-        await require_soon(any_refused, rule, trial.patience)
+        await require_soon(any_refused, rule, probe.patience)
         require(all((error.retry_after or 0) > 0 for error in refused), "EngineBusy says when to try again")
         done = sum(task.done() for task in tasks)
-        require(done < trial.queue, "those that wait are not ended by it")
+        require(done < probe.queue, "a refusal does not end waiting requests")
 
 
 RULES = (
-    vectors_have_unit_length,
-    company_changes_nothing,
-    tokens_are_told,
-    nonsense_is_refused,
-    tokens_are_refused,
-    closing_ends_the_request,
-    small_requests_get_their_turn,
-    a_full_queue_refuses,
+    check_unit_length,
+    check_batch_invariance,
+    check_token_count,
+    check_invalid_inputs,
+    check_generation_refusal,
+    check_closing,
+    check_turns,
+    check_full_queue,
 )

@@ -73,11 +73,11 @@ def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[Tok
     return text, scores
 
 
-async def scores_come_as_asked(engine: Engine) -> None:
+async def check_scores(engine: Engine) -> None:
     """Requires scores only if the request asks for them, of the requested width."""
     silent = await _collect_events(engine, Output(max_tokens=8))
     ends = [event for event in silent if isinstance(event, Finished)]
-    rule = "scores come only when they are asked for"
+    rule = "scores come only when they are requested"
     require(not _collect_output(silent)[1] and all(end.scores is None for end in ends), rule)
     for width in (0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=8, logprobs=width))
@@ -85,7 +85,7 @@ async def scores_come_as_asked(engine: Engine) -> None:
         ends = [event for event in events if isinstance(event, Finished)]
         require(all(end.scores is not None for end in ends), "with logprobs each Finished has scores, or ()")
         require(
-            not events or text == _collect_output(silent)[0], "asking for scores does not change what is said"
+            not events or text == _collect_output(silent)[0], "requesting scores does not change the text"
         )
         _require_scores(text, scores, width)
 
@@ -103,7 +103,7 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
         require(len(score.alternatives) == width, "logprobs=k gives the k likeliest tokens at each place")
 
 
-async def echo_begins_with_the_prompt(engine: Engine) -> None:
+async def check_echo(engine: Engine) -> None:
     """Requires an echoed output to begin with the prompt."""
     plain, _ = _collect_output(await _collect_events(engine, Output(max_tokens=8)))
     for logprobs in (None, 0, WIDTH):
@@ -111,15 +111,18 @@ async def echo_begins_with_the_prompt(engine: Engine) -> None:
         for choice in (0, 1) if events else ():
             text, scores = _collect_output(events, choice)
             require(text.startswith(PROMPT), "with echo each choice begins with the caller's own text")
-            require(text.endswith(plain), "echo does not change what is said")
+            require(text.endswith(plain), "echo does not change the completion")
             if logprobs is not None:
                 require(scores and scores[0].logprob is None, "a prompt's first token has no log-probability")
                 rest = [score for score in scores[1:] if score.offset < len(PROMPT)]
                 require(rest, "with echo and logprobs the prompt's tokens are scored")
-                require(all(len(score.alternatives) == logprobs for score in rest), "each with alternatives")
+                require(
+                    all(len(score.alternatives) == logprobs for score in rest),
+                    "each scored token of an echoed prompt has its alternatives",
+                )
 
 
-async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
+async def check_prompt_scoring(engine: Engine) -> None:
     for logprobs in (None, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=0, echo=True, logprobs=logprobs))
         if not events:
@@ -129,12 +132,12 @@ async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
         require(isinstance(usage, Usage) and usage.completion_tokens == 0, "max_tokens 0 makes no token")
         text, scores = _collect_output(events)
         require(text == PROMPT, "with echo and max_tokens 0 the text is the prompt")
-        require(bool(scores) == (logprobs is not None), "a prompt is scored when that is asked for")
+        require(bool(scores) == (logprobs is not None), "a prompt is scored when scores are requested")
         reasons = {event.reason for event in events if isinstance(event, Finished)}
         require(reasons == {FinishReason.LENGTH}, "a prompt alone ends with LENGTH")
 
 
-async def candidates_are_counted(engine: Engine) -> None:
+async def check_candidate_usage(engine: Engine) -> None:
     """Checks that Usage counts the prompt once and the tokens of all candidates."""
     single = await _collect_events(engine, Output(max_tokens=8))
     events = await _collect_events(engine, Output(max_tokens=8, choices=2, best_of=4))
@@ -149,29 +152,29 @@ async def candidates_are_counted(engine: Engine) -> None:
     )
     require(
         token_count == usage.completion_tokens,
-        "DiscardedTokens, deltas and Finished tell the tokens that Usage sums up",
+        "the tokens of DiscardedTokens, deltas and Finished add up to those of Usage",
     )
     require(usage.completion_tokens >= alone.completion_tokens, "every candidate's tokens are counted")
     ended = [event.choice for event in events if isinstance(event, Finished)]
-    require(sorted(ended) == [0, 1], "of the candidates the choices are given, numbered anew")
+    require(sorted(ended) == [0, 1], "the selected candidates are numbered from 0")
 
 
-async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
+async def check_token_ids(engine: Engine) -> None:
     """Requires token ids only if the request asks for them, as many as each event counts."""
     silent = await _collect_events(engine, Output(max_tokens=8))
     starts = [event for event in silent if isinstance(event, Started)]
-    rule = "token ids come only when they are asked for"
+    rule = "token ids come only when they are requested"
     require(not any(event.prompts for event in starts) and not any(map(_get_ids, silent)), rule)
     for choices in (1, 2):
         events = await _collect_events(engine, Output(max_tokens=8, choices=choices, token_ids=True))
         for event in events:
             if isinstance(event, TextDelta | Finished):
                 require(
-                    len(_get_ids(event)) == event.tokens, "an event tells the ids of the tokens it counts"
+                    len(_get_ids(event)) == event.tokens, "an event has the ids of the tokens that it counts"
                 )
             elif isinstance(event, Started):
                 lengths = [len(prompt) for prompt in event.prompts]
-                require(lengths == [event.prompt_tokens], "Started tells the ids of each prompt")
+                require(lengths == [event.prompt_tokens], "Started has the ids of each prompt")
 
 
 def _get_ids(event: Event) -> tuple[int, ...]:
@@ -179,9 +182,9 @@ def _get_ids(event: Event) -> tuple[int, ...]:
     return event.ids if isinstance(event, TextDelta | Finished) else ()
 
 
-async def prompts_are_scored_as_asked(engine: Engine) -> None:
+async def check_prompt_scores(engine: Engine) -> None:
     silent = await _collect_events(engine, Output(max_tokens=4, echo=True, logprobs=0))
-    rule = "a prompt's scores are told apart only when they are asked for"
+    rule = "PromptScored comes only when it is requested"
     require(not any(isinstance(event, PromptScored) for event in silent), rule)
     for width in (0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=4, choices=2, prompt_logprobs=width))
@@ -195,17 +198,17 @@ async def prompts_are_scored_as_asked(engine: Engine) -> None:
         first, *rest = scored[0].scores
         require(first.logprob is None and first.rank is None, "a prompt's first token has no score")
         for score in rest:
-            require(len(score.alternatives) == width, "each has as many alternatives as were asked for")
-            require(score.rank is not None and score.rank >= 1, "each has its rank, which begins at 1")
+            require(len(score.alternatives) == width, "each score has as many alternatives as requested")
+            require(score.rank is not None and score.rank >= 1, "each score has its rank, which begins at 1")
 
 
 OUTPUT_RULES = (
-    scores_come_as_asked,
-    echo_begins_with_the_prompt,
-    a_prompt_can_be_scored_alone,
-    candidates_are_counted,
-    ids_are_told_with_the_tokens_that_are_counted,
-    prompts_are_scored_as_asked,
+    check_scores,
+    check_echo,
+    check_prompt_scoring,
+    check_candidate_usage,
+    check_token_ids,
+    check_prompt_scores,
 )
 
 
@@ -227,10 +230,10 @@ async def check_engine(
     try:
         for rule in RULES:
             await rule(probe)
-            await probe.require_idle(f"a stream that is over leaves nothing behind ({rule.__name__})")
+            await probe.require_idle(f"an ended stream holds no resources ({rule.__name__})")
         for output_rule in OUTPUT_RULES:
             await output_rule(engine)
-            await probe.require_idle(f"a stream that is over leaves nothing behind ({output_rule.__name__})")
+            await probe.require_idle(f"an ended stream holds no resources ({output_rule.__name__})")
     finally:
         await require_end(engine.aclose(), "aclose ends all work at once", patience)
 
@@ -282,7 +285,7 @@ class EngineProbe:
         await require_soon(is_idle, rule, self.patience)
 
 
-async def events_come_in_order(probe: EngineProbe) -> None:
+async def check_event_order(probe: EngineProbe) -> None:
     """Tests one prompt, several choices, and several prompts."""
     requests = (
         probe.build_request(),
@@ -319,7 +322,7 @@ def _require_order(events: list[Event], choices: int) -> None:
     require(finished == set(range(choices)), "each choice has exactly one Finished")
 
 
-async def usage_is_counted(probe: EngineProbe) -> None:
+async def check_usage(probe: EngineProbe) -> None:
     answer = await probe.generate(probe.build_request())
     three = await probe.generate(probe.build_request(choices=3))
     both = await probe.generate(probe.build_request(STORY, OTHER))
@@ -340,53 +343,53 @@ async def usage_is_counted(probe: EngineProbe) -> None:
     events = await probe.collect_events(probe.build_request(STORY, OTHER))
     token_count = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished))
     require(
-        token_count == both.usage.completion_tokens, "deltas and Finished tell the tokens that Usage sums up"
+        token_count == both.usage.completion_tokens,
+        "the tokens of deltas and Finished add up to those of Usage",
     )
     started = next(event for event in events if isinstance(event, Started))
-    require(
-        started.prompt_tokens == both.usage.prompt_tokens, "Started tells the prompt tokens of all prompts"
-    )
+    require(started.prompt_tokens == both.usage.prompt_tokens, "Started counts the tokens of all prompts")
 
 
-async def max_tokens_is_kept(probe: EngineProbe) -> None:
+async def check_max_tokens(probe: EngineProbe) -> None:
     for limit in (1, 5):
         answer = await probe.generate(probe.build_request(max_tokens=limit))
         require(answer.usage.completion_tokens <= limit, "a choice makes at most max_tokens tokens")
         cut = answer.choices[0].reason is FinishReason.LENGTH
         require(
-            not cut or answer.usage.completion_tokens == limit, "LENGTH is said when max_tokens was reached"
+            not cut or answer.usage.completion_tokens == limit,
+            "the reason is LENGTH only when max_tokens was reached",
         )
 
 
-async def greedy_choices_are_equal(probe: EngineProbe) -> None:
+async def check_greedy_choices(probe: EngineProbe) -> None:
     if not probe.profile.exact:
         return
     answer = await probe.generate(probe.build_request(choices=3))
     require(len({choice.text for choice in answer.choices}) == 1, "choices at temperature 0 are equal")
     require(
         answer.choices[0].text == (await probe.generate(probe.build_request())).choices[0].text,
-        "a greedy choice says the same whether it has siblings or not",
+        "a greedy choice has the same text with and without siblings",
     )
 
 
-async def equal_seeds_speak_equally(probe: EngineProbe) -> None:
+async def check_seeds(probe: EngineProbe) -> None:
     request = probe.build_request(choices=2, sampling=SamplingOptions(temperature=1.3, seed=7))
     first, second = await probe.generate(request), await probe.generate(request)
     require(first.choices == second.choices or not probe.profile.exact, "equal seeds give equal choices")
 
 
-async def conversations_are_answered(probe: EngineProbe) -> None:
+async def check_conversations(probe: EngineProbe) -> None:
     if probe.profile.chat:
         talk = Conversation((Message(Role.USER, "Hello world"),))
         _require_order(await probe.collect_events(probe.build_request(talk)), 1)
 
 
-async def errors_are_of_the_tree(probe: EngineProbe) -> None:
+async def check_error_types(probe: EngineProbe) -> None:
     """Requires `prepare` to refuse a prompt that is too long, by an error of `antiphon.errors`."""
     if probe.profile.context_length is None:
         return
     too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
-    rule = "prepare refuses what cannot be done, by an error of antiphon.errors"
+    rule = "prepare refuses an impossible request with an error of antiphon.errors"
     await require_error(
         probe.engine.prepare(probe.build_request(too_long), Context("check")),
         AntiphonError,
@@ -395,7 +398,7 @@ async def errors_are_of_the_tree(probe: EngineProbe) -> None:
     )
 
 
-async def deadlines_end_streams(probe: EngineProbe) -> None:
+async def check_deadlines(probe: EngineProbe) -> None:
     """Requires DeadlineExceeded from a request whose deadline has passed."""
     clock = Context("check").clock
     past = Context("check", deadline=clock.monotonic() - 1)
@@ -403,7 +406,7 @@ async def deadlines_end_streams(probe: EngineProbe) -> None:
     await require_error(work, DeadlineExceeded, "a passed deadline raises DeadlineExceeded", probe.patience)
 
 
-async def entering_does_no_work(probe: EngineProbe) -> None:
+async def check_entering(probe: EngineProbe) -> None:
     started = time.monotonic()
     async with probe.stream(probe.build_request()):
         pass
@@ -413,7 +416,7 @@ async def entering_does_no_work(probe: EngineProbe) -> None:
     )
 
 
-async def leaving_ends_the_work(probe: EngineProbe) -> None:
+async def check_leaving(probe: EngineProbe) -> None:
     """Leaves before the first event, between two events, while waiting for the next one, and at the end."""
     for moment in (0.0, 0.01, 0.1):
         reading = interrupt(probe.collect_events(probe.build_request(max_tokens=None, choices=2)), moment)
@@ -437,7 +440,7 @@ async def _leave_at(probe: EngineProbe, event_type: type[Event]) -> float:
         return time.monotonic()
 
 
-async def queued_streams_can_be_left(probe: EngineProbe) -> None:
+async def check_leaving_queue(probe: EngineProbe) -> None:
     """Opens more streams than the engine runs at once. Leaves the last stream while the other
     streams run, and then the other streams."""
     count = min(probe.profile.sequences or 64, 64) + 1
@@ -449,7 +452,7 @@ async def queued_streams_can_be_left(probe: EngineProbe) -> None:
         await require_end(last, "leaving while queued ends at once", probe.patience)
 
 
-async def sizes_are_told(probe: EngineProbe) -> None:
+async def check_sizes(probe: EngineProbe) -> None:
     """Checks the size of prompts and choices together, before anything is computed."""
     for request in (probe.build_request(), probe.build_request(STORY, OTHER, choices=2)):
         prepared = await probe.engine.prepare(request, Context("check"))
@@ -463,28 +466,28 @@ async def sizes_are_told(probe: EngineProbe) -> None:
         )
 
 
-async def readiness_is_told(probe: EngineProbe) -> None:
+async def check_readiness(probe: EngineProbe) -> None:
     """Requires the state READY, and a context length in a local model's profile."""
-    require(probe.engine.state() is EngineState.READY, "an engine that answers says READY")
+    require(probe.engine.state() is EngineState.READY, "the state of an engine that answers is READY")
     length = probe.profile.context_length
     require(
         length > 0 if length is not None else probe.profile.provider is not None,
-        "the profile tells the context length, unless it is a vendor's and unknown",
+        "the profile has the context length, unless the model is a vendor's",
     )
 
 
 RULES = (
-    readiness_is_told,
-    events_come_in_order,
-    usage_is_counted,
-    max_tokens_is_kept,
-    greedy_choices_are_equal,
-    equal_seeds_speak_equally,
-    conversations_are_answered,
-    errors_are_of_the_tree,
-    deadlines_end_streams,
-    entering_does_no_work,
-    leaving_ends_the_work,
-    queued_streams_can_be_left,
-    sizes_are_told,
+    check_readiness,
+    check_event_order,
+    check_usage,
+    check_max_tokens,
+    check_greedy_choices,
+    check_seeds,
+    check_conversations,
+    check_error_types,
+    check_deadlines,
+    check_entering,
+    check_leaving,
+    check_leaving_queue,
+    check_sizes,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.client import open_host_engine
-from antiphon.engines.host.confine import FIRST_TO_GO, OPEN_FILES, find_other_user
+from antiphon.engines.host.confine import OOM_SCORE_INCREASE, OPEN_FILES, find_other_user
 from antiphon.engines.host.control import ChildState
 from antiphon.errors import SettingsError
 from tests.engines.host.test_child import speaking
@@ -56,7 +56,7 @@ def test_a_host_has_limits_and_no_new_privileges() -> None:
         if sys.platform == "linux":
             assert {status(thread.id)["NoNewPrivs"] for thread in seen.threads()} == {"1"}
             score = Path(f"/proc/{seen.pid}/oom_score_adj").read_text("ascii")
-            assert int(score) >= FIRST_TO_GO > int(Path("/proc/self/oom_score_adj").read_text("ascii"))
+            assert int(score) >= OOM_SCORE_INCREASE > int(Path("/proc/self/oom_score_adj").read_text("ascii"))
 
 
 async def test_a_child_inherits_no_descriptor_but_those_it_is_given(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.engines.base import EngineState
-from antiphon.engines.host.group import HostGroup
+from antiphon.engines.host.client import HostGroup
 from antiphon.errors import EngineUnavailable
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import SequenceFinished, SequenceStarted, TextPiece
-from antiphon.engines.host.__main__ import LOST
+from antiphon.engines.host.__main__ import ENGINE_LOST
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
@@ -189,7 +189,7 @@ async def test_it_ends_when_its_engine_is_lost() -> None:
         async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             await client.tokenize([TextPiece("a")], False)
-            assert await asyncio.to_thread(gone, host) == LOST
+            assert await asyncio.to_thread(gone, host) == ENGINE_LOST
         assert not host.socket.exists()
 
 

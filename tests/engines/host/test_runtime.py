@@ -95,7 +95,7 @@ def test_a_base_with_long_or_unwritable_paths_is_skipped(tmp_path: Path) -> None
 
 
 def test_no_place_at_all_is_a_sentence() -> None:
-    with pytest.raises(SettingsError, match=r"none of /missing will do; set XDG_RUNTIME_DIR"):
+    with pytest.raises(SettingsError, match=r"none of /missing can be used; set XDG_RUNTIME_DIR"):
         find_usable_base(["", "/missing"])
 
 

@@ -173,7 +173,7 @@ async def test_a_lost_device_ends_an_embedding_engine(tmp_path: Path):
         ({"gpu_layers": 4}, "gpu_layers = 4 needs a device, .* make native .*or set gpu_layers = 0"),
         ({"gpu_layers": 0, "devices": ("CUDA0",)}, "gpu_layers = 0 leaves no layer for devices"),
         ({"gpu_layers": 0, "tensor_split": (1.0,)}, "gpu_layers = 0 leaves no layer for devices"),
-        ({"gpu_layers": 4, "exact": True}, "exact = true computes on the processor alone"),
+        ({"gpu_layers": 4, "exact": True}, "exact = true computes on the processor only"),
     ],
     ids=["layers", "devices", "split", "exact"],
 )

@@ -21,7 +21,7 @@ INFILL = InfillTokens(FIRST, FIRST + 1, FIRST + 2)
 @pytest.fixture(scope="module")
 def filler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with tokens for filling in the middle, which its file names by their ids."""
-    return write_model(tmp_path_factory.mktemp("filler") / "filler.gguf", SIZES["tiny"], fills=True)
+    return write_model(tmp_path_factory.mktemp("filler") / "filler.gguf", SIZES["tiny"], infill=True)
 
 
 @pytest.fixture(scope="module")

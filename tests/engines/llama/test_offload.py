@@ -81,7 +81,7 @@ async def test_a_split_uses_every_device_that_has_a_share(library: Library, mode
 async def test_exact_mode_stays_on_the_processor(library: Library, model: Path):
     info, _ = await answer(model, library, exact=True)
     assert info.exact and info.devices == ()
-    with pytest.raises(LoadError, match="exact = true computes on the processor alone"):
+    with pytest.raises(LoadError, match="exact = true computes on the processor only"):
         load_any(LoadSpec(str(model), library=str(library.path), exact=True, gpu_layers=1))
 
 

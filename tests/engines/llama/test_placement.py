@@ -9,8 +9,8 @@ from antiphon.engines.llama.placement import (
     LayerPlacement,
     choose_devices,
     place_layers,
+    reduce_placement,
     require_offload,
-    step_back,
 )
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 
@@ -92,7 +92,7 @@ def test_after_a_failed_allocation_fewer_layers_are_tried():
     tried = []
     while placement.gpu_layer_count:
         tried.append(placement.gpu_layer_count)
-        placement = step_back(placement, NEEDS, ())
+        placement = reduce_placement(placement, NEEDS, ())
     assert tried == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert placement.list_devices() == ()
 
@@ -142,7 +142,7 @@ def test_layers_without_a_device_are_refused(asked: dict[str, object], backends:
 
 
 def test_exact_mode_is_refused_on_a_device():
-    with pytest.raises(LoadError, match="exact = true computes on the processor alone"):
+    with pytest.raises(LoadError, match="exact = true computes on the processor only"):
         require_offload(LoadSpec("m.gguf", exact=True, gpu_layers=1), [device("A", 1)], ("CUDA",))
     require_offload(LoadSpec("m.gguf", exact=True), [device("A", 1)], ("CUDA",))
 

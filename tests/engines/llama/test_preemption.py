@@ -65,10 +65,10 @@ def test_callers_come_to_equal_parts_and_stay_there(layout):
         made.step()
     held = Counter(one.actor for one in made.scheduler.list_running())
     assert held == {"a": 4, "b": 3}
-    before = made.scheduler.tally.preemptions
+    before = made.scheduler.totals.preemptions
     while made.now < 10.0:
         made.step()
-    assert made.scheduler.tally.preemptions == before == 3
+    assert made.scheduler.totals.preemptions == before == 3
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -76,13 +76,13 @@ def test_a_caller_alone_keeps_every_place(layout):
     made, _ = flooded(layout)
     while made.now < 10.0:
         made.step()
-    assert made.scheduler.tally.preemptions == 0
+    assert made.scheduler.totals.preemptions == 0
 
 
 def test_nobody_gives_way_as_long_as_the_machine_has_places():
     made, _ = flooded("pool", count=3)
     assert waited(made, fresh(100, actor="b")) == pytest.approx(TICK)
-    assert made.scheduler.tally.preemptions == 0
+    assert made.scheduler.totals.preemptions == 0
 
 
 def test_a_free_place_goes_to_the_caller_with_the_fewest():
@@ -116,7 +116,7 @@ def test_one_that_gives_way_gets_on_before_it_does_again(layout):
                 given[one] = made.now
             ran[one] = one.id is not None
         assert made.now < 120
-    assert made.scheduler.tally.preemptions > 1
+    assert made.scheduler.totals.preemptions > 1
 
 
 def test_where_cells_run_out_shares_are_of_cells():
@@ -127,7 +127,7 @@ def test_where_cells_run_out_shares_are_of_cells():
         made.step()
     assert made.scheduler.running == 3
     assert waited(made, fresh(100, 250, 5, actor="b")) <= YIELD_DELAY + 2 * TICK
-    assert made.scheduler.tally.preemptions == 1
+    assert made.scheduler.totals.preemptions == 1
     made.run()
 
 
@@ -137,7 +137,7 @@ def test_one_larger_than_a_share_is_not_sent_back_and_forth():
     made.step()
     made.add(fresh(1, 600, 100, actor="b"))
     made.run()
-    assert made.scheduler.tally.preemptions == 0
+    assert made.scheduler.totals.preemptions == 0
 
 
 def test_in_exact_mode_a_prompt_that_is_scored_keeps_its_place():
@@ -148,7 +148,7 @@ def test_in_exact_mode_a_prompt_that_is_scored_keeps_its_place():
     while made.now < 2.0:
         made.step()
     waited(made, fresh(100, actor="b"))
-    assert SequencePhase.OVER in {one.phase for one in scored} and made.scheduler.tally.preemptions == 0
+    assert SequencePhase.OVER in {one.phase for one in scored} and made.scheduler.totals.preemptions == 0
 
 
 def test_exact_mode_recomputes_forced_tokens_as_they_were():
@@ -219,4 +219,4 @@ def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
         less = {one.actor for one in waiting if one.waits_for is None and held[one.actor] < share}
         unfair = {actor: unfair.get(actor, made.now) for actor in less if over}
         assert all(made.now - since <= YIELD_DELAY + MIN_RUN_SECONDS + 1.0 for since in unfair.values())
-    assert made.scheduler.tally.preemptions > 0
+    assert made.scheduler.totals.preemptions > 0

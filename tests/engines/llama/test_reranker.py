@@ -11,8 +11,7 @@ import pytest
 from antiphon.domain.request import EmbedRequest, Pooling, Vectors
 from antiphon.engines.base import LoadSpec, TextPiece
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.embedding import LoadedEmbedder, load_any
-from antiphon.engines.llama.pooled_rows import LARGEST_ODDS, find_log_odds
+from antiphon.engines.llama.embedding import LARGEST_ODDS, LoadedEmbedder, find_log_odds, load_any
 from antiphon.errors import ModelFileError
 from antiphon.testing import check_embedding_engine
 from antiphon.weights.gguf import read_header

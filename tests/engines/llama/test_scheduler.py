@@ -196,7 +196,7 @@ def test_users_who_come_at_once_compute_what_they_share_once(layout):
     made.add(*users)
     made.run()
     assert made.computed == 1000 + 16 * 32 + 16 * 4
-    assert made.scheduler.tally.hits == 15
+    assert made.scheduler.totals.hits == 15
     assert [one.shared_tokens for one in users] == [0, *([1000] * 15)]
 
 
@@ -335,7 +335,7 @@ def test_the_youngest_yields_when_cells_run_out_and_comes_back():
         if crowd[0].phase is not SequencePhase.OVER:
             assert crowd[0].id is not None, "the oldest is never put back"
     assert set(admitted.values()) == {1}
-    assert made.scheduler.tally.preemptions > 0
+    assert made.scheduler.totals.preemptions > 0
     assert [one.completion_tokens for one in crowd] == [60] * 4
 
 

@@ -21,7 +21,7 @@ def live() -> np.ndarray:
 
     loaded = load_model(LoadSpec(str(DEMO_MODEL["path"]), context_length=256, sequences=1, threads=1))
     tokens = list(NativeTokenizer(loaded.model).tokenize([TextPiece(TEXT)], add_bos=True))[:100]
-    loaded.context.set_rows(0, tokens, 0, 0, output=True, every=True)
+    loaded.context.set_rows(0, tokens, 0, 0, last_has_logits=True, all_have_logits=True)
     assert loaded.context.decode(len(tokens)) == 0
     rows = loaded.context.read_logits(len(tokens)).copy()
     loaded.close()

@@ -87,7 +87,7 @@ async def test_a_full_queue_refuses_all_but_siblings():
 async def follow(admission, order):
     """A sibling that notes whether it has to compute the prompt."""
     async with admission.hold(ask(group="g")) as prefill, prefill.take_turn() as turn:
-        order.append(turn.holds)
+        order.append(turn.is_held)
 
 
 async def test_siblings_wait_for_the_first_ones_prompt():

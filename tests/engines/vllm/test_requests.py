@@ -11,7 +11,7 @@ from antiphon.engines.vllm.requests import (
     find_cause,
     require_valid_request,
 )
-from antiphon.engines.vllm.row_request import ARGUMENT, decode_row
+from antiphon.engines.vllm.rows import ARGUMENT, decode_row
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 
 CPU = ModelLimits(context_length=20, vocabulary=100, ends=(2, 4), draws_all=True)

@@ -8,8 +8,7 @@ from antiphon.constraints.mask_workers import MaskWorkers
 from antiphon.constraints.matching import TokenTable
 from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.sampling import Sampler, SamplingState
-from antiphon.engines.vllm.row_request import RowRequest, decode_row, encode_row
-from antiphon.engines.vllm.rows import RowTable
+from antiphon.engines.vllm.rows import RowRequest, RowTable, decode_row, encode_row
 from antiphon.errors import AntiphonError, InvalidValue
 
 SIZE = 32
@@ -33,7 +32,7 @@ class Batch:
 
     def step(self, index, logits):
         """The token that the row would get."""
-        self.table.catch_up()
+        self.table.accept_committed()
         return self.table.choose(logits[None], [self.table.rows[index]])[0]
 
 
@@ -104,7 +103,7 @@ def test_a_row_without_a_possible_token_fails_alone():
     batch = Batch()
     batch.add(0, "stuck", Sampling(temperature=0, allowed_token_ids=(2,), min_tokens=3))
     batch.add(1, "free", Sampling(temperature=0))
-    batch.table.catch_up()
+    batch.table.accept_committed()
     tokens = batch.table.choose(LOGITS[:2], list(batch.table.rows.values()))
     assert list(batch.errors) == ["stuck"] and isinstance(batch.errors["stuck"], InvalidValue)
     assert tokens[1] == int(LOGITS[1].argmax())

@@ -62,7 +62,7 @@ SAME_FIELDS = (
 ON, OFF = "medium", "none"
 """The reasoning efforts for true and false."""
 
-EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
+EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", min_budget=1)
 
 THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
 

@@ -37,7 +37,7 @@ left."""
 ORPHANED = 3
 """Exit status of a host whose supervisor is gone."""
 
-LOST = 4
+ENGINE_LOST = 4
 """Exit status of a host whose engine no longer reports its load. The supervisor starts a new process with a
 new engine."""
 
@@ -59,8 +59,7 @@ def run_host(
     create: Callable[[], TokenEngine],
     open_files: int = OPEN_FILES,
 ) -> NoReturn:
-    """Runs an engine host to its end. `create`: makes the engine. `open_files`: how many files it may
-    open."""
+    """Runs an engine host to its end. `create` makes the engine. `open_files` is the most open files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     configure(config.log_level, config.log_format)
     pipe = StatusPipe(config.status_fd)
@@ -71,7 +70,7 @@ def run_host(
         sys.exit(1)
     orders = HostOrders()
     lifeline.watch(on_line=orders.receive, on_end=lambda: _abandon(config.socket))
-    status = asyncio.run(_host(config, create, pipe, sock, orders))
+    status = asyncio.run(_serve(config, create, pipe, sock, orders))
     logging.shutdown()
     os._exit(status)
 
@@ -83,18 +82,18 @@ def _confine_host(config: HostConfig, open_files: int) -> socket.socket | None:
         confine(open_files=open_files)
         return None
     sock = bind_private(config.socket)
-    library = [config.load.library] if config.load.library else []
-    needed: list[str | os.PathLike[str]] = [
+    library_paths = [config.load.library] if config.load.library else []
+    required_paths: list[str | os.PathLike[str]] = [
         Path(__file__).parent,
         Path(os.__file__).parent,
         config.load.model,
-        *library,
+        *library_paths,
     ]
-    confine(config.user, needed, open_files)
+    confine(config.user, required_paths, open_files)
     return sock
 
 
-async def _host(
+async def _serve(
     config: HostConfig,
     create: Callable[[], TokenEngine],
     status: StatusPipe,
@@ -113,7 +112,7 @@ async def _host(
     except AntiphonError as error:
         status.report_failure(error)
         return 1
-    except Exception as problem:  # noqa: BLE001 - the border around an engine: its defect is told, not shown
+    except Exception as problem:  # noqa: BLE001 - a defect of an engine becomes a report
         LOGGER.exception("engine_load_failed")
         status.report_failure(
             LoadError(f"the engine of {config.name} cannot start: {type(problem).__name__}: {problem}")
@@ -131,7 +130,7 @@ async def _host(
                 await status.report_alive_until(stop, engine.info)
         except AntiphonError as error:
             record("engine_lost", logging.ERROR, model=config.name, error=error.message)
-            return LOST
+            return ENGINE_LOST
         await host.drain(DRAIN)
     await engine.aclose()
     return 0

@@ -1,5 +1,5 @@
-"""The processes that the supervisor starts: the pipes, reports and end of each, and the watch that restarts a
-dead process.
+"""The processes that the supervisor starts: their pipes and reports, and `ChildWatch`, which restarts a dead
+one.
 
 This module does not depend on the child's task.
 """
@@ -45,18 +45,18 @@ class Child:
         self._reader = reader
         self.pid = process.pid
 
-    async def read_reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
+    async def read_reports(self, max_silence: float = SILENCE) -> AsyncIterator[Status]:
         """Yields the child's reports, until the child ends and so closes its pipe.
 
-        After its first sign of life, a child must continue to report. After MAX_SILENCES waits of `silence`
-        seconds without a report, the child is stuck, and is killed. Several short waits are used because the
-        supervisor may have been stopped itself: a single long wait would then end although unread reports are
-        in the pipe.
+        After its first sign of life, a child must continue to report. After MAX_SILENCES waits of
+        `max_silence` seconds without a report, the child is stuck, and is killed. Several short waits are
+        used because the supervisor may have been stopped itself: a single long wait would then end although
+        unread reports are in the pipe.
         """
-        silences, promised = 0, False
+        silences, reports_alive = 0, False
         while silences < MAX_SILENCES:
             try:
-                async with asyncio.timeout(silence if promised else None):
+                async with asyncio.timeout(max_silence if reports_alive else None):
                     line = await self._reader.readline()
             except TimeoutError:
                 silences += 1
@@ -64,7 +64,7 @@ class Child:
             if not line:
                 return
             status = from_line(line, Status)
-            silences, promised = 0, promised or status.state is ChildState.ALIVE
+            silences, reports_alive = 0, reports_alive or status.state is ChildState.ALIVE
             if status.state is not ChildState.ALIVE:
                 yield status
         record("process_stuck", logging.WARNING, pid=self.pid)
@@ -81,9 +81,9 @@ class Child:
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(line)
 
-    async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
+    async def stop(self, deadline: float, signal_number: signal.Signals = signal.SIGTERM) -> None:
         """Sends the signal. Sends SIGKILL if the child has not ended after `deadline` seconds."""
-        kill(self._process, number)
+        kill(self._process, signal_number)
         try:
             async with asyncio.timeout(deadline):
                 await self._process.wait()
@@ -102,9 +102,9 @@ class Child:
 
 async def start_child(
     command: Sequence[str],
-    configuration: Callable[[int], bytes],
+    build_configuration: Callable[[int], bytes],
     environment: Mapping[str, str],
-    inherited: Sequence[int] = (),
+    inherited_fds: Sequence[int] = (),
 ) -> Child:
     """Starts a process and writes its configuration, which contains the number of its status pipe. Raises
     OSError.
@@ -112,27 +112,27 @@ async def start_child(
     The child gets a session of its own, so that a terminal's signals reach only the supervisor. Its standard
     output goes to standard error, because native libraries print there.
     """
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=STDERR,
             env=dict(environment),
-            pass_fds=(writing, *inherited),
+            pass_fds=(write_end, *inherited_fds),
             start_new_session=True,
         )
     except BaseException:
-        os.close(reading)
+        os.close(read_end)
         raise
     finally:
-        os.close(writing)
+        os.close(write_end)
     reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
     )
     child = Child(process, reader)
-    child.send(configuration(writing))
+    child.send(build_configuration(write_end))
     return child
 
 
@@ -152,28 +152,28 @@ class DeathCounter:
 
 class ChildWatch:
     """Keeps one child alive. It calls `changed` with READY and the child's facts, with RESTARTING at each
-    death, and with FAILED when the child will not be started again. A `paced` child is always started again,
-    after a pause."""
+    death, and with FAILED when the child will not be started again. With `always_restart`, a child that
+    died too often is started again after a pause."""
 
     def __init__(
         self,
         name: str,
         start: Callable[[], Awaitable[Child]],
-        changed: Callable[[EngineState, EngineInfo | None], None],
+        on_state: Callable[[EngineState, EngineInfo | None], None],
         *,
-        paced: bool = False,
+        always_restart: bool = False,
         on_report: Callable[[Status], None] = lambda _: None,
         on_rest: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`on_report`: called with each report that is not about the child's own state. `on_rest`: called
-        with the seconds of each pause of a paced child."""
+        with the seconds of each pause."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
         self._on_report = on_report
         self._on_rest = on_rest
         self._start = start
-        self._changed = changed
-        self._paced = paced
+        self._on_state = on_state
+        self._always_restart = always_restart
         self._child: Child | None = None
         self._stopping = asyncio.Event()
         self._was_ready = False
@@ -185,18 +185,18 @@ class ChildWatch:
         If the child never became ready, raises the child's own StartupError, or a StartupError about its end.
         """
         while not self._stopping.is_set():
-            how, error = await self._run_once()
+            ending, error = await self._run_once()
             if self._stopping.is_set():
                 return
             if not self._was_ready:
-                raise error or StartupError(f"{self.name} ended with {how} before it was ready")
+                raise error or StartupError(f"{self.name} ended with {ending} before it was ready")
             problem = error and error.message
-            record("process_ended", logging.WARNING, process=self.name, how=how, error=problem)
+            record("process_ended", logging.WARNING, process=self.name, how=ending, error=problem)
             too_many = self._deaths.add_death(time.monotonic())
-            if too_many and not self._paced:
-                self._changed(EngineState.FAILED, None)
+            if too_many and not self._always_restart:
+                self._on_state(EngineState.FAILED, None)
                 return
-            self._changed(EngineState.RESTARTING, None)
+            self._on_state(EngineState.RESTARTING, None)
             if too_many:
                 await self._rest()
 
@@ -237,7 +237,7 @@ class ChildWatch:
         if self._was_ready:
             record("process_back", process=self.name, pid=child.pid)
         self._was_ready = True
-        self._changed(EngineState.READY, info)
+        self._on_state(EngineState.READY, info)
 
     def send(self, line: bytes) -> None:
         """Sends a line to the child, if there is one."""
@@ -253,12 +253,12 @@ class ChildWatch:
         """Prevents any further start of the child."""
         self._stopping.set()
 
-    async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
+    async def stop(self, deadline: float, signal_number: signal.Signals = signal.SIGTERM) -> None:
         """Ends the child with a signal, or with SIGKILL after `deadline` seconds. The child is not started
         again."""
         self.forbid_restart()
         if self._child is not None:
-            await self._child.stop(deadline, number)
+            await self._child.stop(deadline, signal_number)
 
     def kill(self) -> None:
         if self._child is not None:

@@ -1,6 +1,6 @@
 """The gateway's client of an engine in another process: a `TokenEngine` whose every call crosses the socket.
 
-The client connects without being told to, and connects again after the host's process died. A lost connection
+The client connects by itself, and connects again after the host's process died. A lost connection
 ends calls at once. A sequence that had started gets EngineDied. A queued sequence gets EngineUnavailable, and
 so does a new call without a connection. The client starts no process and keeps no vocabulary in memory; its
 users load the vocabulary once for each `generation`.
@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -99,7 +99,7 @@ class HostTokenEngine:
         call_deadline: float = CALL_DEADLINE,
         parking: Parking | None = None,
     ) -> None:
-        """`parking`: what is known of a model that is loaded on request; None for one that is always
+        """`parking`: the state of a model that is loaded on request; None for a model that is always
         loaded."""
         self._parking = parking
         self._path = path
@@ -112,19 +112,19 @@ class HostTokenEngine:
         self._pending_reloads = PendingReloads(self._reload_adapter)
         """The adapters that the host refused after it was restarted."""
         self._numbers = itertools.count(1)
-        self._given_up: str | None = None
+        self._final_error: str | None = None
         self._absence = ""
         """Why the connected host can serve no call now; empty if it can."""
-        self._settled = asyncio.Event()
+        self._has_outcome = asyncio.Event()
         self.generation = 0
         """The number of connections so far. What the host tells about its model is valid for one
         connection."""
 
-    # --- standing -------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------
 
     def state(self) -> EngineState:
         """READY while the connection is open, the host has sent its Hello and can serve calls."""
-        if self._given_up is not None:
+        if self._final_error is not None:
             return EngineState.FAILED
         if self._channel is not None:
             return EngineState.RESTARTING if self._absence else EngineState.READY
@@ -149,8 +149,8 @@ class HostTokenEngine:
 
     def give_up(self, message: str) -> None:
         """Refuses every later call with this message, because the host will not be started again."""
-        self._given_up = message
-        self._settled.set()
+        self._final_error = message
+        self._has_outcome.set()
         if self._channel is not None:
             self._channel.cut(message)
 
@@ -168,7 +168,7 @@ class HostTokenEngine:
         """Connects, and connects again after each lost connection, until `give_up` or `aclose` is called.
         Does not try while the model is parked."""
         pause = FIRST_PAUSE
-        while self._given_up is None:
+        while self._final_error is None:
             if self._parking is not None:
                 await self._parking.wait_for_load()
             try:
@@ -183,12 +183,12 @@ class HostTokenEngine:
     async def _run_connection(self) -> None:
         """Runs one connection from the Hello to the end. Raises OSError, TimeoutError or Incompatible if it
         cannot connect."""
-        over = asyncio.Event()
+        ended = asyncio.Event()
 
         def on_end(reason: str) -> None:
             """Notes that this connection has ended. If it is the current one, ends every call with an
             error."""
-            over.set()
+            ended.set()
             if self._channel is channel:
                 self._drop(reason)
 
@@ -197,14 +197,14 @@ class HostTokenEngine:
         try:
             async with asyncio.timeout(GREETING_DEADLINE):
                 await channel.greeted
-            if over.is_set() or self._given_up is not None:
-                raise ConnectionAbortedError("it ended as it began")
+            if ended.is_set() or self._final_error is not None:
+                raise ConnectionAbortedError("the connection ended at once")
             self._channel = channel
             self._reload_adapters()
             self.generation += 1
-            self._settled.set()
+            self._has_outcome.set()
             record("engine_connected", logging.DEBUG, model=self._name, generation=self.generation)
-            await over.wait()
+            await ended.wait()
         finally:
             channel.cut("this side closed")
 
@@ -218,11 +218,11 @@ class HostTokenEngine:
         the adapter for a later attempt."""
         if (path := self._adapters.get(digest)) is None:
             return
-        again = AdapterReload(partial(self.note_refused, digest), partial(self._note_loaded, digest))
+        reload = AdapterReload(partial(self.note_refused, digest), partial(self._note_loaded, digest))
         try:
-            self._open(partial(_build_add_adapter, digest=digest, path=path), again)
-        except (EngineUnavailable, EngineBusy) as absent:
-            self.note_refused(digest, absent.message)
+            self._open(partial(_build_add_adapter, digest=digest, path=path), reload)
+        except (EngineUnavailable, EngineBusy) as error:
+            self.note_refused(digest, error.message)
 
     def note_refused(self, digest: str, reason: str) -> None:
         """Notes that the host refuses an adapter that it should have. The client sends the adapter again
@@ -239,11 +239,11 @@ class HostTokenEngine:
         """Ends every call with an error. The error depends on whether the call's sequence had started."""
         self._channel = None
         self._absence = ""
-        if self._given_up is None:
-            self._settled.clear()
+        if self._final_error is None:
+            self._has_outcome.clear()
         self._pending_reloads.clear()
         calls, self._calls = self._calls, {}
-        is_expected = self._given_up is not None or self._parking is not None
+        is_expected = self._final_error is not None or self._parking is not None
         level = logging.DEBUG if is_expected else logging.WARNING
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
@@ -251,18 +251,18 @@ class HostTokenEngine:
 
     def _build_absence(self) -> EngineUnavailable:
         """Builds the error of a call that is made while there is no connection."""
-        if self._given_up is not None:
-            return EngineUnavailable(self._given_up)
+        if self._final_error is not None:
+            return EngineUnavailable(self._final_error)
         if self._parking is not None:
             return self._parking.build_absence()
-        begins = "is starting again" if self.generation else "is starting"
+        status = "is starting again" if self.generation else "is starting"
         return EngineUnavailable(
-            f"the engine of {self._name} {begins}; try again shortly", retry_after=RETRY_AFTER
+            f"the engine of {self._name} {status}; try again shortly", retry_after=RETRY_AFTER
         )
 
     def _build_loss(self, reason: str) -> EngineUnavailable:
         """Builds the error of a call that was sent and had not started when the connection was lost."""
-        if self._given_up is not None:
+        if self._final_error is not None:
             return self._build_absence()
         return EngineLost(
             f"the engine of {self._name} ended while this request waited for it; try again",
@@ -282,21 +282,21 @@ class HostTokenEngine:
 
     def require_connection(self) -> Channel[ToGateway]:
         """Returns the connection to a host that can serve calls. Raises EngineUnavailable."""
-        if self._channel is None or self._given_up is not None:
+        if self._channel is None or self._final_error is not None:
             raise self._build_absence()
         if self._absence:
             raise EngineUnavailable(self._absence, retry_after=RETRY_AFTER)
         return self._channel
 
     def _open(
-        self, asking: Callable[[int], HostCall], call: PendingCall | None = None, caller: str = ""
+        self, build_call: Callable[[int], HostCall], call: PendingCall | None = None, caller: str = ""
     ) -> tuple[int, PendingCall]:
         """Sends a call and returns its number and its replies. Raises EngineUnavailable, EngineBusy,
         Overloaded or InvalidValue if nothing was sent."""
         channel = self.require_connection()
         number, call = next(self._numbers), call or PendingCall()
         try:
-            encoded = channel.encode(asking(number))
+            encoded = channel.encode(build_call(number))
         except FrameError:
             raise InvalidValue(f"the prompt is too large to hand to the engine of {self._name}") from None
         require_room(self._name, channel.unsent, channel.count_unsent(caller), len(encoded))
@@ -322,13 +322,13 @@ class HostTokenEngine:
             if call is not None:
                 call.started = True
                 call.push(message)
-        elif (last := self._calls.pop(message.call, None)) is not None:
-            last.push(message)
+        elif (last_call := self._calls.pop(message.call, None)) is not None:
+            last_call.push(message)
 
-    async def _ask(self, asking: Callable[[int], HostCall], answer: type[R]) -> R:
+    async def _ask(self, build_call: Callable[[int], HostCall], reply_type: type[R]) -> R:
         """Sends a call and returns its only reply. Raises the host's error, DeadlineExceeded, or an
         EngineError for an unexpected reply."""
-        number, call = self._open(asking)
+        number, call = self._open(build_call)
         try:
             async with asyncio.timeout(self._call_deadline):
                 reply = await call.next()
@@ -338,29 +338,29 @@ class HostTokenEngine:
             ) from None
         finally:
             self._close(number)
-        if not isinstance(reply, answer):
+        if not isinstance(reply, reply_type):
             raise self._build_protocol_error(reply)
         return reply
 
     def _build_protocol_error(self, reply: Reply) -> EngineError:
         """Builds the error of a call that got a reply of the wrong type."""
-        return EngineError(f"the engine of {self._name} answered out of turn with {type(reply).__name__}")
+        return EngineError(f"the engine of {self._name} answered with an unexpected {type(reply).__name__}")
 
-    # --- the seam -------------------------------------------------------------------------------------------
+    # --- the interface --------------------------------------------------------------------------------------
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Waits until the host has loaded the model that the supervisor configured. Raises LoadError if the
         host will not be started again."""
         while self._channel is None:
-            await self._settled.wait()
-            if self._given_up is not None:
-                raise LoadError(self._given_up)
+            await self._has_outcome.wait()
+            if self._final_error is not None:
+                raise LoadError(self._final_error)
         return await self.info()
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        wanted = tuple(pieces)
+        piece_tuple = tuple(pieces)
         return (
-            await self._ask(lambda number: TokenizePiecesCall(number, wanted, add_bos), TokensReply)
+            await self._ask(lambda number: TokenizePiecesCall(number, piece_tuple, add_bos), TokensReply)
         ).value
 
     async def vocabulary(self) -> Vocabulary:
@@ -419,14 +419,49 @@ def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
     return AddAdapterCall(number, digest, path)
 
 
+class HostGroup:
+    """An `AdapterEngine` over all hosts of a model, so that every host has the same adapters. It skips hosts
+    that have failed for good."""
+
+    def __init__(self, hosts: Sequence[HostTokenEngine]) -> None:
+        """`hosts`: at least one."""
+        self._hosts = tuple(hosts)
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        """Makes an adapter usable on every host. If one host is not connected, raises EngineUnavailable and
+        changes no host."""
+        hosts = [host for host in self._hosts if host.state() is not EngineState.FAILED] or self._hosts
+        for host in hosts:
+            host.require_connection()
+        for host in hosts:
+            await host.add_adapter(digest, path)
+
+    async def remove_adapter(self, digest: str) -> None:
+        """Refuses the adapter to new sequences on every host. A host that is not connected will not get it
+        again."""
+        for host in self._hosts:
+            with suppress(EngineUnavailable):
+                await host.remove_adapter(digest)
+
+    def note_adapters(self, paths: Mapping[str, str]) -> None:
+        """Notes the adapters of all hosts, by digest."""
+        for host in self._hosts:
+            host.note_adapters(paths)
+
+    def note_refused(self, digest: str, reason: str) -> None:
+        """Notes that the hosts refuse an adapter that they should have."""
+        for host in self._hosts:
+            host.note_refused(digest, reason)
+
+
 @asynccontextmanager
 async def open_host_engine(path: str, name: str) -> AsyncIterator[HostTokenEngine]:
-    """The engine behind the socket; the connection is kept while the context lasts."""
+    """Connects to the engine host of a socket, and keeps the connection while the context lasts."""
     engine = HostTokenEngine(path, name)
-    async with task_group() as group:
-        keeping = group.create_task(engine.keep_connected())
+    async with task_group() as tasks:
+        connection_task = tasks.create_task(engine.keep_connected())
         try:
             yield engine
         finally:
             await engine.aclose()
-            keeping.cancel()
+            connection_task.cancel()

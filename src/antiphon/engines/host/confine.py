@@ -2,12 +2,12 @@
 harm.
 
 On every system it writes no core dump, since memory contains weights and prompts, and it may open few files.
-On Linux it gains no new privileges by executing a program, and the kernel kills it before the gateway when
-memory runs out. If root starts it and a user is configured, it takes that user's rights only.
+On Linux it gains no new privileges by executing a program, and when memory runs out, the kernel kills it
+before the gateway. If root starts it and a user is configured, it keeps only that user's rights.
 
-It does not limit the address space, since weights are mapped into it, nor the number of processes, which the
-kernel counts for the user and not for the process. Descriptors need no closing: children inherit only those
-that they are given.
+It does not limit the address space, since weights are mapped into it. It does not limit the number of
+processes, since the kernel counts them for each user. It closes no descriptors: a child inherits only the
+ones that the supervisor passes.
 """
 
 import os
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pwd import struct_passwd
 
 OPEN_FILES = 512
-"""Descriptors: a model in a hundred parts, some devices, and the sockets need half of them."""
+"""The most open descriptors. A model in a hundred parts, some devices, and the sockets need half of them."""
 
-FIRST_TO_GO = 500
+OOM_SCORE_INCREASE = 500
 """The number that is added to a host's out-of-memory score, in thousandths of the memory."""
 
 OOM_SCORE = Path("/proc/self/oom_score_adj")
@@ -34,18 +34,20 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(
-    user: str | None = None, needed: Iterable[str | os.PathLike[str]] = (), open_files: int = OPEN_FILES
+    user: str | None = None,
+    required_paths: Iterable[str | os.PathLike[str]] = (),
+    open_files: int = OPEN_FILES,
 ) -> None:
-    """Gives up rights for good. Call it before a second thread starts.
+    """Gives up rights permanently. Call it before a second thread starts.
 
-    Raises SettingsError if the process cannot become that user, or could then not read a needed path.
+    Raises SettingsError if the process cannot become that user, or if that user cannot read a required path.
     """
-    _be_first_to_go()
+    _raise_oom_score()
     _lower_limit(resource.RLIMIT_CORE, 0)
     _lower_limit(resource.RLIMIT_NOFILE, open_files)
     if user is not None and (entry := find_other_user(user)) is not None:
         _become_user(entry)
-        _require_readable(entry.pw_name, needed)
+        _require_readable(entry.pw_name, required_paths)
     _renounce_privileges()
 
 
@@ -86,29 +88,29 @@ def _become_user(entry: "struct_passwd") -> None:
     os.environ["HOME"] = entry.pw_dir
 
 
-def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> None:
+def _require_readable(name: str, paths: Iterable[str | os.PathLike[str]]) -> None:
     """Raises SettingsError if this process cannot read one of the needed paths."""
-    for path in needed:
+    for path in paths:
         if not os.access(path, os.R_OK):
             raise SettingsError(
-                f"the user {name} cannot read {os.fspath(path)}; let it, with the directories above, or "
-                "leave ANTIPHON_ENGINE_USER out"
+                f"the user {name} cannot read {os.fspath(path)}; grant access to it and to the "
+                "directories above, or leave ANTIPHON_ENGINE_USER out"
             )
 
 
 def _lower_limit(kind: int, limit: int) -> None:
     """Lowers a limit; keeps a limit that is already lower."""
-    _, hard = resource.getrlimit(kind)
-    bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(kind, (bound, bound))
+    _, hard_limit = resource.getrlimit(kind)
+    new_limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+    resource.setrlimit(kind, (new_limit, new_limit))
 
 
-def _be_first_to_go() -> None:
+def _raise_oom_score() -> None:
     """Raises the process's out-of-memory score, which every user may do. Does nothing on systems without such
     a score."""
     with suppress(OSError, ValueError):
-        if int(OOM_SCORE.read_text("ascii")) < FIRST_TO_GO:
-            OOM_SCORE.write_text(str(FIRST_TO_GO), "ascii")
+        if int(OOM_SCORE.read_text("ascii")) < OOM_SCORE_INCREASE:
+            OOM_SCORE.write_text(str(OOM_SCORE_INCREASE), "ascii")
 
 
 def _renounce_privileges() -> None:

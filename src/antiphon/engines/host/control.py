@@ -30,8 +30,8 @@ from antiphon.settings.changes import ReloadReport
 
 STDIN = 0
 
-PULSE = 2.0
-"""Seconds between two signs of life. They cost some milliseconds of CPU an hour."""
+HEARTBEAT_PERIOD = 2.0
+"""Seconds between two heartbeats. They cost some milliseconds of CPU time an hour."""
 
 CHUNK = 65536
 
@@ -168,8 +168,8 @@ class ChildState(StrEnum):
     LOADING = "loading"
     READY = "ready"
     ALIVE = "alive"
-    """The child's event loop still runs, and nothing else is new. After its first such report, a child
-    repeats it every PULSE seconds."""
+    """A heartbeat: the child's event loop still runs. After the first heartbeat, a child repeats it every
+    HEARTBEAT_PERIOD seconds."""
     FAILED = "failed"
     """The child cannot do its work, and ends."""
     ANSWERED = "answered"
@@ -228,23 +228,23 @@ class StatusPipe:
         self._write(Status(ChildState.READY, info and replace(info, chat_template=None)))
 
     def report_alive(self) -> None:
-        """Reports a sign of life. If the pipe is full, it writes nothing, because a supervisor that does not
-        read must not block this process."""
+        """Sends a heartbeat. If the pipe is full, it writes nothing, because a supervisor that does not read
+        must not block this process."""
         if select.select([], [self._fd], [], 0)[1]:
             self._write(Status(ChildState.ALIVE))
 
     async def report_alive_until(
-        self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
+        self, stopped: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Reports signs of life at intervals until the event is set. Calls `check` before each report, and
-        raises the error of `check`."""
-        while not until.is_set():
+        """Sends heartbeats until the event is set. Calls `check` before each one, and raises the error of
+        `check`."""
+        while not stopped.is_set():
             if check is not None:
                 await check()
             self.report_alive()
             with suppress(TimeoutError):
-                async with asyncio.timeout(PULSE):
-                    await until.wait()
+                async with asyncio.timeout(HEARTBEAT_PERIOD):
+                    await stopped.wait()
 
     def report_failure(self, error: AntiphonError) -> None:
         self._write(Status(ChildState.FAILED, error=ErrorReport.from_error(error)))

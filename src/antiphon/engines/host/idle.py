@@ -1,8 +1,9 @@
 """Unloads the model of an engine host that no call needs: after its idle time, or because another model needs
 the memory.
 
-The host decides, since only the host knows the calls of all HTTP processes. Its decision and the end of its
-connections are one step, so no call is cut. A call on its way then finds no connection and is tried again.
+The host decides, since only the host knows the calls of all HTTP processes. It decides and closes its
+connections in one step, so no running call is cut. A call that arrives later finds no connection and is tried
+again.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from antiphon.processes.ipc import from_line
 from antiphon.task_group import task_group
 
 FIRST_USE_S = 5.0
-"""Seconds that the first call has after the load. The request that needs the model connects meanwhile."""
+"""Seconds after the load during which the model counts as used, so that the request that needs it can
+connect."""
 
 PAUSE_S = 1.0
 """Seconds without a call after which another model may have the memory. A request makes several calls."""
@@ -27,17 +29,17 @@ class HostOrders:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._follow: Callable[[HostOrder], None] = lambda _: None
+        self._handler: Callable[[HostOrder], None] = lambda _: None
 
-    def follow(self, follow: Callable[[HostOrder], None]) -> None:
-        """Has the event loop that runs call `follow` with each order from now on."""
-        self._loop, self._follow = asyncio.get_running_loop(), follow
+    def follow(self, handler: Callable[[HostOrder], None]) -> None:
+        """Makes the running event loop call `handler` with each later order."""
+        self._loop, self._handler = asyncio.get_running_loop(), handler
 
     def receive(self, line: bytes) -> None:
-        """Passes an order on in the event loop. Any thread may call it."""
+        """Passes an order to the handler in the event loop. Any thread may call it."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and so does the process
-                self._loop.call_soon_threadsafe(self._follow, from_line(line, HostOrder))
+                self._loop.call_soon_threadsafe(self._handler, from_line(line, HostOrder))
 
 
 class IdleUnloading:
@@ -46,7 +48,8 @@ class IdleUnloading:
     def __init__(
         self, host: HostServer, status: StatusPipe, stop: asyncio.Event, keep_alive: float | None
     ) -> None:
-        """`stop`: set when the host must end. `keep_alive`: seconds without a call after which it unloads."""
+        """`stop` is set when the host must end. `keep_alive`: seconds without a call after which the model is
+        unloaded."""
         self._host = host
         self._status = status
         self._stop = stop
@@ -57,7 +60,7 @@ class IdleUnloading:
         host.used_at = time.monotonic() + FIRST_USE_S
 
     def follow(self, order: HostOrder) -> None:
-        """Follows an order of the supervisor."""
+        """Carries out an order of the supervisor."""
         if order.unload:
             self._is_ordered = True
             self._changed.set()
@@ -67,7 +70,7 @@ class IdleUnloading:
             self._status.report_use(ChildState.IDLE, max(0.0, time.monotonic() - self._host.used_at))
 
     async def watch(self) -> None:
-        """Waits until no call has needed the model for long enough, and unloads it."""
+        """Waits until no call has needed the model for the idle time, then unloads the model."""
         while not self._unload():
             self._changed.clear()
             with suppress(TimeoutError):
@@ -79,14 +82,15 @@ class IdleUnloading:
         return PAUSE_S if self._is_ordered else self._keep_alive
 
     def _find_pause(self) -> float | None:
-        """Returns the seconds until the model can be unloaded at the earliest; None waits for an order."""
+        """Returns the seconds until the model can be unloaded at the earliest. None means: not before an
+        order."""
         limit = self._find_limit()
         if limit is None or self._host.is_busy():
             return limit
         return max(0.0, self._host.used_at + limit - time.monotonic())
 
     def _unload(self) -> bool:
-        """Ends all connections if no call needs the model. Returns whether it did."""
+        """Ends all connections if no call needs the model. Returns whether they were ended."""
         is_busy, limit = self._host.is_busy(), self._find_limit()
         if is_busy and self._is_ordered:
             self._is_ordered = False
@@ -103,9 +107,9 @@ class IdleUnloading:
 async def unload_idle(unloading: IdleUnloading, orders: HostOrders) -> AsyncIterator[None]:
     """Unloads the model when no call needs it, while the context lasts."""
     orders.follow(unloading.follow)
-    async with task_group() as group:
-        watching = group.create_task(unloading.watch())
+    async with task_group() as tasks:
+        watch_task = tasks.create_task(unloading.watch())
         try:
             yield
         finally:
-            watching.cancel()
+            watch_task.cancel()

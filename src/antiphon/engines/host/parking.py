@@ -1,5 +1,5 @@
-"""What an HTTP process knows of a model that is loaded on request: whether it is parked, and why it cannot be
-loaded now. The supervisor loads it."""
+"""The state of a model that is loaded on request, in an HTTP process: whether the model is parked, and why it
+cannot be loaded now. The supervisor loads it."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ RETRY_AFTER = 2.0
 
 
 class Parking:
-    """The state of one model that is loaded on request, by the supervisor's news."""
+    """The state of one model, by the latest news of the supervisor."""
 
     def __init__(
         self, name: str, ask_load: Callable[[], None], clock: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class Parking:
         await self._loads.wait()
 
     def request_load(self) -> None:
-        """Asks for the load if the model is parked, once, and not while the supervisor's refusal holds."""
+        """Asks for the load once if the model is parked, unless a refusal of the supervisor still holds."""
         if self._state is EngineState.PARKED and not self._has_asked and not self._is_refused():
             self._has_asked = True
             self._ask_load()

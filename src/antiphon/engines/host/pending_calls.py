@@ -1,4 +1,4 @@
-"""Open calls to an engine host: their replies, the limit of unsent bytes, and adapters to load again."""
+"""Open calls to an engine host: their replies, the limit of unsent bytes, and the adapters to send again."""
 
 import asyncio
 from collections import deque
@@ -69,37 +69,39 @@ RETRY_AFTER = 1.0
 """Retry delay in seconds for refused callers. A running host reads its messages in less time."""
 
 
-def require_room(name: str, waiting: int, callers: int, size: int) -> None:
+def require_room(name: str, unsent: int, unsent_by_caller: int, size: int) -> None:
     """Raises Overloaded if this message makes one caller's unsent bytes exceed its share. Raises EngineBusy
     if the unsent bytes of all callers leave no room. If nothing is unsent, accepts any size."""
-    if not waiting:
+    if not unsent:
         return
-    bytes_left = MAX_UNSENT - waiting - size
-    if callers and callers + size > bytes_left:
+    bytes_left = MAX_UNSENT - unsent - size
+    if unsent_by_caller and unsent_by_caller + size > bytes_left:
         raise Overloaded(
-            f"what your requests send to the engine of {name} would take more room than it leaves to others; "
+            f"your requests would fill more than half of the send buffer to the engine of {name}; "
             "wait for some of them to begin, or send less at once",
             retry_after=RETRY_AFTER,
         )
     if bytes_left < 0:
-        raise EngineBusy(f"too much is waiting for the engine of {name}; try again", retry_after=RETRY_AFTER)
+        raise EngineBusy(
+            f"the send buffer to the engine of {name} is full; try again", retry_after=RETRY_AFTER
+        )
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
-"""Seconds before a refused adapter is sent again. A file that is being replaced is back soon, and a failed
-attempt costs one look at the disk."""
+"""Seconds before a refused adapter is sent again. A file that is being replaced is soon complete, and a
+failed attempt costs one access to the disk."""
 
 
 class PendingReloads:
     """Adapters that a host could not load again, and the time of the next attempt. This object sends nothing
     itself and stores no paths. It belongs to one event loop."""
 
-    def __init__(self, give: Callable[[str], None], first: float = FIRST_PAUSE) -> None:
-        """`give` sends the adapter of a digest to the host again. `first`: seconds before the first attempt;
-        each later pause is twice as long."""
-        self._give = give
-        self._first = first
-        self._pause = first
+    def __init__(self, send_adapter: Callable[[str], None], first_pause: float = FIRST_PAUSE) -> None:
+        """`send_adapter` sends the adapter of a digest to the host again. `first_pause`: seconds before the
+        first attempt; each later pause is twice as long."""
+        self._send_adapter = send_adapter
+        self._first_pause = first_pause
+        self._pause = first_pause
         self._digests: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -115,10 +117,10 @@ class PendingReloads:
         return is_new
 
     def discard(self, digest: str) -> bool:
-        """Removes an adapter that the host has or no longer needs. Returns whether it was pending."""
-        lacked = digest in self._digests
+        """Removes an adapter that the host has loaded or no longer needs. Returns whether it was pending."""
+        was_pending = digest in self._digests
         self.keep(self._digests - {digest})
-        return lacked
+        return was_pending
 
     def keep(self, digests: Collection[str]) -> None:
         """Drops all adapters except these."""
@@ -129,7 +131,7 @@ class PendingReloads:
     def clear(self) -> None:
         """Drops all adapters after the connection is lost, because the next host gets all adapters."""
         self._digests.clear()
-        self._pause = self._first
+        self._pause = self._first_pause
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -143,4 +145,4 @@ class PendingReloads:
         """Sends all pending adapters again, and schedules the attempt after this one."""
         self._schedule()
         for digest in tuple(self._digests):
-            self._give(digest)
+            self._send_adapter(digest)

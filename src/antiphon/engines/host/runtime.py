@@ -20,8 +20,8 @@ PATIENCE = 1.0
 """Seconds that a leaving child waits for the lock. A killed process closes its pipes before its files, and
 other children leave at the same moment."""
 
-SHORTEST = "/tmp"  # noqa: S108 - what is made there is made 0700
-"""Where to go when the configured places have long names."""
+SHORT_DIRECTORY = "/tmp"  # noqa: S108 - the directory inside it has mode 0700
+"""The directory to use if the paths of the configured ones are too long."""
 
 LONGEST_PATH = 100
 """The most bytes of a socket's path: the kernel allows 108 (104 on other systems), including the final
@@ -32,7 +32,9 @@ zero."""
 def create_runtime_directory(base: Path | None = None) -> Iterator[Path]:
     """Makes a new directory with mode 0700, locked while the context lasts and removed afterwards. It removes
     stale ones first."""
-    base = base or find_usable_base([os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORTEST])
+    base = base or find_usable_base(
+        [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORT_DIRECTORY]
+    )
     path, lock = create_locked_directory(base, PREFIX)
     try:
         yield path
@@ -54,7 +56,7 @@ def build_coordinator_path(runtime: Path) -> str:
 
 
 def build_knowledge_path(runtime: Path) -> str:
-    """The path of the knowledge process's socket, named as the coordinator's is."""
+    """The path of the knowledge process's socket."""
     return str(runtime / "knowledge")
 
 
@@ -65,13 +67,13 @@ def leave_directory(runtime: Path) -> None:
         remove_unlocked(runtime, whole=False, patience=PATIENCE)
 
 
-def find_usable_base(places: Sequence[str]) -> Path:
+def find_usable_base(directories: Sequence[str]) -> Path:
     """The first writable directory in which socket paths are short enough. Raises SettingsError."""
-    for directory in filter(None, places):
-        longest = Path(directory) / f"{PREFIX}{'0' * 8}" / "0000.sock"
-        if len(os.fsencode(longest)) <= LONGEST_PATH and os.access(directory, os.W_OK | os.X_OK):
+    for directory in filter(None, directories):
+        longest_path = Path(directory) / f"{PREFIX}{'0' * 8}" / "0000.sock"
+        if len(os.fsencode(longest_path)) <= LONGEST_PATH and os.access(directory, os.W_OK | os.X_OK):
             return Path(directory)
     raise SettingsError(
-        f"no place for the engine's sockets: none of {', '.join(filter(None, places))} will do; "
+        f"no directory for the engine's sockets: none of {', '.join(filter(None, directories))} can be used; "
         "set XDG_RUNTIME_DIR to a writable directory with a short path"
     )

@@ -79,24 +79,24 @@ class HostSession:
             case _:
                 self._begin(message)
 
-    def _begin_session(self, greeted: asyncio.Future[None]) -> None:
+    def _begin_session(self, greeting: asyncio.Future[None]) -> None:
         """Tells a new gateway if no call can be served."""
-        is_connected = not greeted.cancelled() and greeted.exception() is None
+        is_connected = not greeting.cancelled() and greeting.exception() is None
         if is_connected and self._host.absence:
             self.channel.put(AbsenceNotice(self._host.absence))
 
-    def _begin(self, asking: HostCall) -> None:
+    def _begin(self, frame: HostCall) -> None:
         if self._host.is_closing:
             return  # the connection ends, so the gateway tries again
-        self._host.note_use(asking)
-        task = self._host.tasks.create_task(self._serve(asking))
-        self._calls[asking.call] = task
-        task.add_done_callback(lambda _: self._end_call(asking))
+        self._host.note_use(frame)
+        task = self._host.tasks.create_task(self._serve(frame))
+        self._calls[frame.call] = task
+        task.add_done_callback(lambda _: self._end_call(frame))
 
-    def _end_call(self, asking: HostCall) -> None:
+    def _end_call(self, frame: HostCall) -> None:
         """Forgets a call that has ended."""
-        del self._calls[asking.call]
-        self._host.note_use(asking)
+        del self._calls[frame.call]
+        self._host.note_use(frame)
 
     def _end_calls(self, reason: str) -> None:
         level = logging.INFO if self._calls else logging.DEBUG
@@ -105,23 +105,25 @@ class HostSession:
             task.cancel()
         self._host.sessions.discard(self)
 
-    async def _serve(self, asking: HostCall) -> None:
+    async def _serve(self, frame: HostCall) -> None:
         """Runs one call from beginning to end. Any error of the engine becomes an answer."""
         try:
-            if isinstance(asking, GenerateCall):
-                await self._generate(asking)
-            elif isinstance(asking, EmbedCall):
-                await self._embed(asking)
+            if isinstance(frame, GenerateCall):
+                await self._generate(frame)
+            elif isinstance(frame, EmbedCall):
+                await self._embed(frame)
             else:
-                self._send(await answer_call(self._host.engine, asking))
+                self._send(await answer_call(self._host.engine, frame))
         except AntiphonError as error:
-            self._send(ErrorReply(asking.call, ErrorReport.from_error(error)))
+            self._send(ErrorReply(frame.call, ErrorReport.from_error(error)))
         except FrameError as problem:
-            self._fail(asking.call, f"the engine's answer is too large: {problem}")
+            self._send_error(frame.call, f"the engine's answer is too large: {problem}")
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
             location = describe_exception(defect)
-            record("engine_call_failed", logging.ERROR, call=type(asking).__name__, problem=location)
-            self._fail(asking.call, "the engine failed at this request; the server's log says why", location)
+            record("engine_call_failed", logging.ERROR, call=type(frame).__name__, problem=location)
+            self._send_error(
+                frame.call, "the engine failed at this request; the server's log says why", location
+            )
 
     def _send(self, reply: Reply) -> None:
         """Sends a reply, unless too many unsent bytes wait for this gateway."""
@@ -130,24 +132,24 @@ class HostSession:
         else:
             self.channel.put(reply)
 
-    def _fail(self, call: int, message: str, cause: str | None = None) -> None:
+    def _send_error(self, call: int, message: str, cause: str | None = None) -> None:
         self._send(ErrorReply(call, ErrorReport.from_error(EngineError(message, cause=cause))))
 
-    async def _generate(self, asking: GenerateCall) -> None:
-        async with aclosing(self._host.engine.generate(asking.request)) as events:
+    async def _generate(self, frame: GenerateCall) -> None:
+        async with aclosing(self._host.engine.generate(frame.request)) as events:
             async for event in events:
-                self._send(build_event_reply(asking.call, event))
+                self._send(build_event_reply(frame.call, event))
 
-    async def _embed(self, asking: EmbedCall) -> None:
-        async with aclosing(require_embedding_engine(self._host.engine).embed(asking.request)) as events:
+    async def _embed(self, frame: EmbedCall) -> None:
+        async with aclosing(require_embedding_engine(self._host.engine).embed(frame.request)) as events:
             async for event in events:
-                self._send(build_event_reply(asking.call, event))
-        self._send(DoneReply(asking.call))
+                self._send(build_event_reply(frame.call, event))
+        self._send(DoneReply(frame.call))
 
 
-async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
+async def answer_call(engine: TokenEngine, frame: HostCall) -> Reply:
     """The engine's reply to a call that makes no token."""
-    match asking:
+    match frame:
         case TokenizePiecesCall(call, pieces, add_bos):
             return TokensReply(call, await engine.tokenize(pieces, add_bos))
         case VocabularyCall(call):
@@ -168,21 +170,21 @@ async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
 
 
 def require_constraint_engine(engine: TokenEngine, constraint: Constraint) -> ConstraintEngine:
-    """The engine if it takes constraints. Raises UnsupportedParameter otherwise."""
+    """Returns the engine. Raises UnsupportedParameter if it takes no constraints."""
     if not isinstance(engine, ConstraintEngine):
         raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
     return engine
 
 
 def require_adapter_engine(engine: TokenEngine) -> AdapterEngine:
-    """The engine if it computes with adapters. Raises InvalidValue otherwise."""
+    """Returns the engine. Raises InvalidValue if it cannot compute with adapters."""
     if not isinstance(engine, AdapterEngine):
         raise InvalidValue("this engine takes no adapters", param="adapter")
     return engine
 
 
 def require_embedding_engine(engine: TokenEngine) -> EmbeddingEngine:
-    """The engine if it makes vectors. Raises UnsupportedParameter otherwise."""
+    """Returns the engine. Raises UnsupportedParameter if it makes no vectors."""
     if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     return engine
@@ -219,9 +221,9 @@ class HostServer:
         for session in self.sessions:
             session.channel.put(AbsenceNotice(reason))
 
-    def note_use(self, asking: HostCall) -> None:
-        """Notes that a call needs the model. Looking at the model's facts is no use."""
-        if not isinstance(asking, InfoCall | VocabularyCall):
+    def note_use(self, frame: HostCall) -> None:
+        """Notes that a call needs the model. Calls that only read the model's facts do not count."""
+        if not isinstance(frame, InfoCall | VocabularyCall):
             self.used_at = time.monotonic()
 
     def is_busy(self) -> bool:
@@ -235,7 +237,7 @@ class HostServer:
             session.channel.cut(reason)
 
     def open_session(self) -> Channel[ToHost]:
-        """Makes the protocol of a new connection."""
+        """Creates the session of a new connection, and returns its protocol object."""
         session = HostSession(self)
         self.sessions.add(session)
         return session.channel
@@ -244,7 +246,7 @@ class HostServer:
         """Waits until no call runs, at most `seconds`; then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.is_busy():  # noqa: ASYNC110 - no one event says it
+                while self.is_busy():  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(DRAIN_PAUSE)
         for session in tuple(self.sessions):
             session.channel.cut("the host is stopping")
@@ -256,7 +258,7 @@ async def serve_engine(
 ) -> AsyncIterator[HostServer]:
     """Serves a loaded engine on a socket that only this user may open; removes the path afterwards.
 
-    `sock` is already bound to the path, by a process with the right to do so.
+    `sock` is a socket that is already bound to the path.
     """
     sock = sock or bind_private(path)
     async with task_group() as tasks:

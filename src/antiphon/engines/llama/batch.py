@@ -84,7 +84,13 @@ class DecodeContext(Protocol):
     def adapters(self) -> AdapterCache: ...
     def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None: ...
     def set_rows(
-        self, at: int, tokens: "array[int]", position: int, sequence: int, output: bool, every: bool
+        self,
+        row: int,
+        tokens: "array[int]",
+        position: int,
+        sequence: int,
+        last_has_logits: bool,
+        all_have_logits: bool,
     ) -> None: ...
     def decode(self, rows: int) -> int: ...
     def read_logits(self, rows: int) -> Logits: ...
@@ -99,38 +105,43 @@ class StepSampler(Protocol):
     """The sampler methods that the decode loop calls; `Sampler` documents them."""
 
     def draw(
-        self, logits: Logits, drawings: list[SamplingState | None]
+        self, logits: Logits, states: list[SamplingState | None]
     ) -> list[SampledToken | AntiphonError | None]: ...
 
 
 def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
     """Applies the changes that a cache layout ordered."""
-    for sequence in changes:
-        if isinstance(sequence, CopyCells):
-            context.copy(sequence.source, sequence.target, sequence.length)
+    for change in changes:
+        if isinstance(change, CopyCells):
+            context.copy(change.source, change.target, change.length)
         else:
-            context.remove(sequence.id, sequence.start)
+            context.remove(change.id, change.start)
 
 
 def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
     """Writes the call's rows into the batch. Returns the number of rows."""
-    at = len(call.ids)
-    if at:
+    row = len(call.ids)
+    if row:
         context.set_single_rows(call.tokens, call.positions, call.ids)
     for span in call.spans:
         sequence = span.sequence
         tokens = sequence.tokens[span.start : span.stop]
         context.set_rows(
-            at, tokens, span.start, sequence.running_id, span.gives_logits or call.checks_adapter, span.scored
+            row,
+            tokens,
+            span.start,
+            sequence.running_id,
+            span.gives_logits or call.checks_adapter,
+            span.scored,
         )
-        at += span.stop - span.start
-    return at
+        row += span.stop - span.start
+    return row
 
 
 def free_cells(context: DecodeContext, call: DecodeCall) -> None:
     """Frees the cells of a call that was not computed completely."""
-    for seat, position in zip(call.ids, call.positions, strict=True):
-        context.remove(seat, position)
+    for sequence_id, position in zip(call.ids, call.positions, strict=True):
+        context.remove(sequence_id, position)
     for span in call.spans:
         if span.sequence.id is not None:
             context.remove(span.sequence.id, span.start)

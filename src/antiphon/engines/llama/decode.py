@@ -67,7 +67,7 @@ class LoadCounters:
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
         """Builds the load. The counters are read one after another while a step may run. `arriving` is the
         number of sequences that are about to be queued."""
-        cells, tally = scheduler.layout, scheduler.tally
+        cells, totals = scheduler.layout, scheduler.totals
         running = scheduler.running
         return Load(
             running=running,
@@ -79,14 +79,14 @@ class LoadCounters:
             steps=self.steps,
             cells=cells.total,
             cells_cached=cells.cached_cells,
-            cached_tokens=tally.cached_tokens,
-            admitted=tally.admitted,
-            prefix_hits=tally.hits,
-            preemptions=tally.preemptions,
+            cached_tokens=totals.cached_tokens,
+            admitted=totals.admitted,
+            prefix_hits=totals.hits,
+            preemptions=totals.preemptions,
             refused=scheduler.waiting.refusal_count,
-            queue_seconds=self.queue.histogram(),
-            first_token_seconds=self.first_token.histogram(),
-            inter_token_seconds=self.inter_token.histogram(),
+            queue_seconds=self.queue.build_histogram(),
+            first_token_seconds=self.first_token.build_histogram(),
+            inter_token_seconds=self.inter_token.build_histogram(),
             adapters=tuple(self._list_adapter_loads(scheduler)),
         )
 
@@ -135,7 +135,7 @@ class DecodeLoop:
         self._outbox: list[Delivery] = []
         self._streams: dict[TokenSequence, SequenceStream] = {}
         self._meters = LoadCounters()
-        self._guiding = GuidedSequences()
+        self._guided = GuidedSequences()
         self.adapters = context.adapters
         self.adapter_refs = AdapterRefs(self.adapters, self._drop_adapter_prefixes)
         """The sequences of each adapter. The decode thread owns this object; other threads send it commands
@@ -146,7 +146,7 @@ class DecodeLoop:
         """Sequences whose rows were lost when the last decode was aborted. While one of these sequences is
         left, the next decode is not aborted, so repeated cancellations cannot stall the other sequences."""
         self._stopping = False
-        self._cleanings = 0
+        self._clear_count = 0
         """How often the whole cache was overwritten."""
         self._pace = 0.0
         """Seconds that one prompt token takes; 0 while unknown."""
@@ -228,8 +228,8 @@ class DecodeLoop:
     def _end_all(self) -> None:
         """Ends every sequence when the thread stops."""
         for sequence in tuple(self._streams):
-            gone = EngineDied if sequence.started else EngineUnavailable
-            self._release_sequence(sequence, StreamEnd(gone("the engine has stopped")))
+            error_type = EngineDied if sequence.started else EngineUnavailable
+            self._release_sequence(sequence, StreamEnd(error_type("the engine has stopped")))
 
     def _run_step(self) -> None:
         """Plans one step and carries out its calls."""
@@ -244,14 +244,14 @@ class DecodeLoop:
     def _follow_constraints(self) -> None:
         """Applies the answers of constraints to guided sequences."""
         running = self._scheduler.list_running()
-        if not any(running_sequence.guide is not None for running_sequence in running):
+        if not any(sequence.guide is not None for sequence in running):
             return
-        self._guiding.await_answers(running)
-        for sequence, error in self._guiding.find_failed(running):
+        self._guided.await_answers(running)
+        for sequence, error in self._guided.find_failed(running):
             self._release_sequence(sequence, StreamEnd(error), keep=False)
-        if (kept := self._guiding.take_ready_rows()) is not None:
-            self._draw_tokens(*kept, self._clock())
-        for sequence, tokens in self._guiding.collect_forced(self._scheduler.list_running()):
+        if (ready_rows := self._guided.take_ready_rows()) is not None:
+            self._draw_tokens(*ready_rows, self._clock())
+        for sequence, tokens in self._guided.collect_forced(self._scheduler.list_running()):
             self._take_forced(sequence, tokens)
         self._deliver_events()
 
@@ -279,8 +279,8 @@ class DecodeLoop:
 
     def _should_replan(self, began: float) -> bool:
         """Whether to plan again before the rest of this plan, after one prompt was computed."""
-        late = self._clock() - began > self._scheduler.policy.step_latency
-        return not self.inbox.is_empty or (late and self._scheduler.has_decoding())
+        is_late = self._clock() - began > self._scheduler.policy.step_latency
+        return not self.inbox.is_empty or (is_late and self._scheduler.has_decoding())
 
     def _announce_admitted(self, plan: StepPlan) -> None:
         """Applies the plan's cache changes and sends SequenceStarted for admitted sequences."""
@@ -302,7 +302,7 @@ class DecodeLoop:
         if not self._use_adapter(call.adapter):
             return False
         rows = fill_batch(self._context, call)
-        cleanings = self._cleanings
+        clear_count = self._clear_count
         began = self._clock()
         status = self._decode(rows, call)
         self._aborted = call.list_sequences() if status == DecodeStatus.ABORTED else frozenset()
@@ -315,7 +315,7 @@ class DecodeLoop:
         elif status != DecodeStatus.NO_ROOM or not self._scheduler.make_room(rows):
             self._undo_call(call, status)
         self._deliver_events()
-        return status == DecodeStatus.DONE and cleanings == self._cleanings
+        return status == DecodeStatus.DONE and clear_count == self._clear_count
 
     def _use_adapter(self, adapter: str | None) -> bool:
         """Activates an adapter in the library. If that fails, ends the sequences that use the adapter.
@@ -337,9 +337,9 @@ class DecodeLoop:
     def _decode(self, rows: int, call: DecodeCall) -> int:
         """Computes the batch. A cancellation may abort it, unless its adapter is untested or the previous
         decode was aborted. Returns the library's status."""
-        spared = any(victim.phase is not SequencePhase.OVER for victim in self._aborted)
-        trusted = call.adapter is None or self.adapter_refs.is_proved(call.adapter)
-        abortable = call.list_abortable() if trusted and not spared else frozenset()
+        has_aborted_before = any(sequence.phase is not SequencePhase.OVER for sequence in self._aborted)
+        is_proved = call.adapter is None or self.adapter_refs.is_proved(call.adapter)
+        abortable = call.list_abortable() if is_proved and not has_aborted_before else frozenset()
         with self.inbox.allow_abort(abortable):
             status = self._context.decode(rows)
         self._meters.steps += 1
@@ -354,7 +354,7 @@ class DecodeLoop:
         for sequence in call.list_sequences():
             self._release_sequence(sequence, StreamEnd(failure), keep=False)
 
-    # --- what comes of a call
+    # --- the results of a call
 
     def _advance(self, call: DecodeCall, now: float) -> None:
         """Notes the computed tokens, draws a token for each output row, and sends scores of prompts."""
@@ -368,26 +368,26 @@ class DecodeLoop:
                 sequence.computed += 1
                 if sequence.computed < len(sequence.tokens):
                     owners[row] = None  # it was drawn before the sequence was preempted
-        scored = []
+        scored_spans = []
         for span in call.spans:
             self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt_length) - span.start)
             span.sequence.note_span(span.start, span.stop)
             if span.scored:
-                scored.append(span)
+                scored_spans.append(span)
             elif span.gives_logits or call.checks_adapter:
                 owners.append(span.sequence if span.gives_logits else None)
-        outputs = len(owners) + sum(span.stop - span.start for span in scored)
-        if not outputs:
+        logit_row_count = len(owners) + sum(span.stop - span.start for span in scored_spans)
+        if not logit_row_count:
             return
-        logits = self._context.read_logits(outputs)
+        logits = self._context.read_logits(logit_row_count)
         if call.adapter is not None and not self._check_adapter_output(call.adapter, logits):
             return
-        at = len(owners)
+        row_start = len(owners)
         self._meters.count_drawn(call.adapter, sum(owner is not None for owner in owners))
-        self._draw_tokens(owners, logits[:at], now)
-        for span in scored:
-            self._send_prompt_scores(span, logits[at : at + span.stop - span.start])
-            at += span.stop - span.start
+        self._draw_tokens(owners, logits[:row_start], now)
+        for span in scored_spans:
+            self._send_prompt_scores(span, logits[row_start : row_start + span.stop - span.start])
+            row_start += span.stop - span.start
 
     def _send_prompt_scores(self, span: PromptSpan, logits: Logits) -> None:
         """Sends the scores of the tokens that follow a span's tokens."""
@@ -407,12 +407,12 @@ class DecodeLoop:
 
     def _draw_tokens(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
         """Draws a token for each row and appends it to the row's sequence."""
-        before: Counter[float] = Counter()
-        owners, errors = self._guiding.set_masks(owners, logits)
+        previous_times: Counter[float] = Counter()
+        owners, errors = self._guided.set_masks(owners, logits)
         for guided, error in errors.items():
             self._release_sequence(guided, StreamEnd(error), keep=False)
-        drawings = [None if owner is None else owner.sampling_state for owner in owners]
-        results = self._sampler.draw(logits, drawings) if owners else []
+        states = [None if owner is None else owner.sampling_state for owner in owners]
+        results = self._sampler.draw(logits, states) if owners else []
         for sequence, result in zip(owners, results, strict=True):
             if sequence is None or result is None:
                 continue
@@ -420,37 +420,37 @@ class DecodeLoop:
                 self._release_sequence(sequence, StreamEnd(result), keep=False)
                 continue
             stream = self._streams[sequence]
-            before[stream.last_token_at] += 1
+            previous_times[stream.last_token_at] += 1
             if not stream.last_token_at:
                 self._meters.first_token.add(now - stream.began)
             stream.last_token_at = now
             cause = sequence.accept(result.token, self._ends)
-            scored = () if result.logprob is None else ((result.logprob,), (result.alternatives,))
-            self._queue_event(sequence, Steps((result.token,), *scored))
+            scores = () if result.logprob is None else ((result.logprob,), (result.alternatives,))
+            self._queue_event(sequence, Steps((result.token,), *scores))
             if cause is not None:
                 self._finish_sequence(sequence, cause)
             elif sequence.guide is not None:
                 sequence.guide.advance(result.token)
-        for draft in filter(None, before):
-            self._meters.inter_token.add_several(now - draft, before[draft])
+        for drawn_at in filter(None, previous_times):
+            self._meters.inter_token.add_several(now - drawn_at, previous_times[drawn_at])
         if any(isinstance(result, EngineError) for result in results):
             self._clear_cache()
 
     def _check_adapter_output(self, adapter: str, logits: Logits) -> bool:
         """Returns whether a call with an adapter gave finite numbers. If not, bans the adapter and ends the
         sequences that use it."""
-        sound = bool(np.isfinite(logits.max(axis=1)).all())
-        if not self.adapter_refs.record_result(adapter, sound):
+        is_finite = bool(np.isfinite(logits.max(axis=1)).all())
+        if not self.adapter_refs.record_result(adapter, is_finite):
             self._end_sequences_with(adapter, NO_NUMBERS)
             self._clear_cache()
-        return sound
+        return is_finite
 
     def _clear_cache(self) -> None:
         """Overwrites all cells and computes the running sequences again. Otherwise NaNs in freed cells would
         spoil the next sequence there."""
         self._scheduler.put_all_back()
         self._context.clear()
-        self._cleanings += 1
+        self._clear_count += 1
 
     def _drop_adapter_prefixes(self, adapter: str) -> None:
         """Drops the prefixes that were computed with a removed adapter."""

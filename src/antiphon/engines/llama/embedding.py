@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.models import Load, Timer
 from antiphon.domain.request import EmbeddingFacts, EmbedRequest, Pooling, Vectors
@@ -38,27 +41,59 @@ from antiphon.engines.llama.loading import (
 )
 from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
-from antiphon.engines.llama.pooled_rows import CLASS_COUNTS, FinishRows, Rows, find_log_odds, scale_rows
 from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError
 
+Rows = NDArray[np.float32]
+
+FinishRows = Callable[[Rows], tuple[Rows, NDArray[np.bool_]]]
+"""Turns the model's pooled rows into vectors or scores, and tells which of them are valid."""
+
+CLASS_COUNTS = (1, 2)
+"""The counts of numbers that a reranker can give for a pair: one score, or the probabilities of yes and
+no."""
+
+LARGEST_ODDS = 104.0
+"""The logarithm of the odds of the smallest probability that float32 can express."""
+
 EmbeddingEvent = SequenceStarted | Vectors
+
+
+def scale_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Scales rows to unit length. Also returns which rows are valid: finite and not zero."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        units = (rows / lengths).astype("<f4")
+    return units, np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
+
+
+def find_log_odds(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Returns one number for each row of a reranker: the logarithm of the odds that the texts match.
+
+    A model of one class gives this number. A model of two classes gives the probabilities of yes and no.
+    """
+    odds = rows
+    if rows.shape[1] > 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = np.log(rows[:, :1]) - np.log(rows[:, 1:])
+        odds = np.clip(odds, -LARGEST_ODDS, LARGEST_ODDS)  # a probability can be rounded to zero
+    return odds.astype("<f4"), np.isfinite(odds[:, 0])
 
 
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
     """One request: its texts and their progress. The embedding thread owns everything in it except the
     mailbox."""
 
-    __slots__ = ("actor", "is_over", "sent", "taken", "texts")
+    __slots__ = ("actor", "is_over", "sent_count", "started_count", "texts")
     priority = 0
 
     def __init__(self, request: EmbedRequest, began: float) -> None:
         super().__init__(began)
         self.actor = request.actor
         self.texts = [array("i", text) for text in request.texts]
-        self.taken = 0
+        self.started_count = 0
         """The number of texts that are computed, or are in the running step."""
-        self.sent = 0
+        self.sent_count = 0
         """The number of texts whose vectors were sent."""
         self.is_over = False
         """Whether the request was closed or has failed."""
@@ -104,16 +139,16 @@ class EmbeddingLoop:
 
     # --- from any thread
 
-    def submit(self, answer: EmbeddingStream) -> None:
+    def submit(self, stream: EmbeddingStream) -> None:
         """Queues the request. Any thread may call it. Raises EngineUnavailable when the embedding thread has
         ended."""
         self._submitted += 1
-        self._inbox.put(partial(self._add_stream, answer))
+        self._inbox.put(partial(self._add_stream, stream))
 
-    def close(self, answer: EmbeddingStream) -> None:
+    def close(self, stream: EmbeddingStream) -> None:
         """Ends the request in any state. A `StreamEnd` follows when the request has ended. Any thread may
         call it."""
-        self._inbox.put_and_abort(partial(self._end, answer, StreamEnd()), answer)
+        self._inbox.put_and_abort(partial(self._end, stream, StreamEnd()), stream)
 
     def stop(self) -> None:
         """Ends every request, then the embedding thread. Any thread may call it."""
@@ -134,7 +169,7 @@ class EmbeddingLoop:
             cells=self._policy.cells,
             admitted=self._admitted,
             refused=self._queue.refusal_count,
-            queue_seconds=self._waits.histogram(),
+            queue_seconds=self._waits.build_histogram(),
         )
 
     # --- the thread
@@ -152,9 +187,9 @@ class EmbeddingLoop:
         self._inbox.close()
         for command in self._inbox.take_all():
             command()
-        for answer in tuple(self._active):
-            gone = EngineDied if answer.taken else EngineUnavailable
-            self._end(answer, StreamEnd(gone("the engine has stopped")))
+        for stream in tuple(self._active):
+            error_type = EngineDied if stream.started_count else EngineUnavailable
+            self._end(stream, StreamEnd(error_type("the engine has stopped")))
         self._deliver_events()
 
     def _run_commands(self) -> None:
@@ -166,30 +201,30 @@ class EmbeddingLoop:
         for command in self._inbox.take_all():
             command()
 
-    def _add_stream(self, answer: EmbeddingStream) -> None:
+    def _add_stream(self, stream: EmbeddingStream) -> None:
         """Queues a request. If the request is refused, reports the error to its stream."""
         self._added += 1
-        refusal = self._queue.find_refusal(answer, self._clock(), 0 if self._queue else 1)
+        refusal = self._queue.find_refusal(stream, self._clock(), 0 if self._queue else 1)
         if refusal is not None:
-            self._outbox.append((answer, StreamEnd(refusal)))
+            self._outbox.append((stream, StreamEnd(refusal)))
             return
-        self._queue.add(answer)
-        self._active[answer] = None
+        self._queue.add(stream)
+        self._active[stream] = None
 
     def _stop(self) -> None:
         """Makes the thread end after the current step."""
         self._stopping = True
 
-    def _end(self, answer: EmbeddingStream, end: StreamEnd) -> None:
+    def _end(self, stream: EmbeddingStream, end: StreamEnd) -> None:
         """Ends a request, unless it has already ended."""
-        if answer not in self._active:
+        if stream not in self._active:
             return
-        del self._active[answer]
-        answer.is_over = True
-        if answer.taken < len(answer.texts):
-            self._queue.remove(answer)
+        del self._active[stream]
+        stream.is_over = True
+        if stream.started_count < len(stream.texts):
+            self._queue.remove(stream)
         self._queue.note_end(self._clock())
-        self._outbox.append((answer, end))
+        self._outbox.append((stream, end))
 
     # --- one step
 
@@ -202,9 +237,9 @@ class EmbeddingLoop:
         self._announce_started(batch)
         result = self._try_compute(batch)
         if isinstance(result, AntiphonError) and len(batch) > 1:
-            for answer, text in batch:
-                if not answer.is_over:
-                    self._finish_batch([(answer, text)], self._try_compute([(answer, text)]))
+            for stream, text in batch:
+                if not stream.is_over:
+                    self._finish_batch([(stream, text)], self._try_compute([(stream, text)]))
         else:
             self._finish_batch(batch, result)
         self._deliver_events()
@@ -232,48 +267,47 @@ class EmbeddingLoop:
             return
         else:
             failure = build_batch_error(result[0])
-        for answer in {answer for answer, _ in batch}:
-            self._end(answer, StreamEnd(failure))
+        for stream in {stream for stream, _ in batch}:
+            self._end(stream, StreamEnd(failure))
 
     def _select_batch(self) -> list[tuple[EmbeddingStream, "array[int]"]]:
         """Selects the texts of the next step, each with its request. The first text is taken even if it is
         longer than a step. If a text does not fit beside the others, the next step begins with it."""
         batch: list[tuple[EmbeddingStream, array[int]]] = []
-        token_budget, max_texts = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
-        while len(batch) < max_texts and (answer := next(self._queue.turns(), None)) is not None:
-            text = answer.texts[answer.taken]
-            if batch and len(text) > token_budget:
+        tokens_left, max_texts = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
+        while len(batch) < max_texts and (stream := next(self._queue.iterate_turns(), None)) is not None:
+            text = stream.texts[stream.started_count]
+            if batch and len(text) > tokens_left:
                 break
-            batch.append((answer, text))
-            token_budget -= len(text)
-            if answer.taken + 1 < len(answer.texts):
-                self._queue.requeue(answer)
+            batch.append((stream, text))
+            tokens_left -= len(text)
+            if stream.started_count + 1 < len(stream.texts):
+                self._queue.requeue(stream)
             else:
-                self._queue.take_turn(answer)
-            answer.taken += 1
+                self._queue.take_turn(stream)
+            stream.started_count += 1
         return batch
 
     def _announce_started(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
         """Sends SequenceStarted to requests whose first text is in this batch."""
         now = self._clock()
-        for answer in dict.fromkeys(answer for answer, _ in batch):
-            if answer.taken - sum(other is answer for other, _ in batch):
+        for stream in dict.fromkeys(stream for stream, _ in batch):
+            if stream.started_count - sum(other is stream for other, _ in batch):
                 continue
-            self._waits.add(now - answer.began)
-            tokens = sum(map(len, answer.texts))
-            self._outbox.append((answer, SequenceStarted(tokens, 0, now - answer.began)))
+            self._waits.add(now - stream.began)
+            tokens = sum(map(len, stream.texts))
+            self._outbox.append((stream, SequenceStarted(tokens, 0, now - stream.began)))
         self._deliver_events()
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
-        """Computes the vectors of a batch. If the batch has only one request, closing the request aborts the
-        computation."""
-        texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
-        # A step of several requests is short and serves the other requests too. So a request can abort the
-        # step only if it is alone.
-        lone: frozenset[object] = answers if len(answers) == 1 else frozenset()
+        """Computes the vectors of a batch. If the batch has only one request, closing that request aborts
+        it."""
+        texts, streams = [text for _, text in batch], frozenset(stream for stream, _ in batch)
+        # A batch of several requests is short and serves the others too, so closing one does not abort it.
+        abortable: frozenset[object] = streams if len(streams) == 1 else frozenset()
         self._running = len(batch)
         try:
-            with self._inbox.allow_abort(lone):
+            with self._inbox.allow_abort(abortable):
                 return self._context.compute(texts)
         finally:
             self._running = 0
@@ -284,15 +318,15 @@ class EmbeddingLoop:
     def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
         """Sends each request its vectors in the order of its texts."""
         units, usable = self._finish(rows)
-        for answer in dict.fromkeys(answer for answer, _ in batch):
-            own_rows = [place for place, (owner, _) in enumerate(batch) if owner is answer]
+        for stream in dict.fromkeys(stream for stream, _ in batch):
+            own_rows = [row for row, (row_stream, _) in enumerate(batch) if row_stream is stream]
             if not usable[own_rows].all():
-                self._end(answer, StreamEnd(EngineError("the model computed nothing for one of these texts")))
+                self._end(stream, StreamEnd(EngineError("the model computed nothing for one of these texts")))
                 continue
-            self._outbox.append((answer, Vectors(answer.sent, units[own_rows].tobytes())))
-            answer.sent += len(own_rows)
-            if answer.sent == len(answer.texts):
-                self._end(answer, StreamEnd())
+            self._outbox.append((stream, Vectors(stream.sent_count, units[own_rows].tobytes())))
+            stream.sent_count += len(own_rows)
+            if stream.sent_count == len(stream.texts):
+                self._end(stream, StreamEnd())
 
     def _deliver_events(self) -> None:
         """Delivers all pending events in one call."""
@@ -412,7 +446,7 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
 
 
 def find_rerank_template(model: NativeModel) -> str | None:
-    """Returns the text of a pair that the file has for its reranker, if it has the places of both texts."""
+    """Returns the reranker's template of a pair from the model file, if it has a place for each text."""
     template = model.get_chat_template(b"rerank")
     return template if template and "{query}" in template and "{document}" in template else None
 

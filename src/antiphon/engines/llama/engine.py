@@ -142,17 +142,17 @@ class LlamaTokenEngine:
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         """Makes vectors. Closing the generator ends the request, and returns when all resources of the
         request are free."""
-        worker = self._get_embedding_loop()
+        embedder = self._get_embedding_loop()
         self._require_texts(request)
-        answer = EmbeddingStream(request, self._clock())
-        worker.submit(answer)
+        stream = EmbeddingStream(request, self._clock())
+        embedder.submit(stream)
         try:
-            while (event := await answer.take()) is not None:
+            while (event := await stream.take()) is not None:
                 yield event
         finally:
-            if answer.ended is None:
-                worker.close(answer)
-                await answer.end()
+            if stream.ended is None:
+                embedder.close(stream)
+                await stream.end()
 
     async def check(self, constraint: Constraint) -> None:
         """Raises an error with the reason if the engine cannot follow a constraint."""
@@ -182,7 +182,7 @@ class LlamaTokenEngine:
         return self._vocabulary
 
     async def info(self) -> EngineInfo:
-        """The model's facts and the current load."""
+        """Returns the model's facts and the current load."""
         loaded, load = self._get_loaded(), self._get_loop().measure_load()
         if devices := loaded.info.devices:
             load = replace(load, devices=measure_devices(loaded.model.library, devices))
@@ -199,7 +199,7 @@ class LlamaTokenEngine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    # --- what a request must be
+    # --- checks of requests
 
     def _build_sequence(self, request: TokenRequest) -> TokenSequence:
         """Builds the sequence of a request. Raises a RequestError with the reason if the sequence cannot
@@ -226,7 +226,7 @@ class LlamaTokenEngine:
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
-        drawing = SamplingState(
+        sampling_state = SamplingState(
             request.sampling,
             request.choice,
             request.logprobs,
@@ -236,7 +236,7 @@ class LlamaTokenEngine:
             vocabulary=loaded.info.vocabulary,
             listed_tokens=request.logprob_token_ids,
         )
-        return TokenSequence(request, prompt, context, drawing)
+        return TokenSequence(request, prompt, context, sampling_state)
 
     def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
@@ -267,7 +267,7 @@ class LlamaTokenEngine:
             problem = f"{wrong} is no token id of this model; they go from 0 to {size - 1}"
             raise InvalidValue(problem, param="prompt")
 
-    # --- what there is
+    # --- the parts of the loaded model
 
     async def _run_on_tokenizer_thread(
         self, work: Callable[[], Result], threads: Executor | None = None
@@ -276,7 +276,7 @@ class LlamaTokenEngine:
         return await asyncio.get_running_loop().run_in_executor(threads or self._texts, work)
 
     def _get_loaded(self) -> LoadedModel:
-        """Returns the loaded model. Raises EngineUnavailable before that."""
+        """Returns the loaded model. Raises EngineUnavailable before it is loaded."""
         if self._loaded is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._loaded
@@ -311,13 +311,13 @@ class LlamaTokenEngine:
         return worker
 
     def _get_constraints(self) -> ModelConstraints:
-        """Returns the checker of constraints, which the first call makes."""
+        """Returns the checker of constraints. The first call builds it."""
         if self._constraints is None:
             self._constraints = ModelConstraints(self.vocabulary, self._get_generator().model.tokenize)
         return self._constraints
 
     def _get_tokenizer(self) -> NativeTokenizer:
-        """Returns the tokenizer, which the first call makes."""
+        """Returns the tokenizer. The first call builds it."""
         if self._tokenizer is None:
             self._tokenizer = NativeTokenizer(self._get_loaded().model)
         return self._tokenizer

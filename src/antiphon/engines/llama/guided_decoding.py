@@ -30,21 +30,21 @@ class GuidedSequences:
     def await_answers(self, running: Collection[TokenSequence]) -> None:
         """Waits briefly for the answers that sequences need to join the next step. It waits longer if there
         is nothing else to do."""
-        waiting = [running_sequence for running_sequence in running if self._is_waiting(running_sequence)]
-        idle = len(waiting) == len(running)
-        if not idle:
+        waiting = [sequence for sequence in running if self._is_waiting(sequence)]
+        is_idle = len(waiting) == len(running)
+        if not is_idle:
             waiting = [
-                running_sequence
-                for running_sequence in waiting
-                if running_sequence.guide is not None and running_sequence.guide.get_age() < SLOW
+                sequence
+                for sequence in waiting
+                if sequence.guide is not None and sequence.guide.get_age() < SLOW
             ]
-        until = time.monotonic() + (SLOW if idle else PATIENCE)
-        while waiting and (seconds_left := until - time.monotonic()) > 0:
+        deadline = time.monotonic() + (SLOW if is_idle else PATIENCE)
+        while waiting and (seconds_left := deadline - time.monotonic()) > 0:
             guide = waiting[0].guide
             if guide is None:
                 break
             guide.workers.answer_ready.clear()
-            waiting = [running_sequence for running_sequence in waiting if self._is_waiting(running_sequence)]
+            waiting = [sequence for sequence in waiting if self._is_waiting(sequence)]
             if waiting:
                 guide.workers.answer_ready.wait(seconds_left)
         for sequence in running:
@@ -72,7 +72,7 @@ class GuidedSequences:
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
         """Lists the forced tokens of sequences that have nothing else to compute. It leaves out sequences
         that report log-probabilities, and those where the caller or `min_tokens` may exclude a forced token:
-        their tokens are drawn one by one."""
+        the tokens of those sequences are drawn one by one."""
         forced: list[tuple[TokenSequence, tuple[int, ...]]] = []
         for sequence in running:
             if sequence.guide is None or sequence.request.logprobs is not None:
@@ -99,10 +99,10 @@ class GuidedSequences:
         for sequence in tuple(self._parked):
             if sequence.id is None or sequence.computed != len(sequence.tokens):
                 del self._parked[sequence]
-        ready = [parked for parked in self._parked if parked.guide is None or parked.guide.is_ready]
+        ready = [sequence for sequence in self._parked if sequence.guide is None or sequence.guide.is_ready]
         if not ready:
             return None
-        rows = np.stack([self._parked.pop(parked) for parked in ready])
+        rows = np.stack([self._parked.pop(sequence) for sequence in ready])
         return [*ready], rows
 
     def set_masks(
@@ -110,22 +110,22 @@ class GuidedSequences:
     ) -> tuple[list[TokenSequence | None], dict[TokenSequence, AntiphonError]]:
         """Sets the masks of the rows that can be drawn now, and keeps the rows whose mask has not arrived.
         Also returns the failed sequences."""
-        drawing = list(owners)
+        drawable = list(owners)
         errors: dict[TokenSequence, AntiphonError] = {}
         for row, sequence in enumerate(owners):
             if sequence is None or sequence.guide is None or sequence.sampling_state is None:
                 continue
             if not sequence.guide.is_ready:
                 self._parked[sequence] = logits[row].copy()
-                drawing[row] = None
+                drawable[row] = None
                 continue
             mask_result = guard(sequence.guide.get_mask)
             if isinstance(mask_result, AntiphonError):
                 errors[sequence] = to_callers_error(mask_result, _get_field(sequence))
-                drawing[row] = None
+                drawable[row] = None
             else:
                 sequence.sampling_state.mask, sequence.sampling_state.is_forced = mask_result
-        return drawing, errors
+        return drawable, errors
 
 
 def _get_field(sequence: TokenSequence) -> str | None:

@@ -28,13 +28,13 @@ from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.placement import (
     ON_PROCESSOR,
     LayerPlacement,
-    build_refusal,
-    build_tensor_refusal,
+    build_memory_error,
+    build_tensor_error,
     choose_devices,
     place_layers,
+    reduce_placement,
     requests_devices,
     require_offload,
-    step_back,
 )
 from antiphon.engines.llama.sequence import MAX_IDS, SchedulingPolicy
 from antiphon.errors import DeviceMemoryExceeded, LoadError
@@ -114,8 +114,8 @@ def load_placed(spec: LoadSpec, load: Callable[[LoadSpec, NativeModel, str], Loa
             return load(spec, model, origin)
         except DeviceMemoryExceeded:
             if spec.gpu_layers is not None:
-                raise offload.build_refusal(spec, placement) from None
-            placement = step_back(placement, offload.needs, spec.tensor_split)
+                raise offload.build_memory_error(spec, placement) from None
+            placement = reduce_placement(placement, offload.layer_bytes, spec.tensor_split)
 
 
 def require_valid_spec(spec: LoadSpec) -> None:
@@ -137,42 +137,42 @@ class Offload:
     """A placement, and the bytes of each layer that led to it."""
 
     placement: LayerPlacement = ON_PROCESSOR
-    needs: tuple[int, ...] = ()
+    layer_bytes: tuple[int, ...] = ()
 
-    def build_refusal(self, spec: LoadSpec, placement: LayerPlacement) -> DeviceMemoryExceeded:
+    def build_memory_error(self, spec: LoadSpec, placement: LayerPlacement) -> DeviceMemoryExceeded:
         """Builds the error for requested layers that the library could not allocate."""
         name = Path(spec.model).name
-        return build_refusal(
-            placement.gpu_layer_count, self.needs, placement.devices, spec.tensor_split, name
+        return build_memory_error(
+            placement.gpu_layer_count, self.layer_bytes, placement.devices, spec.tensor_split, name
         )
 
 
 def plan_offload(spec: LoadSpec, library: Library) -> Offload:
-    """Chooses the layers on devices. Nothing is read where no device can get any. Raises LoadError."""
+    """Chooses the layers on devices. Reads nothing if no device can get a layer. Raises LoadError."""
     if spec.gpu_layers == 0 or (spec.exact and not requests_devices(spec)):
         return Offload()
-    found = list_devices(library)
-    require_offload(spec, found, list_backends(library))
-    if not found:
+    all_devices = list_devices(library)
+    require_offload(spec, all_devices, list_backends(library))
+    if not all_devices:
         return Offload()
-    devices = choose_devices(found, spec.devices, spec.hosts)
+    devices = choose_devices(all_devices, spec.devices, spec.hosts)
     sizes = read_layer_sizes(library, Path(spec.model))
     length = spec.context_length or sizes.trained_context
     cells = length if sizes.embeds else spec.cells or length * spec.sequences
-    number = KV_BYTES[spec.kv_type]
-    needs = sizes.add_cells(cells, number)
-    tensor = sizes.widest_cell * cells * number
-    able = tuple(device for device in devices if can_compute_with(library, device, tensor))
+    number_bytes = KV_BYTES[spec.kv_type]
+    layer_bytes = sizes.add_cells(cells, number_bytes)
+    tensor_bytes = sizes.widest_cell * cells * number_bytes
+    capable = tuple(device for device in devices if can_compute_with(library, device, tensor_bytes))
     if not requests_devices(spec):
-        devices = able
+        devices = capable
     if not devices:
         return Offload()
-    placement = place_layers(spec, devices, needs, Path(spec.model).name)
+    placement = place_layers(spec, devices, layer_bytes, Path(spec.model).name)
     used = zip(placement.devices, placement.counts, strict=True)
-    unable = [device for device, count in used if count and device not in able]
-    if unable:
-        raise build_tensor_refusal(tensor, unable)
-    return Offload(placement, needs)
+    incapable = [device for device, count in used if count and device not in capable]
+    if incapable:
+        raise build_tensor_error(tensor_bytes, incapable)
+    return Offload(placement, layer_bytes)
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
@@ -228,8 +228,10 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
             f"{spec.sequences} sequences of {cells} tokens cannot be held; "
             "lower the context length or the number of sequences"
         )
-    keeps = spec.keep_prefixes and not has_streams(spec)
-    ids = max(spec.sequences, min(MAX_IDS, count_logit_rows(model.size))) if keeps else spec.sequences
+    keeps_prefixes = spec.keep_prefixes and not has_streams(spec)
+    ids = (
+        max(spec.sequences, min(MAX_IDS, count_logit_rows(model.size))) if keeps_prefixes else spec.sequences
+    )
     rows = min(spec.get_prefill_chunk() + spec.sequences, total)
     return ContextSizes(
         cells=cells if has_streams(spec) else total,
@@ -310,13 +312,13 @@ def format_quantization(description: str) -> str:
 def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
     """The sampling values that the model file recommends, if they are in the range that a request may use."""
 
-    def number(name: str, most: float) -> float | None:
-        """Reads a sampling value from the model file. None if there is no number from 0 to `most`."""
+    def number(name: str, maximum: float) -> float | None:
+        """Reads a sampling value from the model file. None if there is no number from 0 to `maximum`."""
         try:
             value = float(model.get_metadata(f"general.sampling.{name}") or "nan")
         except ValueError:
             return None
-        return value if 0 <= value <= most else None
+        return value if 0 <= value <= maximum else None
 
     top_k = number("top_k", model.size)
     return SamplingOptions(
@@ -344,16 +346,18 @@ def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int,
     probe = _RowProbe(context, tokens)
     # If lone rows, three rows, and all rows but one agree with all rows, no kernel depends on the number of
     # rows.
-    few = {1, min(3, max_rows), max(1, max_rows - 1)}
-    alike = [count for count in sorted(few) if probe.agrees(count)]
-    if set(alike) == few:
+    sample_counts = {1, min(3, max_rows), max(1, max_rows - 1)}
+    alike = [count for count in sorted(sample_counts) if probe.agrees(count)]
+    if set(alike) == sample_counts:
         return tuple(range(1, max_rows + 1))
     if not probe.agrees_in_any_order():
         raise LoadError(
-            "on this machine the library computes a row of this model by its place among the rows, so "
+            "on this machine the result of a row of this model depends on its place among the rows, so "
             "exact = true cannot be kept; leave it out, or use weights of another type"
         )
-    more_counts = [count for count in range(1, max_rows) if count not in few and probe.agrees(count)]
+    more_counts = [
+        count for count in range(1, max_rows) if count not in sample_counts and probe.agrees(count)
+    ]
     return tuple(sorted({*alike, *more_counts, max_rows}))
 
 
@@ -374,15 +378,19 @@ class _RowProbe:
 
     def agrees_in_any_order(self) -> bool:
         """Whether all sequences together give the same logits in another order."""
-        turned = list(self._compute_logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
-        return all((part[::-1] == whole).all() for part, whole in zip(turned, self._whole, strict=True))
+        reversed_order = list(self._compute_logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
+        return all(
+            (part[::-1] == expected).all() for part, expected in zip(reversed_order, self._whole, strict=True)
+        )
 
     def _agrees_at(self, start: int, count: int) -> bool:
         """Whether the `count` sequences from `start` on give the same logits together as among all
         sequences."""
         parts = list(self._compute_logits(start, count, self._tokens))
         window = slice(start, start + count)
-        return all((part == whole[window]).all() for part, whole in zip(parts, self._whole, strict=True))
+        return all(
+            (part == expected[window]).all() for part, expected in zip(parts, self._whole, strict=True)
+        )
 
     def _compute_logits(
         self, start: int, count: int, table: NDArray[np.int32]

@@ -36,42 +36,42 @@ class CommandInbox:
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._lock = Lock()
         """Guards the next two attributes."""
-        self._flight: frozenset[object] = frozenset()
+        self._abortable: frozenset[object] = frozenset()
         """The sequences whose end aborts the running decode."""
-        self._shut = False
+        self._is_closed = False
 
     def put(self, command: Command) -> None:
         """Adds a command. Raises EngineUnavailable when the thread has ended."""
         with self._lock:
-            if self._shut:
+            if self._is_closed:
                 raise EngineUnavailable("the engine has stopped; try again soon")
             self._commands.put(command)
 
-    def put_and_abort(self, command: Command, leaving: object | None = None) -> None:
-        """Adds a command. Aborts the running decode if the end of `leaving` may abort it. Without `leaving`,
+    def put_and_abort(self, command: Command, request: object | None = None) -> None:
+        """Adds a command. Aborts the running decode if the end of `request` may abort it. Without `request`,
         aborts the decode if the end of any sequence may abort it."""
         with self._lock:
-            if leaving in self._flight or (leaving is None and self._flight):
+            if request in self._abortable or (request is None and self._abortable):
                 self._context.abort()
             self._commands.put(command)
 
     def run_on_thread(self, work: Callable[[], Result]) -> Future[Result]:
         """Runs a function on the decode thread between two steps, and returns the future of its result.
         Raises EngineUnavailable when the thread has ended."""
-        answer: Future[Result] = Future()
+        future: Future[Result] = Future()
 
         def command() -> None:
             try:
-                answer.set_result(work())
+                future.set_result(work())
             except AntiphonError as error:
-                answer.set_exception(error)
+                future.set_exception(error)
 
         self.put(command)
-        return answer
+        return future
 
     @property
     def is_closed(self) -> bool:
-        return self._shut
+        return self._is_closed
 
     # --- the decode thread
 
@@ -92,21 +92,21 @@ class CommandInbox:
             return
 
     @contextmanager
-    def allow_abort(self, flight: frozenset[object]) -> Iterator[None]:
+    def allow_abort(self, abortable: frozenset[object]) -> Iterator[None]:
         """While this context lasts, the end of any of these sequences aborts the running decode."""
         with self._lock:
             self._context.resume()
-            self._flight = flight
+            self._abortable = abortable
         try:
             yield
         finally:
             with self._lock:
-                self._flight = frozenset()
+                self._abortable = frozenset()
 
     def close(self) -> None:
         """Refuses further commands."""
         with self._lock:
-            self._shut = True
+            self._is_closed = True
 
 
 E = TypeVar("E")

@@ -30,11 +30,11 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """All waiting sequences, in no particular order. Any thread may call it."""
         return [*tuple(self._preempted), *super().list_waiting()]
 
-    def find_refusal(self, sequence: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
+    def find_refusal(self, sequence: TokenSequence, now: float, free_places: int = 0) -> AntiphonError | None:
         """The error that refuses the sequence, or None if it may be queued."""
         if sequence.group is not None and self._groups[sequence.group]:
             return None
-        return super().find_refusal(sequence, now, free)
+        return super().find_refusal(sequence, now, free_places)
 
     def add(self, sequence: TokenSequence) -> None:
         super().add(sequence)
@@ -45,16 +45,16 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """Puts a preempted sequence before all others; older ones come first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
-            self._preempted = deque(sorted(self._preempted, key=lambda returned: returned.arrival))
+            self._preempted = deque(sorted(self._preempted, key=lambda preempted: preempted.arrival))
         self._count += 1
 
     def give_back(self, sequence: TokenSequence) -> None:
         """Queues a sequence that yielded its place before its caller's other sequences of the same or lower
         urgency. All other callers have a turn before this caller's next one."""
-        line = self._lines.setdefault(sequence.actor, deque())
-        line.insert(sum(other.priority < sequence.priority for other in line), sequence)
+        actor_queue = self._lines.setdefault(sequence.actor, deque())
+        actor_queue.insert(sum(other.priority < sequence.priority for other in actor_queue), sequence)
         self._count += 1
-        self._turn(sequence.actor)
+        self._move_to_end(sequence.actor)
 
     def remove(self, sequence: TokenSequence) -> None:
         """Removes a sequence that is admitted or cancelled."""
@@ -79,17 +79,17 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
     def list_in_turn(self, place_counts: Mapping[str, int]) -> Iterator[TokenSequence]:
         """All sequences in the order in which to try them: callers with the fewest places first, equal
-        callers by turn. `held` counts the places of each caller that has any. The queue may change during the
+        callers by turn. `place_counts` has the places of each caller. The queue may change during the
         iteration."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
         order = [(place_counts.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
         heapify(order)
         while order:
-            places, turn, at = order[0]
-            yield lines[turn][at]
-            if at + 1 < len(lines[turn]):
-                heapreplace(order, (places + 1, turn, at + 1))
+            places, turn, index = order[0]
+            yield lines[turn][index]
+            if index + 1 < len(lines[turn]):
+                heapreplace(order, (places + 1, turn, index + 1))
             else:
                 heappop(order)
 
@@ -133,8 +133,8 @@ def choose_exchange(
 ) -> tuple[TokenSequence, TokenSequence] | None:
     """Chooses a waiting sequence to get a place, and the running one to yield it: the newest of the caller
     with the largest share. Shares are counted in places while all are taken, otherwise in cells. A caller
-    yields only what exceeds its share. `waits_for_prompt`: whether a sequence waits for
-    another's prompt and needs no place."""
+    yields only what exceeds its share. `waits_for_prompt` tells
+    whether a sequence waits for another's prompt, so that it needs no place."""
     if not waiting.has_waited_since(now - YIELD_DELAY):
         return None
     callers = len({sequence.actor for sequence in running} | waiting.list_actors())
@@ -144,28 +144,26 @@ def choose_exchange(
     if not is_full and policy.has_streams:
         return None
     share = -(-(policy.sequences if is_full else policy.cells) // callers)
-    running_by_actor: Counter[str] = Counter()
+    used_by_actor: Counter[str] = Counter()
     for sequence in running:
-        running_by_actor[sequence.actor] += 1 if is_full else len(sequence.tokens)
+        used_by_actor[sequence.actor] += 1 if is_full else len(sequence.tokens)
     givers = [
         sequence
         for sequence in running
-        if running_by_actor[sequence.actor] - (1 if is_full else len(sequence.tokens)) >= share
+        if used_by_actor[sequence.actor] - (1 if is_full else len(sequence.tokens)) >= share
         and _can_yield(sequence, policy, now)
     ]
     if not givers:
         return None
     for taker in waiting.list_first_in_line(waits_for_prompt):
-        if running_by_actor[taker.actor] < share and now - taker.queued_at >= YIELD_DELAY:
-            return taker, max(
-                givers, key=lambda sequence: (running_by_actor[sequence.actor], sequence.arrival)
-            )
+        if used_by_actor[taker.actor] < share and now - taker.queued_at >= YIELD_DELAY:
+            return taker, max(givers, key=lambda sequence: (used_by_actor[sequence.actor], sequence.arrival))
     return None
 
 
 def _can_yield(sequence: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
-    """Whether it ran long enough and made progress. Exact mode cannot recompute a scored prompt identically,
-    because its chunks may have been shorter."""
+    """Whether the sequence ran long enough and made progress. Exact mode cannot recompute a scored prompt
+    identically, because its chunks may have been shorter."""
     if policy.exact and sequence.request.prompt_logprobs is not None:
         return False
     return (

@@ -50,7 +50,7 @@ class Scheduler:
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
-        self.tally = SchedulerCounts()
+        self.totals = SchedulerCounts()
         self.waiting = SequenceQueue(policy)
         self.layout: CacheLayout
         self._streams: StreamLayout | None = None
@@ -109,8 +109,8 @@ class Scheduler:
     def count_prefilling(self) -> int:
         """The number of sequences that have more to compute than their last token. It includes the waiting
         sequences for which a place is free."""
-        coming = min(len(self.waiting), self.policy.sequences - self.running)
-        return coming + sum(sequence.computed < len(sequence.tokens) - 1 for sequence in self._running)
+        arriving = min(len(self.waiting), self.policy.sequences - self.running)
+        return arriving + sum(sequence.computed < len(sequence.tokens) - 1 for sequence in self._running)
 
     def take_changes(self) -> list[CacheChange]:
         """Takes the cache changes that were not carried out yet."""
@@ -187,7 +187,7 @@ class Scheduler:
             return
         self._release(giver, True)
         self.waiting.give_back(giver)
-        self.tally.preemptions += 1
+        self.totals.preemptions += 1
         match = self.layout.match(taker)
         if self._fits(taker, match):
             self._start_sequence(taker, match, plan)
@@ -202,9 +202,9 @@ class Scheduler:
             return
         sequence.started = True
         sequence.shared_tokens = match.length
-        self.tally.admitted += 1
-        self.tally.hits += match.length > 0
-        self.tally.cached_tokens += match.length
+        self.totals.admitted += 1
+        self.totals.hits += match.length > 0
+        self.totals.cached_tokens += match.length
         plan.admitted.append(sequence)
 
     def _is_still_waiting(self, sequence: TokenSequence) -> bool:
@@ -231,10 +231,10 @@ class Scheduler:
         for other in self._running:
             if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
                 continue
-            reach = self.layout.count_shareable(other, sequence)
-            sibling = sequence.group is not None and other.group == sequence.group
-            if reach > match_length and reach - match.length >= (1 if sibling else WORTH_WAITING):
-                match_length, sequence.waits_for, sequence.waits_until = reach, other, reach
+            shareable = self.layout.count_shareable(other, sequence)
+            is_sibling = sequence.group is not None and other.group == sequence.group
+            if shareable > match_length and shareable - match.length >= (1 if is_sibling else WORTH_WAITING):
+                match_length, sequence.waits_for, sequence.waits_until = shareable, other, shareable
         if sequence.waits_for is None:
             return False
         sequence.waits_for.followers += 1
@@ -248,8 +248,8 @@ class Scheduler:
         remaining_cells = sum(
             len(running.tokens) - running.computed + count_headroom(running) for running in self._running
         )
-        mine = len(sequence.tokens) - match.length + count_headroom(sequence)
-        return remaining_cells + mine <= self.layout.count_available(match)
+        own_cells = len(sequence.tokens) - match.length + count_headroom(sequence)
+        return remaining_cells + own_cells <= self.layout.count_available(match)
 
     def _preempt(self) -> bool:
         """Puts the youngest running sequence back into the queue, unless it is the only one. Returns whether
@@ -258,7 +258,7 @@ class Scheduler:
             return False
         youngest = max(self._running, key=lambda sequence: sequence.arrival)
         self._requeue(youngest, True)
-        self.tally.preemptions += 1
+        self.totals.preemptions += 1
         return True
 
     def _requeue(self, sequence: TokenSequence, keep: bool) -> None:
@@ -321,8 +321,8 @@ class Scheduler:
         adapters_ready = {
             running.request.adapter: None for running in self._running if not running.is_idle
         } or adapters
-        served = self._steps >= self._quantum_ends and self._now >= self._turn_ends
-        if self._adapter not in adapters_ready or (served and len(adapters_ready) > 1):
+        is_turn_over = self._steps >= self._quantum_ends and self._now >= self._turn_ends
+        if self._adapter not in adapters_ready or (is_turn_over and len(adapters_ready) > 1):
             self._served = {adapter: self._served.get(adapter, 0) for adapter in adapters}
             self._adapter = min(adapters_ready, key=self._served.__getitem__, default=None)
             self._quantum_ends = self._steps + self.policy.quantum
@@ -336,28 +336,28 @@ class Scheduler:
         """Whether the sequence's next token is a decode row. The last token always is one. In exact mode,
         tokens that were decode rows before a preemption are decode rows again, because rows of chunks have
         other bits."""
-        at = sequence.computed
-        if at == len(sequence.tokens) - 1:
+        position = sequence.computed
+        if position == len(sequence.tokens) - 1:
             return True
         return (
             self.policy.exact
-            and sequence.prompt_length - 1 <= at < sequence.max_computed
-            and at not in sequence.forced_spans
+            and sequence.prompt_length - 1 <= position < sequence.max_computed
+            and position not in sequence.forced_spans
         )
 
     def _build_spans(self, sequences: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
         """Builds prompt spans up to the budget, at least one. It alternates between the sequence with the
         shortest remaining prompt and the oldest sequence. So short prompts do not wait, and long prompts
         progress."""
-        order = [
-            candidate
-            for candidate in sequences
-            if candidate.computed < len(candidate.tokens) - 1 and not self._is_decode_row(candidate)
+        candidates = [
+            sequence
+            for sequence in sequences
+            if sequence.computed < len(sequence.tokens) - 1 and not self._is_decode_row(sequence)
         ]
         if self._steps % 2:
-            order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
+            candidates.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
         tokens_left, scored = budget, self.policy.scored_rows
-        for sequence in order:
+        for sequence in candidates:
             scores, start = sequence.needs_scores, sequence.computed
             for stop in self._find_chunk_ends(sequence, min(tokens_left, scored) if scores else tokens_left):
                 if stop - start > tokens_left < budget:
@@ -369,24 +369,24 @@ class Scheduler:
             if tokens_left <= 0:
                 return
 
-    def _find_chunk_ends(self, sequence: TokenSequence, left: int) -> Iterator[int]:
+    def _find_chunk_ends(self, sequence: TokenSequence, token_budget: int) -> Iterator[int]:
         """Yields the ends of a prompt's chunks. The last token is computed as a decode row in exact mode and
         for scored prompts. Exact mode repeats the chunks of earlier computations."""
         end = len(sequence.tokens) - (self.policy.exact or sequence.needs_scores)
-        at, grid = sequence.computed, self.policy.chunk
+        position, chunk = sequence.computed, self.policy.chunk
         if not self.policy.exact:
-            if left > 0:
-                yield min(end, at + left)
+            if token_budget > 0:
+                yield min(end, position + token_budget)
             return
-        if at in sequence.forced_spans:
-            yield sequence.forced_spans[at]
+        if position in sequence.forced_spans:
+            yield sequence.forced_spans[position]
             return
-        if at < sequence.prompt_length - 1:
+        if position < sequence.prompt_length - 1:
             end = sequence.prompt_length - 1
-        chunk_size = self.policy.scored_rows if sequence.needs_scores else grid
-        while at < end:
-            at = min(end, (at // grid + 1) * grid, at + chunk_size)
-            yield at
+        chunk_size = self.policy.scored_rows if sequence.needs_scores else chunk
+        while position < end:
+            position = min(end, (position // chunk + 1) * chunk, position + chunk_size)
+            yield position
 
     @staticmethod
     def _build_padded_rows(
@@ -394,8 +394,8 @@ class Scheduler:
     ) -> tuple[list[TokenSequence | None], list[int], list[int], list[int]]:
         """Builds decode rows in the order of streams, and fills gaps with padding rows."""
         window = streams.find_window(decoding)
-        inside = {sequence.id: sequence for sequence in decoding}
-        rows = [inside.get(stream.id) for stream in window]
+        by_id = {sequence.id: sequence for sequence in decoding}
+        rows = [by_id.get(stream.id) for stream in window]
         return (
             list(rows),
             [stream.id for stream in window],

@@ -62,10 +62,14 @@ class TokenSequence:
     )
 
     def __init__(
-        self, request: TokenRequest, prompt: Tokens[int], context: int, drawing: SamplingState | None = None
+        self,
+        request: TokenRequest,
+        prompt: Tokens[int],
+        context: int,
+        sampling_state: SamplingState | None = None,
     ) -> None:
         self.request = request
-        self.sampling_state = drawing
+        self.sampling_state = sampling_state
         """The state of its draws, which stays when the sequence is preempted."""
         self.guide: Guide | None = None
         """Tells which tokens its constraint allows; None without a constraint."""
@@ -248,13 +252,13 @@ class SchedulingPolicy:
     """The fewest seconds that one adapter's sequences get before another adapter has its turn. The library
     rebuilds its graphs when the adapter changes, which takes about as long as a step of a small model."""
 
-    def compute_prompt_budget(self, coming: int, pace: float) -> int:
+    def compute_prompt_budget(self, arriving_prompts: int, pace: float) -> int:
         """The number of prompt tokens that a step computes while other sequences wait for their next token.
-        `coming`: the number of arriving prompts. `pace`: seconds that one prompt token takes; 0 while
-        unknown."""
+        `arriving_prompts`: the number of arriving prompts. `pace`: seconds that one prompt token takes; 0
+        while unknown."""
         rate = max(MIN_PACE, 1 / pace) if pace else MIN_PACE
-        patience = self.step_latency * max(1, min(MAX_STEP_FACTOR, coming))
-        return max(1, min(self.budget, int(patience * rate)))
+        seconds = self.step_latency * max(1, min(MAX_STEP_FACTOR, arriving_prompts))
+        return max(1, min(self.budget, int(seconds * rate)))
 
     @property
     def has_streams(self) -> bool:

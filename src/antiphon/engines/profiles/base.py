@@ -1,4 +1,4 @@
-"""The profile of a vendor's model. It holds facts and does no work."""
+"""The profile of a vendor's model, and its combination with the operator's settings."""
 
 from dataclasses import dataclass, replace
 
@@ -11,23 +11,23 @@ __all__ = ("ProfileSource", "VendorProfile", "build_profile", "merge_profile")
 
 @dataclass(frozen=True, slots=True)
 class VendorProfile:
-    """What one model of a vendor takes and gives. None means unknown."""
+    """The features of one model of a vendor. None means unknown."""
 
     context_length: int | None = None
     """Tokens of prompt and output together."""
     max_output: int | None = None
     """The most output tokens, reasoning included."""
     modalities: tuple[str, ...] = ("text",)
-    """What messages can contain: `text`, `image`, `audio`."""
+    """The kinds of content in messages: `text`, `image`, `audio`."""
     reasoning: bool | None = None
     """Whether the model can reason before it answers."""
     refused: frozenset[str] = frozenset()
-    """Parameters, by OpenAI's names, that the vendor takes but not for this model."""
+    """Parameters, by OpenAI's names, that the vendor refuses for this model only."""
     source: ProfileSource = ProfileSource.DEFAULTS
     token_limit: str | None = None
-    """The name of the limit of output tokens: `max_completion_tokens`. None is the provider's."""
+    """The parameter that limits output tokens: `max_completion_tokens`. None means the provider's own."""
     output_modalities: tuple[str, ...] = ("text",)
-    """What answers can contain: `text`, `audio`."""
+    """The kinds of content in answers: `text`, `audio`."""
 
     @property
     def gives_speech(self) -> bool:
@@ -35,15 +35,15 @@ class VendorProfile:
         return SPEECH in self.output_modalities
 
 
-def merge_profile(profile: VendorProfile, given: ProfileSettings) -> VendorProfile:
-    """Returns the profile with the operator's values, which go before the table's. None is not set."""
-    names = given.__struct_fields__
-    told = {name: value for name in names if (value := getattr(given, name)) is not None}
-    if not told:
+def merge_profile(profile: VendorProfile, settings: ProfileSettings) -> VendorProfile:
+    """Returns the profile with the operator's values in place of the table's. A value of None is not set."""
+    names = settings.__struct_fields__
+    values = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    if not values:
         return profile
-    if given.refused is not None:
-        told["refused"] = frozenset(given.refused)
-    return replace(profile, **told, source=ProfileSource.SETTINGS)
+    if settings.refused is not None:
+        values["refused"] = frozenset(settings.refused)
+    return replace(profile, **values, source=ProfileSource.SETTINGS)
 
 
 def build_profile(profile: VendorProfile, provider: str, engine: str, refused: frozenset[str]) -> Profile:

@@ -1,6 +1,6 @@
-"""Presets of providers: what is known of a vendor or a server before its operator says anything.
+"""Presets of providers: the known properties of a vendor or a server. The operator's settings replace them.
 
-The data is in presets.toml. It is read once, at the first question.
+The data is in presets.toml. It is read once, at the first use.
 """
 
 import tomllib
@@ -18,20 +18,20 @@ TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 
 
 class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
-    """What is known of one vendor or server. Settings of the operator go before it."""
+    """The known properties of one vendor or server. The operator's settings replace them."""
 
     kind: WireFormat
     """The wire format."""
     key_variable: str
     """The environment variable that usually holds the key."""
     base_url: str | None = None
-    """None where every operator has an address of their own."""
+    """None if every operator has a different address."""
     needs_key: bool = True
-    """Whether every request needs a key. Otherwise a key is sent if there is one."""
+    """Whether every request needs a key. Otherwise a key is sent only if the operator sets one."""
     key_header: str | None = None
-    """The header of the key, where it is not that of the wire format."""
+    """The header of the key; None means the header of the wire format."""
     key_prefix: str | None = None
-    """The text before the key, where it is not that of the wire format."""
+    """The text before the key in the header; None means that of the wire format."""
     is_private: bool = False
     """Whether the address is usually a private or loopback one."""
     takes: tuple[str, ...] = ()
@@ -39,29 +39,29 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     refuses: tuple[str, ...] = ()
     """Parameters of the wire format that it refuses or ignores."""
     renames: Mapping[str, str] = {}
-    """Its own names of parameters, by their usual names."""
+    """The vendor's own names of parameters, by their usual names."""
     body: Mapping[str, object] = {}
-    """Fields of the body of each generation request."""
+    """Fields that the body of each generation request gets."""
     token_limit: TokenLimit = "max_tokens"
-    """The name of the limit of output tokens in chats."""
+    """The parameter that limits the output tokens of chats."""
     reasoning_field: Literal["reasoning", "reasoning_content"] | None = None
-    """The field of messages that contains reasoning. None where none does."""
+    """The field of messages that contains reasoning. None if there is no such field."""
     asks_usage: bool = True
     """Whether it takes `stream_options.include_usage`."""
     has_deployments: bool = False
     """Whether MODEL/DEPLOYMENT names a deployment of a model. The vendor gets only the deployment."""
     modalities: tuple[str, ...] = ("text",)
-    """What messages to models that no table knows can contain. Such a model may still refuse it."""
+    """The kinds of content in messages to models outside the table. Such a model may still refuse some."""
     context_length: int | None = None
-    """Context length of models that no table knows."""
+    """The context length of models outside the table."""
     max_output: int | None = None
-    """Most output tokens of models that no table knows."""
+    """The most output tokens of models outside the table."""
     table: str | None = None
-    """The table of its models, where it is not the one of the preset's own name."""
+    """The name of the table of its models; None means the preset's own name."""
     price_list: str | None = None
-    """The vendor's name in the package genai-prices. None where nobody publishes prices."""
+    """The vendor's name in the package genai-prices. None if no prices are published."""
     trace_name: str | None = None
-    """The vendor's name in OpenTelemetry's conventions, where it is not the preset's own name."""
+    """The vendor's name in OpenTelemetry's conventions; None means the preset's own name."""
 
 
 @cache

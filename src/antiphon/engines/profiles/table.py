@@ -1,6 +1,6 @@
-"""The table of vendors' models: what each takes and gives.
+"""The table of vendors' models and their features.
 
-The data is in models.toml. It is read once, at the first question.
+The data is in models.toml. It is read once, at the first use.
 """
 
 import re
@@ -18,13 +18,13 @@ from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.profiles.presets import TokenLimit, find_preset
 
 SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|\d{3}|latest)")
-"""What follows a model's name in the name of a snapshot: `-2025-08-07`, `-20250929`, `-0709`, `-001`."""
+"""The end of a snapshot's name, after the model's name: `-2025-08-07`, `-20250929`, `-0709`, `-001`."""
 
 REMEMBERED = 1024
-"""Names that are looked up once. Callers choose names below a pattern, so there is a limit."""
+"""The most lookups that are cached. Callers choose the names below a pattern."""
 
 REFUSED = "refused"
-"""The key of models.toml that is no vendor."""
+"""The only key of models.toml that is not a vendor: the sets of refused parameters."""
 
 
 class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):
@@ -72,15 +72,15 @@ def read_table() -> Mapping[str, Mapping[str, VendorProfile]]:
 def find_profile(kind: str, model: str) -> VendorProfile | None:
     """Returns the table's profile of a vendor's model. Returns None if the table does not know the model.
 
-    `kind`: the name of a preset, or a wire format, which means the vendor that made it. An exact name goes
-    before a snapshot of a longer name, and that before a snapshot of a shorter one.
+    `kind`: the name of a preset, or a wire format, which means the vendor that made it. An exact match is
+    preferred. Otherwise `model` is a snapshot, and the longest model name that matches is taken.
     """
     preset = find_preset(kind)
     models = read_table().get((preset.table if preset else None) or kind, {})
     if model in models:
         return models[model]
-    fitting = (
+    matching = (
         name for name in models if model.startswith(name) and SNAPSHOT.fullmatch(model, len(name)) is not None
     )
-    longest = max(fitting, key=len, default=None)
+    longest = max(matching, key=len, default=None)
     return None if longest is None else models[longest]

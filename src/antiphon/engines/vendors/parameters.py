@@ -18,7 +18,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
-from antiphon.domain.vendor_fields import list_hosted, require_written
+from antiphon.domain.vendor_fields import list_hosted, require_transcripts
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
@@ -326,7 +326,7 @@ def require_speech(request: GenerationRequest, prompt: Conversation, model: Vend
             "and audio out",
             param="modalities",
         )
-    require_written(prompt)
+    require_transcripts(prompt)
 
 
 def require_media(part: MediaContent, model: VendorModel) -> None:

@@ -1,7 +1,7 @@
 """The adapters that vLLM computes with, each by the digest of its content.
 
-vLLM reads an adapter again whenever it was displaced from memory, and would end if that fails. So each
-adapter is examined and copied into the engine's own directory, and loaded once, before a sequence uses it.
+vLLM reads an adapter again whenever the adapter was evicted from memory, and would end if that failed. So
+each adapter is checked, copied into the engine's own directory and loaded once before a sequence uses it.
 """
 
 import itertools
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MAX_RANK = 64
 """The largest rank of an adapter. vLLM keeps room for it from the start."""
 
-AT_ONCE = 4
-"""Different adapters in one step; further ones wait."""
+MAX_LORAS = 4
+"""The most different adapters in one step; sequences of further adapters wait."""
 
-IN_MEMORY = 32
-"""Adapters that vLLM keeps in memory; others are read again."""
+MAX_CPU_LORAS = 32
+"""The most adapters that vLLM keeps in memory; others are read again when they are needed."""
 
 CONFIG, CONTENT = "adapter_config.json", "adapter_model.safetensors"
 METADATA = "__metadata__"
@@ -35,7 +35,7 @@ MAX_HEADER = 16 * 1024 * 1024
 
 
 class LoraClient(Protocol):
-    """What loads adapters; AsyncLLM does."""
+    """Loads and unloads adapters. AsyncLLM implements it."""
 
     def add_lora(self, lora_request: "LoRARequest") -> Awaitable[bool]: ...
     def remove_lora(self, lora_id: int) -> Awaitable[bool]: ...
@@ -53,13 +53,16 @@ class AdapterTable:
     """All adapters of one engine. It belongs to one event loop."""
 
     def __init__(
-        self, loader: LoraClient | None, directory: Path, make: Callable[[str, int, str], "LoRARequest"]
+        self,
+        loader: LoraClient | None,
+        directory: Path,
+        make_request: Callable[[str, int, str], "LoRARequest"],
     ) -> None:
-        """`loader`: None if vLLM was started without adapters. `make`: makes vLLM's request from a digest, a
-        number and a path."""
+        """`loader`: None if vLLM was started without adapters. `make_request`: makes vLLM's request from a
+        digest, a number and a path."""
         self._loader = loader
         self._directory = directory
-        self._make = make
+        self._make_request = make_request
         self._numbers = itertools.count(1)
         self._adapters: dict[str, VllmAdapter] = {}
         self.users: Counter[str] = Counter()
@@ -74,10 +77,10 @@ class AdapterTable:
             return
         folder = self._directory / digest
         unpack_adapter(Path(path), folder)
-        request = self._make(digest, next(self._numbers), str(folder))
+        request = self._make_request(digest, next(self._numbers), str(folder))
         try:
             await self._loader.add_lora(request)
-        except Exception as problem:  # noqa: BLE001 - vLLM tells in plain exceptions what it cannot load
+        except Exception as problem:  # noqa: BLE001 - vLLM raises exceptions of any kind
             shutil.rmtree(folder, ignore_errors=True)
             raise InvalidValue(f"vLLM cannot use the adapter: {problem}"[:300], param="model") from None
         self._adapters[digest] = VllmAdapter(request)
@@ -90,8 +93,8 @@ class AdapterTable:
 
     @asynccontextmanager
     async def use(self, digest: str | None) -> AsyncIterator["LoRARequest | None"]:
-        """The adapter of a sequence, while the context lasts; None for the base model. Raises
-        InvalidValue."""
+        """Yields the adapter of a sequence, or None for the base model. The adapter stays loaded while the
+        context lasts. Raises InvalidValue."""
         if digest is None:
             yield None
             return
@@ -116,7 +119,7 @@ class AdapterTable:
 
 
 def unpack_adapter(path: Path, folder: Path) -> None:
-    """Makes a folder as PEFT has it from a file of safetensors, whose metadata contains the configuration.
+    """Writes a folder in PEFT's format from a safetensors file, whose metadata contains the configuration.
     Raises InvalidValue."""
     try:
         with path.open("rb") as file:

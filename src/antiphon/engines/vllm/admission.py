@@ -1,5 +1,5 @@
-"""Places of running sequences, and the queue before them. vLLM gets a sequence only when a place is free, so
-its own queue stays empty, and callers take turns here."""
+"""The places of running sequences, and the queue for them. vLLM gets a sequence only when a place is free. So
+vLLM's own queue stays empty, and callers take turns in this queue."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from antiphon.engines.base import TokenRequest
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """How many sequences run and wait."""
+    """The most sequences that run, and the most that wait."""
 
     sequences: int
     queue: int
@@ -22,7 +22,7 @@ class AdmissionLimits:
 
 
 class Prefill:
-    """The prompt of a group. One sequence computes it, and the others wait."""
+    """The prompt of a group. One sequence of the group computes it, and the others wait."""
 
     def __init__(self) -> None:
         self.members = 0
@@ -36,7 +36,7 @@ class Prefill:
         turn = PrefillTurn(self, self._lock)
         if not self.is_computed:
             await self._lock.acquire()
-            turn.holds = True
+            turn.is_held = True
             if self.is_computed:
                 turn.release()
         try:
@@ -46,12 +46,12 @@ class Prefill:
 
 
 class PrefillTurn:
-    """One sequence's turn at its group's prompt."""
+    """One sequence's turn to compute its group's prompt."""
 
     def __init__(self, prefill: Prefill, lock: asyncio.Lock) -> None:
         self._prefill = prefill
         self._lock = lock
-        self.holds = False
+        self.is_held = False
 
     def finish(self) -> None:
         """Notes that the prompt is computed."""
@@ -59,8 +59,8 @@ class PrefillTurn:
         self.release()
 
     def release(self) -> None:
-        if self.holds:
-            self.holds = False
+        if self.is_held:
+            self.is_held = False
             self._lock.release()
 
 
@@ -87,9 +87,9 @@ class Admission:
 
     @asynccontextmanager
     async def hold(self, request: TokenRequest) -> AsyncIterator[Prefill]:
-        """A place for a sequence, now or at its caller's turn, while the context lasts. Yields the prompt of
-        its group. Raises Overloaded or EngineBusy where too many wait; a sibling of a sequence that is here
-        is never refused."""
+        """Waits for a place at the caller's turn, and holds it while the context lasts. Yields the prompt of
+        the sequence's group. Raises Overloaded or EngineBusy if too many sequences wait. A sibling of a
+        waiting or running sequence is never refused."""
         prefill = None if request.group is None else self._groups.get(request.group)
         is_sibling = prefill is not None
         if prefill is None:
@@ -109,7 +109,7 @@ class Admission:
                 del self._groups[request.group]
 
     async def _acquire(self, request: TokenRequest, is_sibling: bool) -> None:
-        """Takes a place."""
+        """Takes a place, or waits for one."""
         if self.running < self._limits.sequences and not len(self._queue):
             self._running[request.actor] += 1
             return
@@ -129,7 +129,7 @@ class Admission:
             self._queue.note_rest()
             return
         self._queue.note_end(time.monotonic())
-        waiter = min(self._queue.turns(), key=lambda first: self._running[first.actor])
+        waiter = min(self._queue.iterate_turns(), key=lambda waiter: self._running[waiter.actor])
         self._queue.take_turn(waiter)
         self._running[waiter.actor] += 1
         waiter.has_place.set()

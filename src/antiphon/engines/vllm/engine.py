@@ -1,9 +1,9 @@
 """vLLM's AsyncLLM as a `TokenEngine`.
 
 Requests are checked here, because some that vLLM does not check would end it. Antiphon's queue gives places,
-and its sampler draws inside vLLM (see `plugin`). vLLM tells no admission, so SequenceStarted comes with the
-first token: a request whose prompt ends the engine counts as queued, and callers try such a request once
-more.
+and its sampler draws inside vLLM (see `plugin`). vLLM does not report the admission, so SequenceStarted comes
+with the first token. A request whose prompt ends the engine therefore counts as queued, and callers try it
+once more.
 """
 
 import asyncio
@@ -56,20 +56,21 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
 
-LOST = 4
+ENGINE_LOST = 4
 """Exit status of an engine host whose engine is gone; the supervisor starts a new one."""
 
 PREFIX = "antiphon-vllm-"
-"""How the directories of sockets and adapters begin. A host removes those whose hosts were killed."""
+"""The beginning of the names of the directories of sockets and adapters. A host removes those of killed
+hosts."""
 
 RETRY_AFTER = 30.0
 """Retry delay in seconds for callers when the engine is gone: a start takes about that long."""
 
 
 def create_engine() -> "VllmTokenEngine":
-    """Makes the engine of an engine host. The host ends with its engine, so that the supervisor starts a new
-    one, and its connections tell all callers."""
-    return VllmTokenEngine(on_death=lambda: os._exit(LOST))
+    """Makes the engine of an engine host. The host's process ends when its engine dies, so that the
+    supervisor starts a new one."""
+    return VllmTokenEngine(on_death=lambda: os._exit(ENGINE_LOST))
 
 
 @dataclass(slots=True)
@@ -83,17 +84,17 @@ class RunningSequence:
     lora: "LoRARequest | None"
     requested_at: float
     admitted_at: float
-    last: int | None = None
-    """The last token."""
-    made: int = 0
-    cached: int = 0
+    last_token: int | None = None
+    """The last new token; None before the first."""
+    token_count: int = 0
+    cached_tokens: int = 0
     output_at: float = 0.0
     """The time of the last output; 0 before the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedParts:
-    """What loading makes."""
+    """The objects that exist once the model is loaded."""
 
     vllm: LaunchedVllm
     info: EngineInfo
@@ -118,7 +119,7 @@ class VllmTokenEngine:
         self._parts: LoadedParts | None = None
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Loads the model. The event loop waits meanwhile. Raises a StartupError."""
+        """Loads the model, and blocks the event loop meanwhile. Raises a StartupError."""
         folder = read_folder(Path(spec.model))
         vllm = launch(spec, folder, self._directory, self._failures.path, self._counter)
         tokenizer = FolderTokenizer(folder, vllm.vocabulary)
@@ -129,13 +130,13 @@ class VllmTokenEngine:
             limits=ModelLimits(vllm.context_length, vllm.vocabulary, table.end_ids, vllm.is_cpu),
             tokenizer=tokenizer,
             admission=Admission(AdmissionLimits(spec.sequences, spec.queue, spec.queue_per_actor)),
-            adapters=self._make_adapters(vllm, spec.adapters),
+            adapters=self._create_adapter_table(vllm, spec.adapters),
             checker=Checker(build_token_table(table)) if table.end_ids else None,
             keeps_prefixes=spec.keep_prefixes,
         )
         return self._parts.info
 
-    def _make_adapters(self, vllm: LaunchedVllm, is_enabled: bool) -> AdapterTable:
+    def _create_adapter_table(self, vllm: LaunchedVllm, is_enabled: bool) -> AdapterTable:
         from vllm.lora.request import LoRARequest
 
         return AdapterTable(vllm.llm if is_enabled else None, self._directory, LoRARequest)
@@ -158,19 +159,19 @@ class VllmTokenEngine:
             async with aclosing(self._stream(sequence, turn)) as events:
                 async for event in events:
                     yield event
-        cause = find_cause(request, sequence.last, parts.limits)
-        yield SequenceFinished(cause, Counts(len(prompt), sequence.made, sequence.cached))
+        cause = find_cause(request, sequence.last_token, parts.limits)
+        yield SequenceFinished(cause, Counts(len(prompt), sequence.token_count, sequence.cached_tokens))
 
     async def _stream(self, sequence: RunningSequence, turn: PrefillTurn) -> AsyncGenerator[TokenEvent, None]:
         """Yields the events of a sequence, except the last one."""
         async with aclosing(self._read_outputs(sequence)) as outputs:
             async for output in outputs:
                 turn.finish()
-                for event in self._translate(sequence, output):
+                for event in self._build_events(sequence, output):
                     yield event
 
     async def _read_outputs(self, sequence: RunningSequence) -> AsyncGenerator["RequestOutput", None]:
-        """Yields what vLLM reports of a sequence. Raises the error that ends the sequence."""
+        """Yields vLLM's outputs of a sequence. Raises the error that ends the sequence."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
         from vllm.inputs.engine import tokens_input
@@ -199,21 +200,22 @@ class VllmTokenEngine:
             await outputs.aclose()
 
     def _build_salt(self, sequence: RunningSequence) -> str | None:
-        """The salt of the sequence's prefix. Without kept prefixes only siblings share one."""
+        """Returns the salt of the sequence's prefix. If prefixes are not kept, only siblings get the same
+        salt."""
         salt = sequence.request.cache_salt
         if not self._get_parts().keeps_prefixes:
             salt = f"{salt}\n{sequence.request.group or sequence.name}"
         return salt or None
 
-    def _translate(self, sequence: RunningSequence, output: "RequestOutput") -> Iterator[TokenEvent]:
-        """Yields the events of one output, and counts."""
+    def _build_events(self, sequence: RunningSequence, output: "RequestOutput") -> Iterator[TokenEvent]:
+        """Yields the events of one output, and counts its tokens."""
         request, now, (completion, *_) = sequence.request, time.monotonic(), output.outputs
         if not sequence.output_at:
-            sequence.cached = output.num_cached_tokens or 0
+            sequence.cached_tokens = output.num_cached_tokens or 0
             queued = sequence.admitted_at - sequence.requested_at
-            waited = now - sequence.requested_at
-            self._counter.note_start(len(sequence.prompt), sequence.cached, queued, waited)
-            yield SequenceStarted(len(sequence.prompt), sequence.cached, queued)
+            first_token_time = now - sequence.requested_at
+            self._counter.note_start(len(sequence.prompt), sequence.cached_tokens, queued, first_token_time)
+            yield SequenceStarted(len(sequence.prompt), sequence.cached_tokens, queued)
             if request.prompt_logprobs is not None and output.prompt_logprobs:
                 scores = build_scores(sequence.prompt, output.prompt_logprobs, request.prompt_logprobs)
                 if scores is not None:
@@ -223,8 +225,8 @@ class VllmTokenEngine:
             if sequence.output_at:
                 seconds = (now - sequence.output_at) / len(tokens)
                 self._counter.inter_token_seconds.add_several(seconds, len(tokens))
-            sequence.made += len(tokens)
-            sequence.last = tokens[-1]
+            sequence.token_count += len(tokens)
+            sequence.last_token = tokens[-1]
             self._counter.note_tokens(len(tokens), request.adapter)
             yield build_steps(tokens, completion.logprobs, request)
         sequence.output_at = now
@@ -284,15 +286,15 @@ class VllmTokenEngine:
         os.close(self._lock)
 
     def _get_parts(self) -> LoadedParts:
-        """Returns what is loaded. Raises EngineUnavailable before that."""
+        """Returns the loaded parts. Raises EngineUnavailable before the model is loaded."""
         if self._parts is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._parts
 
 
 def build_death(sequence: RunningSequence) -> EngineUnavailable | EngineDied:
-    """Builds the error of a sequence whose engine core has ended. Before its first token it may be tried once
-    more."""
+    """Builds the error of a sequence whose engine core has ended. A sequence without a token may
+    be tried once more."""
     if sequence.output_at:
         return EngineDied(
             "vLLM ended while it was generating this answer; try again", retry_after=RETRY_AFTER

@@ -8,10 +8,11 @@ import antiphon
 from antiphon.errors import SettingsError
 
 VERSION = "0.32."
-"""The line of vLLM whose interfaces this package uses. A new line needs `make cluster-test`."""
+"""The series of vLLM releases whose interfaces this package uses. Run `make cluster-test` for a new
+series."""
 
-SECONDS = 120.0
-"""The probe takes a tenth of a second, and longer on a busy machine."""
+PROBE_TIMEOUT = 120.0
+"""Seconds for the probe. It takes a tenth of a second, and longer on a busy machine."""
 
 REMEDY = "run `make cluster`, and set interpreter to .venvs/cluster/bin/python"
 
@@ -33,28 +34,33 @@ print(json.dumps({"vllm": vllm, "missing": missing, "antiphon": ours}))
 
 
 def find_interpreter(configured: str) -> str:
-    """Returns the absolute path of an interpreter. Links stay: an environment's python is one."""
+    """Returns the absolute path of an interpreter. It does not follow links, because the python of an
+    environment is one."""
     return str(Path(configured).expanduser().absolute())
 
 
 def require_environment(model: str, interpreter: str) -> None:
     """Raises SettingsError unless the interpreter has what vLLM needs. `model`: the model's name."""
-    begin = f"the model {model} cannot be served by {interpreter}: "
+    message_start = f"the model {model} cannot be served by {interpreter}: "
     try:
         answer = subprocess.run(
-            [interpreter, "-P", "-c", PROBE], capture_output=True, timeout=SECONDS, check=True
+            [interpreter, "-P", "-c", PROBE], capture_output=True, timeout=PROBE_TIMEOUT, check=True
         ).stdout
         found = json.loads(answer)
     except OSError as problem:
-        raise SettingsError(f"{begin}{problem.strerror}; {REMEDY}") from None
+        raise SettingsError(f"{message_start}{problem.strerror}; {REMEDY}") from None
     except (subprocess.SubprocessError, ValueError):
-        raise SettingsError(f"{begin}it is no Python of 3.11 or later that works; {REMEDY}") from None
+        raise SettingsError(f"{message_start}it is no working Python 3.11 or later; {REMEDY}") from None
     if found["vllm"] is None:
-        raise SettingsError(f"{begin}it has no vLLM; {REMEDY}")
+        raise SettingsError(f"{message_start}it has no vLLM; {REMEDY}")
     if not found["vllm"].startswith(VERSION):
-        raise SettingsError(f"{begin}it has vLLM {found['vllm']}, and Antiphon needs {VERSION}x; {REMEDY}")
+        raise SettingsError(
+            f"{message_start}it has vLLM {found['vllm']}, and Antiphon needs {VERSION}x; {REMEDY}"
+        )
     if found["missing"]:
-        raise SettingsError(f"{begin}it lacks {', '.join(found['missing'])}; {REMEDY}")
+        raise SettingsError(f"{message_start}it lacks {', '.join(found['missing'])}; {REMEDY}")
     if found["antiphon"] != antiphon.__version__:
-        theirs = f"Antiphon {found['antiphon']}" if found["antiphon"] else "no Antiphon"
-        raise SettingsError(f"{begin}it has {theirs}, and this server is {antiphon.__version__}; {REMEDY}")
+        found_antiphon = f"Antiphon {found['antiphon']}" if found["antiphon"] else "no Antiphon"
+        raise SettingsError(
+            f"{message_start}it has {found_antiphon}, and this server is {antiphon.__version__}; {REMEDY}"
+        )

@@ -1,8 +1,8 @@
-"""Tells the engine host why a sequence cannot go on. vLLM has no way for that: an exception in its sampler
+"""Tells the engine host why a sequence cannot go on. vLLM has no way to tell it: an exception in its sampler
 would end all sequences.
 
-The sampler sends the reason as one datagram before it returns from its step, so the reason is here when the
-step's token arrives. The socket is in a directory that only this user can enter.
+The sampler sends the error as one datagram before it returns from its step, so the error arrives before the
+step's token. The socket is in a directory that only this user can enter.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError, ErrorReport
 
-LONGEST = 65536
+MAX_REPORT_BYTES = 65536
 """The most bytes of one report. A message repeats at most some hundred characters of a request."""
 
 
@@ -29,7 +29,7 @@ class FailureSender:
         """Sends the error that ends a sequence. Does nothing if the host is gone."""
         report = {"sequence": sequence, "error": asdict(ErrorReport.from_error(error))}
         with suppress(OSError):
-            self._socket.sendto(json.dumps(report).encode()[:LONGEST], self._path)
+            self._socket.sendto(json.dumps(report).encode()[:MAX_REPORT_BYTES], self._path)
 
 
 class FailureReceiver:
@@ -52,7 +52,7 @@ class FailureReceiver:
         """Yields the reports that have arrived."""
         while True:
             try:
-                report = json.loads(self._socket.recv(LONGEST))
+                report = json.loads(self._socket.recv(MAX_REPORT_BYTES))
             except OSError:
                 return
             yield report["sequence"], ErrorReport(**report["error"]).to_exception()

@@ -16,10 +16,10 @@ CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenize
 GENERATION_CONFIG, TEMPLATE = "generation_config.json", "chat_template.jinja"
 
 MAX_BYTES = 64 * 1024 * 1024
-"""The most bytes of one file of facts. The largest tokenizers have about 35 MB."""
+"""The most bytes of one JSON file. The largest tokenizers have about 35 MB."""
 
 GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-"""The ends of the names of architectures that make text."""
+"""The endings of the names of architectures that generate text."""
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -31,7 +31,7 @@ class ModelFolder:
     path: Path
     architecture: str
     context_length: int
-    """The tokens that the weights were made for."""
+    """The context length that the model was trained for, in tokens."""
     size: int
     """Bytes of the weights."""
     parameters: int
@@ -44,7 +44,8 @@ class ModelFolder:
     """The recommended sampling values."""
     chat_template: str | None
     cell_numbers: int | None
-    """The numbers that the KV cache keeps of each token; None if the configuration does not tell."""
+    """The number of values that the KV cache keeps for each token; None if the configuration does not
+    tell."""
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -57,8 +58,8 @@ def read_folder(path: Path) -> ModelFolder:
         if not any(path.glob(pattern)):
             raise ModelFileError(f"{path} has no {pattern}; vLLM serves a folder that has it")
     config = _read_json(path / CONFIG)
-    text = config.get("text_config")
-    config = {**config, **text} if isinstance(text, dict) else config
+    text_config = config.get("text_config")
+    config = {**config, **text_config} if isinstance(text_config, dict) else config
     generation = _read_json(path / GENERATION_CONFIG)
     _require_generative(path, config.get("architectures"))
     return ModelFolder(
@@ -114,7 +115,7 @@ def _count_parameters(path: Path) -> int:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(min(length, MAX_BYTES)))
-        return sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     except OSError as problem:
         raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
@@ -136,23 +137,23 @@ def _read_dtype(config: Mapping[str, object]) -> str:
 def _list_ids(config: Mapping[str, object]) -> Iterator[int]:
     """Yields the end tokens of a configuration."""
     value = config.get("eos_token_id")
-    for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, int):
-            yield each
+    for token_id in value if isinstance(value, list) else [value]:
+        if isinstance(token_id, int):
+            yield token_id
 
 
 def _read_sampling(generation: Mapping[str, object]) -> SamplingOptions:
     """Reads the recommended sampling values that a request may use."""
 
-    def number(name: str, most: float) -> float | None:
+    def read_value(name: str, maximum: float) -> float | None:
         value = generation.get(name)
-        return float(value) if isinstance(value, int | float) and 0 <= value <= most else None
+        return float(value) if isinstance(value, int | float) and 0 <= value <= maximum else None
 
     return SamplingOptions(
-        temperature=number("temperature", 2.0),
-        top_p=number("top_p", 1.0),
+        temperature=read_value("temperature", 2.0),
+        top_p=read_value("top_p", 1.0),
         top_k=_read_count(generation, "top_k") or None,
-        min_p=number("min_p", 1.0),
+        min_p=read_value("min_p", 1.0),
     )
 
 
@@ -166,13 +167,15 @@ def _read_template(path: Path) -> str | None:
         raise ModelFileError(f"cannot read {path / TEMPLATE} as UTF-8") from None
     template = read_tokenizer_config(path).get("chat_template")
     if isinstance(template, list):  # several templates, each with a name
-        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-        template = named.get("default")
+        templates = {
+            entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)
+        }
+        template = templates.get("default")
     return template if isinstance(template, str) else None
 
 
 def _count_cell_numbers(config: Mapping[str, object]) -> int | None:
-    """The numbers that a plain KV cache keeps of each token: keys and values of each layer."""
+    """Counts the values that a plain KV cache keeps for each token: keys and values of each layer."""
     layers, heads = _read_count(config, "num_hidden_layers"), _read_count(config, "num_attention_heads")
     width = _read_count(config, "head_dim") or (_read_count(config, "hidden_size") // heads if heads else 0)
     groups = _read_count(config, "num_key_value_heads") or heads

@@ -1,4 +1,4 @@
-"""Starts vLLM: its environment variables, its arguments, its engine core. It takes half a minute."""
+"""Starts vLLM with its environment variables and arguments. The start takes half a minute."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.vllm.adapters import AT_ONCE, IN_MEMORY, MAX_RANK
+from antiphon.engines.vllm.adapters import MAX_CPU_LORAS, MAX_LORAS, MAX_RANK
 from antiphon.engines.vllm.folder import BYTES, ModelFolder
-from antiphon.engines.vllm.load_counter import LoadCounter, create_logger
-from antiphon.engines.vllm.row_request import ARGUMENT
+from antiphon.engines.vllm.load_counter import LoadCounter, create_logger_class
+from antiphon.engines.vllm.rows import ARGUMENT
 from antiphon.errors import LibraryError, LoadError
 
 if TYPE_CHECKING:
@@ -22,20 +22,20 @@ BLOCK = 32
 """Tokens of one block of the KV cache on a processor. Prefixes are shared in whole blocks."""
 
 USUAL_SHARE = 0.9
-"""The share of a device's memory that hosts take together where the settings say none. It is vLLM's own
+"""The share of a device's memory that all hosts take together if no setting tells it. It is vLLM's own
 default."""
 
 FIXED_VARIABLES = {
     "VLLM_NO_USAGE_STATS": "1",  # vLLM would report its use to its makers
     "VLLM_DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",  # a folder is all that is needed
+    "HF_HUB_OFFLINE": "1",  # all files are in the folder
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second runner has no logits processors of this kind
 }
 CPU_VARIABLES = {
     "TORCHDYNAMO_DISABLE": "1",  # the first request with log-probabilities would compile for two minutes
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # lets the engine core compute itself: one process less
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core computes in its own process: one process less
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads of two models would share the same cores
 }
 DEFAULT_VARIABLES = {"VLLM_LOGGING_LEVEL": "WARNING"}
@@ -59,7 +59,7 @@ class LaunchedVllm:
 def launch(
     spec: LoadSpec, folder: ModelFolder, directory: Path, failures: str, counter: LoadCounter
 ) -> LaunchedVllm:
-    """Starts vLLM. `directory`: where its sockets are. `failures`: the path of the sampler's socket. Raises a
+    """Starts vLLM. `directory` is for its sockets. `failures` is the path of the sampler's socket. Raises a
     StartupError."""
     os.environ.update(FIXED_VARIABLES, VLLM_RPC_BASE_PATH=str(directory))
     for name, value in DEFAULT_VARIABLES.items():
@@ -82,7 +82,7 @@ def launch(
     try:
         llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(additional_config={ARGUMENT: failures}, **arguments),
-            stat_loggers=[create_logger(counter)],
+            stat_loggers=[create_logger_class(counter)],
         )
     except Exception as problem:
         reason = str(problem).strip().partition("\n")[0][:300]
@@ -102,7 +102,7 @@ def launch(
 
 
 def require_cells_to_act(spec: LoadSpec, folder: ModelFolder, is_cpu: bool) -> None:
-    """Raises LoadError if the configured cells would not give the KV cache its size."""
+    """Raises LoadError if the setting `cells` would have no effect."""
     if spec.cells is None:
         return
     if not is_cpu:
@@ -158,8 +158,8 @@ def build_arguments(spec: LoadSpec, folder: ModelFolder) -> dict[str, object]:
     if spec.adapters:
         arguments |= {
             "enable_lora": True,
-            "max_loras": AT_ONCE,
-            "max_cpu_loras": IN_MEMORY,
+            "max_loras": MAX_LORAS,
+            "max_cpu_loras": MAX_CPU_LORAS,
             "max_lora_rank": MAX_RANK,
         }
     return arguments

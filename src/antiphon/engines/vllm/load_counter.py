@@ -1,4 +1,4 @@
-"""Counts what the engine did, for its load."""
+"""Counts the steps, tokens and times of the vLLM engine, for its load."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class LoadCounter:
 
     steps: int = 0
     cache_usage: float = 0.0
-    """The used part of the KV cache, as vLLM told last."""
+    """The used part of the KV cache, from 0 to 1, by vLLM's last report."""
     preemptions: int = 0
     prefill_tokens: int = 0
     decoded_tokens: int = 0
@@ -36,15 +36,17 @@ class LoadCounter:
         if cache_usage is not None:
             self.cache_usage = cache_usage
 
-    def note_start(self, prompt_tokens: int, cached_tokens: int, queued: float, waited: float) -> None:
-        """Notes the first output of a sequence. `queued`: seconds from the request to its admission.
-        `waited`: those to its first token."""
+    def note_start(
+        self, prompt_tokens: int, cached_tokens: int, queue_time: float, first_token_time: float
+    ) -> None:
+        """Notes the first output of a sequence. `queue_time`: seconds from the request to its admission.
+        `first_token_time`: seconds from the request to its first token."""
         self.admitted += 1
         self.prefix_hits += cached_tokens > 0
         self.cached_tokens += cached_tokens
         self.prefill_tokens += prompt_tokens - cached_tokens
-        self.queue_seconds.add(queued)
-        self.first_token_seconds.add(waited)
+        self.queue_seconds.add(queue_time)
+        self.first_token_seconds.add(first_token_time)
 
     def note_tokens(self, count: int, adapter: str | None) -> None:
         """Notes new tokens."""
@@ -53,11 +55,15 @@ class LoadCounter:
             self.adapter_tokens[adapter] += count
 
     def build_load(
-        self, places: tuple[int, int, int], refused: int, cells: int, adapter_users: Mapping[str, int]
+        self,
+        sequence_counts: tuple[int, int, int],
+        refused: int,
+        cells: int,
+        adapter_users: Mapping[str, int],
     ) -> Load:
-        """Builds the load. `places`: the running, queued and free sequences. `adapter_users`: the sequences
-        of each adapter."""
-        running, queued, free = places
+        """Builds the load. `sequence_counts`: the numbers of running, queued and free sequences.
+        `adapter_users`: the sequences of each adapter."""
+        running, queued, free = sequence_counts
         return Load(
             running=running,
             queued=queued,
@@ -72,9 +78,9 @@ class LoadCounter:
             prefix_hits=self.prefix_hits,
             preemptions=self.preemptions,
             refused=refused,
-            queue_seconds=self.queue_seconds.histogram(),
-            first_token_seconds=self.first_token_seconds.histogram(),
-            inter_token_seconds=self.inter_token_seconds.histogram(),
+            queue_seconds=self.queue_seconds.build_histogram(),
+            first_token_seconds=self.first_token_seconds.build_histogram(),
+            inter_token_seconds=self.inter_token_seconds.build_histogram(),
             adapters=tuple(
                 AdapterLoad(digest, adapter_users.get(digest, 0), 0, tokens)
                 for digest, tokens in self.adapter_tokens.items()
@@ -83,8 +89,8 @@ class LoadCounter:
         )
 
 
-def create_logger(counter: LoadCounter) -> type["StatLoggerBase"]:
-    """Makes the class by which vLLM reports each step."""
+def create_logger_class(counter: LoadCounter) -> type["StatLoggerBase"]:
+    """Makes the logger class to which vLLM reports each step."""
     from vllm.config import VllmConfig
     from vllm.v1.metrics.loggers import StatLoggerBase
     from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats

@@ -1,4 +1,4 @@
-"""Translates what vLLM reports to events. The values are read by their names, so this module imports no
+"""Translates vLLM's outputs to events. The values are read by attribute names, so this module does not import
 vLLM."""
 
 import struct
@@ -16,7 +16,7 @@ class VllmLogprob(Protocol):
 
 
 Logprobs = Mapping[int, VllmLogprob]
-"""The log-probabilities at one place: the token's own, and those of the likeliest tokens."""
+"""The log-probabilities at one position: of the token there, and of the likeliest tokens."""
 
 LOWEST = -3.4028234663852886e38
 """The lowest finite float32, for impossible tokens: JSON has no infinity."""
@@ -29,11 +29,13 @@ def build_steps(tokens: Sequence[int], logprobs: Sequence[Logprobs] | None, requ
     rows = list(zip(tokens, logprobs, strict=True))
     values = tuple(read_logprob(row[token]) for token, row in rows)
     if request.logprob_token_ids:
-        wanted = request.logprob_token_ids
+        listed_ids = request.logprob_token_ids
         return Steps(
             tuple(tokens),
             values,
-            tuple(tuple((each, read_logprob(row[each])) for each in wanted) for _, row in rows),
+            tuple(
+                tuple((token_id, read_logprob(row[token_id])) for token_id in listed_ids) for _, row in rows
+            ),
         )
     count = request.logprobs
     return Steps(tuple(tokens), values, tuple(list_best(token, row, count) for token, row in rows))
@@ -44,31 +46,31 @@ def read_logprob(entry: VllmLogprob) -> float:
 
 
 def list_best(token: int, row: Logprobs, count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens of a place, best first. vLLM adds the place's own token if it is not among
+    """The likeliest tokens at a position, best first. vLLM adds the token at the position if it is not one of
     them."""
-    entries = [(each, read_logprob(entry)) for each, entry in row.items()]
+    entries = [(token_id, read_logprob(entry)) for token_id, entry in row.items()]
     if len(entries) > count:
         entries = [entry for entry in entries if entry[0] != token]
     return tuple(sorted(entries, key=lambda entry: (-entry[1], entry[0]))[:count])
 
 
 def build_scores(prompt: Sequence[int], rows: Sequence[Logprobs | None], count: int) -> PromptScores | None:
-    """Builds the scores of a prompt; None for a prompt of one token. vLLM has no scores for the first
+    """Builds the scores of a prompt; None for a prompt of one token. vLLM reports no score for the first
     token."""
-    places = [(token, row) for token, row in zip(prompt, rows, strict=True) if row is not None]
-    if not places:
+    scored_tokens = [(token, row) for token, row in zip(prompt, rows, strict=True) if row is not None]
+    if not scored_tokens:
         return None
-    best = [list_best(token, row, count) for token, row in places]
+    best = [list_best(token, row, count) for token, row in scored_tokens]
     return PromptScores(
         start=1,
-        logprobs=_pack("f", (read_logprob(row[token]) for token, row in places)),
+        logprobs=_pack("f", (read_logprob(row[token]) for token, row in scored_tokens)),
         alternative_ids=_pack("i", (token for row in best for token, _ in row)),
         alternative_logprobs=_pack("f", (value for row in best for _, value in row)),
-        ranks=_pack("i", (row[token].rank or 1 for token, row in places)),
+        ranks=_pack("i", (row[token].rank or 1 for token, row in scored_tokens)),
     )
 
 
-def _pack(kind: str, values: Iterable[float]) -> bytes:
+def _pack(type_code: str, values: Iterable[float]) -> bytes:
     """Packs numbers of four bytes, little-endian."""
     numbers = list(values)
-    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
+    return struct.pack(f"<{len(numbers)}{type_code}", *numbers)

@@ -1,7 +1,7 @@
 """Antiphon's sampler inside vLLM, as a logits processor. Only vLLM's engine core imports this module.
 
-For its rows it draws the token itself, and leaves vLLM one possible token, which vLLM then takes as the
-likeliest one. The log-probabilities that vLLM reports are those before any processor, so they stay raw.
+For its rows it draws the token itself, and sets the logits so that vLLM can take only this token. vLLM
+reports log-probabilities from before all processors, so they stay raw.
 """
 
 from functools import cached_property
@@ -16,8 +16,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
 from antiphon.engines.vllm.failures import FailureSender
 from antiphon.engines.vllm.folder import read_folder
-from antiphon.engines.vllm.row_request import ARGUMENT, decode_row
-from antiphon.engines.vllm.rows import RowTable
+from antiphon.engines.vllm.rows import ARGUMENT, RowTable, decode_row
 from antiphon.engines.vllm.tokenizer import FolderTokenizer
 
 
@@ -28,14 +27,14 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
         self._vocabulary = vllm_config.model_config.get_vocab_size()
         self._folder = Path(vllm_config.model_config.model)
         failures = FailureSender(vllm_config.additional_config[ARGUMENT])
-        most = vllm_config.scheduler_config.max_num_seqs
-        self._table = RowTable(self._vocabulary, most, failures.send, lambda: self._guides)
+        max_sequences = vllm_config.scheduler_config.max_num_seqs
+        self._table = RowTable(self._vocabulary, max_sequences, failures.send, lambda: self._guides)
         if device.type == "cpu":
-            keep_base_rows_clean()
+            patch_cpu_lora()
 
     @cached_property
     def _guides(self) -> MaskWorkers:
-        """The threads that compute masks, which the first constraint starts."""
+        """The threads that compute masks. The first constraint starts them."""
         tokenizer = FolderTokenizer(read_folder(self._folder), self._vocabulary)
         table, tokenize = tokenizer.vocabulary, tokenizer.tokenize_bytes
         split = split_after_line_break(tokenize, table) if table.space_prefix else tokenize
@@ -43,13 +42,14 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """The engine host has checked the request."""
+        """Does nothing, since the engine host has checked the request."""
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follows the batch before each step: removed rows first, then added, then moved ones."""
+        """Applies the changes of the batch before each step: removed rows first, then added, then moved
+        ones."""
         table = self._table
         if batch_update is not None:
             for index in batch_update.removed:
@@ -60,12 +60,12 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
                     table.remove(index)
                 else:
                     table.add(index, decode_row(encoded), prompt or (), output)
-            for index, other, way in batch_update.moved:
-                table.move(index, other, way == MoveDirectionality.SWAP)
-        table.catch_up()
+            for index, target, direction in batch_update.moved:
+                table.move(index, target, direction == MoveDirectionality.SWAP)
+        table.accept_committed()
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Leaves each of Antiphon's rows one possible token."""
+        """Draws the tokens of Antiphon's rows, and makes every other token of these rows impossible."""
         table = self._table
         indexes = [index for index in sorted(table.rows) if index < logits.shape[0]]
         if not indexes:
@@ -77,21 +77,21 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
         return logits
 
 
-def keep_base_rows_clean() -> None:
-    """Mends adapters on processors in vLLM 0.32: rows without an adapter, which have the index -1, would get
-    the weights of the last adapter."""
+def patch_cpu_lora() -> None:
+    """Patches a defect of vLLM 0.32 on processors: rows without an adapter, which have the index -1, would
+    get the weights of the last adapter."""
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
-    shrink = PunicaWrapperCPU._apply_shrink  # noqa: SLF001 - the method that is mended
-    if getattr(shrink, "is_mended", False):
+    original = PunicaWrapperCPU._apply_shrink  # noqa: SLF001 - the method that is patched
+    if getattr(original, "is_mended", False):
         return
 
     def shrink_adapted(
         self: PunicaWrapperCPU, y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, scale: float
     ) -> None:
-        shrink(self, y, x, w, scale)
+        original(self, y, x, w, scale)
         indexes = self.token_lora_indices
         y.view(-1, y.shape[-1])[: len(indexes)].masked_fill_((indexes < 0).unsqueeze(1), 0)
 
-    shrink_adapted.is_mended = True  # type: ignore[attr-defined]
+    shrink_adapted.is_patched = True  # type: ignore[attr-defined]
     PunicaWrapperCPU._apply_shrink = shrink_adapted  # noqa: SLF001

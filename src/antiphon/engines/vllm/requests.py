@@ -1,4 +1,4 @@
-"""Checks token requests, and translates them for vLLM. This module knows no vLLM."""
+"""Checks token requests, and translates them for vLLM. This module does not import vLLM."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,35 +9,35 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import StopCause, TokenRequest
 from antiphon.engines.sampling import SamplingState
 from antiphon.engines.sampling.sampling_state import hash_seed
-from antiphon.engines.vllm.row_request import ARGUMENT, RowRequest, encode_row
+from antiphon.engines.vllm.rows import ARGUMENT, RowRequest, encode_row
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 
 LOWEST_TEMPERATURE = 0.01
 """vLLM raises a lower temperature to this one."""
 
 HIGHEST_TEMPERATURE, MAX_PENALTY, MAX_BIAS = 2.0, 2.0, 100.0
-"""The ranges that vLLM's own sampler takes."""
+"""The ranges that vLLM's own sampler accepts."""
 
 SEED_BITS = 0x7FFFFFFFFFFFFFFF
-"""vLLM takes signed seeds of 64 bits."""
+"""vLLM accepts signed seeds of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What requests are checked against."""
+    """The properties of the model that requests are checked against."""
 
     context_length: int
     vocabulary: int
     ends: tuple[int, ...]
     """The model's end-of-generation tokens."""
     draws_all: bool
-    """Whether Antiphon's sampler draws every token that is not simply the likeliest one. On a GPU it draws
-    only where vLLM's own sampler would draw otherwise, because it needs the logits in the host's memory."""
+    """Whether Antiphon's sampler draws all tokens that are not chosen greedily. On a GPU it draws only those
+    that vLLM's sampler would draw differently, because it needs the logits in the host's memory."""
 
 
 def require_valid_request(request: TokenRequest, limits: ModelLimits) -> tuple[int, ...]:
-    """Returns the prompt. Raises a RequestError with the reason if the request cannot run: vLLM would end at
-    some of these requests."""
+    """Returns the prompt. Raises a RequestError with the reason if the request cannot run. Some of these
+    requests would end vLLM."""
     prompt = tuple(chain.from_iterable(segment.tokens for segment in request.segments))
     require_known(prompt, limits.vocabulary)
     if not prompt:
@@ -76,17 +76,17 @@ def count_output(request: TokenRequest, prompt: Sequence[int], limits: ModelLimi
     return max(1, min(request.max_tokens, limits.context_length - len(prompt)))
 
 
-def needs_own_sampler(request: TokenRequest, state: SamplingState, limits: ModelLimits) -> bool:
-    """Whether Antiphon's sampler draws the tokens. Every sampler takes the same token where the likeliest one
-    is asked for and nothing changes the logits."""
+def needs_antiphon_sampler(request: TokenRequest, state: SamplingState, limits: ModelLimits) -> bool:
+    """Whether Antiphon's sampler must draw the tokens. Greedy sampling of unchanged logits gives the same
+    tokens in every sampler."""
     if request.constraint is None and state.is_greedy and not state.changes_logits:
         return False
-    return limits.draws_all or request.constraint is not None or not is_alike(request.sampling)
+    return limits.draws_all or request.constraint is not None or not draws_alike(request.sampling)
 
 
-def is_alike(sampling: Sampling) -> bool:
-    """Whether vLLM's own sampler draws from the same distribution. Its seeds give other tokens."""
-    others = (
+def draws_alike(sampling: Sampling) -> bool:
+    """Whether vLLM's sampler draws from the same distribution. With the same seed it draws other tokens."""
+    differences = (
         sampling.mirostat is not None,
         sampling.typical_p < 1,
         sampling.min_tokens > 0,
@@ -97,7 +97,7 @@ def is_alike(sampling: Sampling) -> bool:
         max(abs(sampling.presence_penalty), abs(sampling.frequency_penalty)) > MAX_PENALTY,
         any(abs(value) > MAX_BIAS for _, value in sampling.logit_bias),
     )
-    return not any(others)
+    return not any(differences)
 
 
 def build_state(request: TokenRequest, prompt: Sequence[int], limits: ModelLimits) -> SamplingState:
@@ -117,7 +117,7 @@ def build_state(request: TokenRequest, prompt: Sequence[int], limits: ModelLimit
 def build_parameters(
     request: TokenRequest, sequence: str, prompt: Sequence[int], limits: ModelLimits, grammar: Grammar | None
 ) -> dict[str, object]:
-    """Builds the arguments of vLLM's SamplingParams. vLLM ends at exactly the given stop tokens. Raises
+    """Builds the arguments of vLLM's SamplingParams. vLLM ends the sequence at these stop tokens only. Raises
     InvalidValue."""
     state, max_tokens = build_state(request, prompt, limits), count_output(request, prompt, limits)
     ends = () if request.sampling.ignore_eos else limits.ends
@@ -131,8 +131,8 @@ def build_parameters(
         "detokenize": False,
         "temperature": 0.0,
     }
-    if needs_own_sampler(request, state, limits):
-        row = RowRequest(
+    if needs_antiphon_sampler(request, state, limits):
+        row_request = RowRequest(
             sequence=sequence,
             sampling=request.sampling,
             choice=request.choice,
@@ -142,13 +142,13 @@ def build_parameters(
             grammar=grammar,
             field=request.constraint.field if request.constraint is not None else None,
         )
-        return parameters | {"extra_args": {ARGUMENT: encode_row(row)}}
+        return parameters | {"extra_args": {ARGUMENT: encode_row(row_request)}}
     if state.is_greedy and not state.changes_logits:
         return parameters
-    return parameters | _build_own_options(request)
+    return parameters | _build_vllm_options(request)
 
 
-def _build_own_options(request: TokenRequest) -> dict[str, object]:
+def _build_vllm_options(request: TokenRequest) -> dict[str, object]:
     """The options of vLLM's own sampler."""
     sampling = request.sampling
     biases: dict[int, float] = {}
@@ -168,16 +168,16 @@ def _build_own_options(request: TokenRequest) -> dict[str, object]:
 
 
 def count_alternatives(request: TokenRequest, limits: ModelLimits) -> int | None:
-    """The number of likeliest tokens that vLLM reports with each token; None for no log-probabilities. For
-    listed tokens it reports all: its own list of tokens would replace the alternatives of other sequences in
-    the batch."""
+    """The number of likeliest tokens that vLLM must report with each token; None for no log-probabilities. If
+    the request lists tokens, vLLM must report all, because vLLM's own option for such a list would also
+    change the alternatives of other sequences in the batch."""
     if request.logprobs is None:
         return None
     return limits.vocabulary if request.logprob_token_ids else request.logprobs
 
 
-def find_cause(request: TokenRequest, last: int | None, limits: ModelLimits) -> StopCause:
-    """Why a sequence ended whose last token this is."""
-    if last is not None and last in limits.ends and not request.sampling.ignore_eos:
+def find_cause(request: TokenRequest, last_token: int | None, limits: ModelLimits) -> StopCause:
+    """Returns the cause of a sequence's end, by its last token."""
+    if last_token is not None and last_token in limits.ends and not request.sampling.ignore_eos:
         return StopCause.END
-    return StopCause.STOP_TOKEN if last in request.stop_token_ids else StopCause.LENGTH
+    return StopCause.STOP_TOKEN if last_token in request.stop_token_ids else StopCause.LENGTH

@@ -1,4 +1,4 @@
-"""The rows of vLLM's batch whose tokens Antiphon's sampler draws. This module knows no vLLM.
+"""The rows of vLLM's batch whose tokens Antiphon's sampler draws. This module does not import vLLM.
 
 vLLM asks for the logits of a row also while the row's prompt is incomplete, and then discards the token. So a
 row's state moves on only when the token is in the list of committed tokens.
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,21 +18,53 @@ from antiphon.constraints.guide import Guide
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.defects import guard
 from antiphon.engines.sampling import DrawnToken, Sampler, SamplingState
-from antiphon.engines.vllm.row_request import RowRequest
 from antiphon.errors import AntiphonError
 
-MAX_STALL_S = 0.5
-"""Seconds of CPU for one answer of a constraint. All rows of the batch wait for it."""
+MAX_ANSWER_CPU_SECONDS = 0.5
+"""The most CPU seconds that a constraint may take for one answer. All rows of the batch wait for it."""
 
-PAUSE_S = 0.02
-"""Seconds after which the time of an answer is examined again."""
+RECHECK_SECONDS = 0.02
+"""Seconds between two checks of the CPU time of an answer."""
 
 FILLER = 0
 """The token of a row that has failed; the engine host drops it."""
 
+ARGUMENT = "antiphon"
+"""The name under which vLLM carries a `RowRequest` in `extra_args`."""
 
-class GuideMaker(Protocol):
-    """Makes guides; `constraints.mask_workers.MaskWorkers` does."""
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """The facts that the sampler inside vLLM needs about one sequence."""
+
+    sequence: str
+    """Its name, under which failures are reported."""
+    sampling: Sampling
+    choice: int
+    ends: tuple[int, ...]
+    """The model's end-of-generation tokens."""
+    stops: tuple[int, ...]
+    max_tokens: int
+    grammar: Grammar | None = None
+    """The checked grammar of its constraint."""
+    field: str | None = None
+    """The caller's name for the constraint."""
+
+    def ends_with(self, token: int) -> bool:
+        """Whether the token ends the sequence."""
+        return token in self.stops or (token in self.ends and not self.sampling.ignore_eos)
+
+
+def encode_row(row: RowRequest) -> bytes:
+    return msgspec.msgpack.encode(row)
+
+
+def decode_row(encoded: bytes) -> RowRequest:
+    return msgspec.msgpack.decode(encoded, type=RowRequest)
+
+
+class GuideFactory(Protocol):
+    """Makes guides. `constraints.mask_workers.MaskWorkers` implements it."""
 
     answer_ready: threading.Event
 
@@ -45,10 +78,10 @@ class Row:
     request: RowRequest
     state: SamplingState
     output: Sequence[int]
-    """The committed tokens: a list of vLLM's, which grows."""
+    """The committed tokens: vLLM's own list, to which it appends."""
     guide: Guide | None = None
     chosen: tuple[int, float | None] | None = None
-    """The last chosen token, which may not be committed, and its surprise."""
+    """The last chosen token, which vLLM may discard, and its surprise."""
     has_failed: bool = False
 
     @property
@@ -63,34 +96,34 @@ class RowTable:
     """All rows, by their index in the batch."""
 
     vocabulary: int
-    most: int
+    max_rows: int
     """The most sequences that vLLM has at once."""
     report: Callable[[str, AntiphonError], None]
-    """Tells why a sequence cannot go on."""
-    get_guides: Callable[[], GuideMaker]
-    """Returns the maker of guides, which the first call makes."""
+    """Reports the error that ends a sequence, by the sequence's name."""
+    get_guides: Callable[[], GuideFactory]
+    """Returns the factory of guides. The first call creates it."""
     rows: dict[int, Row] = field(default_factory=dict)
     _preempted: dict[str, Row] = field(default_factory=dict)
-    """Rows that left the batch and may come back, by the sequence, oldest first."""
+    """Rows that left the batch and may come back, by the sequence's name, oldest first."""
     _sampler: Sampler | None = None
 
-    # --- the batch changes
+    # --- changes of the batch
 
     def add(self, index: int, request: RowRequest, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Adds a row, in the place of any other. A row that comes back keeps its state."""
+        """Adds a row, and replaces the row at this index. A row that comes back keeps its state."""
         self.rows.pop(index, None)
         row = self._preempted.pop(request.sequence, None)
         if row is None:
-            made = guard(self._make, request, prompt, output)
-            if isinstance(made, AntiphonError):
-                self.report(request.sequence, made)
+            built_row = guard(self._build_row, request, prompt, output)
+            if isinstance(built_row, AntiphonError):
+                self.report(request.sequence, built_row)
                 state = SamplingState(Sampling(), 0, None, (), (), (), self.vocabulary)
-                made = Row(request, state, output, has_failed=True)
-            row = made
+                built_row = Row(request, state, output, has_failed=True)
+            row = built_row
         row.output = output
         self.rows[index] = row
 
-    def _make(self, request: RowRequest, prompt: Sequence[int], output: Sequence[int]) -> Row:
+    def _build_row(self, request: RowRequest, prompt: Sequence[int], output: Sequence[int]) -> Row:
         state = SamplingState(
             request.sampling,
             request.choice,
@@ -113,32 +146,33 @@ class RowTable:
             self._drop(row)
             return
         self._preempted[row.request.sequence] = row
-        while len(self._preempted) > self.most:
+        while len(self._preempted) > self.max_rows:
             self._drop(self._preempted.pop(next(iter(self._preempted))))
 
     def move(self, index: int, other: int, is_swap: bool) -> None:
         """Moves a row to another index; with `is_swap`, the other row takes its place."""
-        row, there = self.rows.pop(index, None), self.rows.pop(other, None)
+        row, other_row = self.rows.pop(index, None), self.rows.pop(other, None)
         if row is not None:
             self.rows[other] = row
-        if is_swap and there is not None:
-            self.rows[index] = there
+        if is_swap and other_row is not None:
+            self.rows[index] = other_row
 
     def _drop(self, row: Row) -> None:
         if row.guide is not None:
             row.guide.abandon()
 
-    # --- a step
+    # --- the parts of a step
 
-    def catch_up(self) -> None:
-        """Notes the tokens that were committed since the last step. Guides then compute beside the model."""
+    def accept_committed(self) -> None:
+        """Accepts the tokens that were committed since the last step. Guides then compute the next masks
+        while the model computes."""
         for row in self.rows.values():
             if not row.has_failed:
-                error = guard(self._catch_up, row)
+                error = guard(self._accept_row, row)
                 if error is not None:
                     self._fail(row, error)
 
-    def _catch_up(self, row: Row) -> None:
+    def _accept_row(self, row: Row) -> None:
         while (position := row.state.position) < len(row.output):
             token = row.output[position]
             surprise = row.chosen[1] if row.chosen is not None and row.chosen[0] == token else None
@@ -149,7 +183,8 @@ class RowTable:
                 row.guide.advance(token)
 
     def choose(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> list[int]:
-        """Chooses the token of each row. `logits`: the model's own, one row for each, only read."""
+        """Chooses the token of each row. `logits` has one row of the model's own logits for each, and is only
+        read."""
         for row in rows:
             if row.guide is not None and not row.has_failed:
                 error = guard(self._set_mask, row)
@@ -182,15 +217,16 @@ class RowTable:
         ready = self.get_guides().answer_ready
         while True:
             ready.clear()
-            if (error := guide.find_failure(row.request.field, MAX_STALL_S)) is not None:
+            if (error := guide.find_failure(row.request.field, MAX_ANSWER_CPU_SECONDS)) is not None:
                 guide.abandon()
                 raise error
             if guide.is_ready:
                 return
-            ready.wait(PAUSE_S)
+            ready.wait(RECHECK_SECONDS)
 
     def _fail(self, row: Row, error: AntiphonError) -> None:
-        """Reports the error of a row once. The row then gets fillers, until the host ends its sequence."""
+        """Reports the error of a row once. Then the row gets FILLER tokens until the host ends its
+        sequence."""
         if not row.has_failed:
             row.has_failed = True
             self.report(row.request.sequence, error)

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder of weights, by the library `tokenizers`, and its table of ids."""
+"""The tokenizer of a folder of weights and its vocabulary. It uses the library `tokenizers`."""
 
 import json
 import re
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-"""A piece that is one byte, in vocabularies made by SentencePiece."""
+"""A piece that stands for one byte, in SentencePiece's vocabularies."""
 
 SPACE = "▁"
-"""The space in vocabularies made by SentencePiece."""
+"""The character for a space in SentencePiece's vocabularies."""
 
 PROBE = "a"
 
@@ -27,36 +27,36 @@ class FolderTokenizer:
     """Tokenizes text. Any thread may use it."""
 
     def __init__(self, folder: ModelFolder, size: int) -> None:
-        """`size`: the number of the model's ids, of which the tokenizer may know fewer. Raises
+        """`size`: the number of the model's ids. The tokenizer may have fewer. Raises
         ModelFileError."""
         self._folder = folder
         self._size = size
         path = folder.path / TOKENIZER
         try:
             settings = json.loads(path.read_bytes())
-            self._uses_byte_letters = any(find_steps(settings.get("decoder"), "ByteLevel"))
-            self._unknown = find_unknown(settings.get("model"))
-            self._first = load_tokenizer(settings)
-            self._later = load_later_tokenizer(settings)
+            self._uses_byte_letters = any(iterate_steps(settings.get("decoder"), "ByteLevel"))
+            self._unknown = get_unknown_piece(settings.get("model"))
+            self._first_tokenizer = load_tokenizer(settings)
+            self._later_tokenizer = load_later_tokenizer(settings)
         except Exception as problem:  # noqa: BLE001 - the library raises plain exceptions
             raise ModelFileError(f"{path} cannot be used: {problem}") from None
-        self._added: dict[int, AddedToken] = self._first.get_added_tokens_decoder()
+        self._added: dict[int, AddedToken] = self._first_tokenizer.get_added_tokens_decoder()
         ids = {token.content: index for index, token in self._added.items() if token.content}
         self._controls = ControlTokens(ids)
 
     def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """The token ids of the pieces joined to one text."""
         tokens = [self.bos_id] if add_bos and self.bos_id is not None else []
-        text, strip, is_first = "", False, True
+        text, strip_next, is_first = "", False, True
         for part in self._controls.split(pieces):
             if isinstance(part, str):
                 text += part
                 continue
             token = self._added[part]
-            tokens += self._encode(text, is_first, (strip, token.lstrip))
+            tokens += self._encode(text, is_first, (strip_next, token.lstrip))
             tokens.append(part)
-            text, strip, is_first = "", token.rstrip, False
-        return (*tokens, *self._encode(text, is_first, (strip, False)))
+            text, strip_next, is_first = "", token.rstrip, False
+        return (*tokens, *self._encode(text, is_first, (strip_next, False)))
 
     def tokenize_bytes(self, text: bytes) -> list[int]:
         """The token ids of a text without control tokens; none for bytes that are no UTF-8."""
@@ -67,50 +67,52 @@ class FolderTokenizer:
 
     def _encode(self, text: str, is_first: bool, strips: tuple[bool, bool]) -> list[int]:
         """The ids of a text between two control tokens. `is_first`: whether the text begins the prompt.
-        `strips`: whether the control token before, or after, removes the spaces there."""
+        `strips`: whether the control token before the text, and the one after it, remove spaces."""
         text = text.lstrip() if strips[0] else text
         text = text.rstrip() if strips[1] else text
         if not text:
             return []
-        tokenizer = self._first if is_first else self._later
-        # The library takes no half of a surrogate pair.
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids: list[int] = tokenizer.encode(whole, add_special_tokens=False).ids
+        tokenizer = self._first_tokenizer if is_first else self._later_tokenizer
+        # The library refuses a lone half of a surrogate pair.
+        valid_text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        ids: list[int] = tokenizer.encode(valid_text, add_special_tokens=False).ids
         return ids
 
     @cached_property
     def bos_id(self) -> int | None:
         """The BOS that tokenizer_config.json names."""
-        return self._find_named("bos_token")
+        return self._find_named_token("bos_token")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The table of ids."""
-        texts = {index: text for text, index in self._first.get_vocab(with_added_tokens=True).items()}
+        texts = {
+            index: text for text, index in self._first_tokenizer.get_vocab(with_added_tokens=True).items()
+        }
         kinds = tuple(self._find_kind(index, texts) for index in range(self._size))
         pieces = tuple(
             self._spell(index, texts) if kind in (TokenKind.NORMAL, TokenKind.BYTE) else b""
             for index, kind in enumerate(kinds)
         )
         probe = b"".join(pieces[token] for token in self._encode(PROBE, True, (False, False)))
-        with_specials = self._first.encode(PROBE, add_special_tokens=True).ids
+        with_specials = self._first_tokenizer.encode(PROBE, add_special_tokens=True).ids
         return Vocabulary(
             pieces=pieces,
             kinds=kinds,
             names={index: texts[index] for index, kind in enumerate(kinds) if kind is TokenKind.CONTROL},
             end_ids=tuple(token for token in self._folder.end_ids if 0 <= token < self._size),
             bos_id=self.bos_id,
-            eos_id=self._find_named("eos_token"),
+            eos_id=self._find_named_token("eos_token"),
             add_bos=self.bos_id is not None and with_specials[:1] == [self.bos_id],
             space_prefix=probe.startswith(b" "),
         )
 
-    def _find_named(self, name: str) -> int | None:
+    def _find_named_token(self, name: str) -> int | None:
         """The id of a token that tokenizer_config.json names."""
-        named = read_tokenizer_config(self._folder.path).get(name)
-        text = named.get("content") if isinstance(named, dict) else named
-        found = self._first.token_to_id(text) if isinstance(text, str) else None
-        return found if found is not None and found < self._size else None
+        entry = read_tokenizer_config(self._folder.path).get(name)
+        text = entry.get("content") if isinstance(entry, dict) else entry
+        token_id = self._first_tokenizer.token_to_id(text) if isinstance(text, str) else None
+        return token_id if token_id is not None and token_id < self._size else None
 
     def _find_kind(self, index: int, texts: Mapping[int, str]) -> TokenKind:
         if index not in texts:
@@ -134,7 +136,7 @@ class FolderTokenizer:
 
 
 def load_tokenizer(settings: object) -> "Tokenizer":
-    """Makes a tokenizer in which the text of special tokens is text. Raises what the library raises."""
+    """Makes a tokenizer that does not turn text into special tokens. Raises the library's exceptions."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(json.dumps(settings))
@@ -144,38 +146,44 @@ def load_tokenizer(settings: object) -> "Tokenizer":
     return tokenizer
 
 
-def find_steps(step: object, kind: str) -> Iterator[dict[str, object]]:
-    """Yields the steps of this kind in a part of tokenizer.json, also those of a sequence of steps."""
+def iterate_steps(step: object, kind: str) -> Iterator[dict[str, object]]:
+    """Yields the steps of this kind in a part of tokenizer.json, nested ones included."""
     if isinstance(step, dict):
         if step.get("type") == kind:
             yield step
-        for each in step.values():
-            yield from find_steps(each, kind)
+        for value in step.values():
+            yield from iterate_steps(value, kind)
     elif isinstance(step, list):
-        for each in step:
-            yield from find_steps(each, kind)
+        for value in step:
+            yield from iterate_steps(value, kind)
 
 
 def load_later_tokenizer(settings: dict[str, object]) -> "Tokenizer":
-    """Makes the tokenizer of texts after a control token. Some tokenizers put a space before the first text
-    only."""
-    for step in find_steps(settings.get("pre_tokenizer"), "Metaspace"):
+    """Makes the tokenizer for texts after a control token. Some tokenizers put a space only before the first
+    text."""
+    for step in iterate_steps(settings.get("pre_tokenizer"), "Metaspace"):
         if step.get("prepend_scheme") == "first":
             step["prepend_scheme"] = "never"
     return load_tokenizer(settings)
 
 
-def find_unknown(model: object) -> object:
+def get_unknown_piece(model: object) -> object:
     """The piece for unknown characters."""
     return model.get("unk_token") if isinstance(model, dict) else None
 
 
 def _map_byte_letters() -> dict[str, int]:
-    """The byte of each letter of byte-level vocabularies: printable bytes are themselves, and the others are
-    letters from 256 on (Radford and others, 2019)."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
+    """Maps each letter of a byte-level vocabulary to its byte. Printable bytes are their own letters, and the
+    other bytes are the letters from 256 on (Radford and others, 2019)."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + offset): byte for offset, byte in enumerate(unprintable)
+    }
 
 
 BYTE_OF_LETTER = _map_byte_letters()

@@ -189,7 +189,7 @@ class RedisLimiter:
         redis_claim.step += 1
         try:
             return await self._take_amounts(
-                claim, redis_claim.step, limits, [amounts.amount_of(each.measure) for each in limits]
+                claim, redis_claim.step, limits, [amounts.get_amount(each.measure) for each in limits]
             )
         except asyncio.CancelledError:
             redis_claim.is_uncertain = True

@@ -126,7 +126,7 @@ class Coordinator:
         """Removes a process. Its metrics stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
-            self.ended.add(session.totals, lives=False)
+            self.ended.add(session.totals, is_running=False)
         self.note_change()
 
     def close(self) -> None:

@@ -197,7 +197,9 @@ def effort_variables(
             f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
         )
     less = (
-        f"{budget}: 0 for no reasoning" if effort == NO_EFFORT and not terms.least else f"{budget} for less"
+        f"{budget}: 0 for no reasoning"
+        if effort == NO_EFFORT and not terms.min_budget
+        else f"{budget} for less"
     )
     always = "always reasons" if effort == NO_EFFORT else "reasons"
     raise _build_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")

@@ -32,7 +32,7 @@ ANY = "the chat template"
 """The first words of rendering errors. They are the same for a model's template and a request's template."""
 
 HELPER_BOUNDS = QueueLimits(
-    at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates"
+    at_once=2, queue=256, queue_per_actor=16, seconds_per_item=Limits().seconds, item_name="chat templates"
 )
 """Limits of the queue for templates. Each rendering occupies a processor."""
 

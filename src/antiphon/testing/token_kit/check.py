@@ -52,7 +52,7 @@ async def check_token_engine(
     probe.queue, probe.queue_per_actor = queue, queue_per_actor
     for rule in RULES:
         await rule(probe)
-        await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+        await probe.require_idle(f"an ended sequence holds no resources ({rule.__name__})")
 
 
 async def tokenize_sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
@@ -60,7 +60,7 @@ async def tokenize_sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
     return [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES]
 
 
-async def events_come_in_order(probe: TokenProbe) -> None:
+async def check_event_order(probe: TokenProbe) -> None:
     events = [event async for event in probe.engine.generate(probe.build_request(max_tokens=5))]
     require(
         isinstance(events[0], SequenceStarted) and isinstance(events[-1], SequenceFinished),
@@ -76,7 +76,7 @@ async def events_come_in_order(probe: TokenProbe) -> None:
     )
 
 
-async def counts_are_true(probe: TokenProbe) -> None:
+async def check_counts(probe: TokenProbe) -> None:
     for index, prompt in enumerate(probe.prompts):
         run = await probe.run(probe.build_request(index, max_tokens=7))
         require(
@@ -93,7 +93,7 @@ async def counts_are_true(probe: TokenProbe) -> None:
         require(run.started.queued >= 0, "queued is a time in seconds")
 
 
-async def max_tokens_is_kept(probe: TokenProbe) -> None:
+async def check_max_tokens(probe: TokenProbe) -> None:
     for limit in (1, 2, 9):
         run = await probe.run(probe.build_request(max_tokens=limit))
         require(len(run.tokens) <= limit, "a sequence makes at most max_tokens tokens")
@@ -112,7 +112,7 @@ async def max_tokens_is_kept(probe: TokenProbe) -> None:
         require(not early, "nothing comes after an end-of-generation token")
 
 
-async def stop_tokens_end_the_sequence(probe: TokenProbe) -> None:
+async def check_stop_tokens(probe: TokenProbe) -> None:
     free = await probe.run(probe.build_request(max_tokens=12))
     stop = free.tokens[len(free.tokens) // 2]
     run = await probe.run(probe.build_request(max_tokens=12, stop=(stop,)))
@@ -121,11 +121,11 @@ async def stop_tokens_end_the_sequence(probe: TokenProbe) -> None:
         run.tokens == expected, "a stop token ends the sequence where it first appears, and is part of Steps"
     )
     allowed = {StopCause.STOP_TOKEN} | ({StopCause.END} if stop in probe.vocabulary.end_ids else set())
-    require(run.cause in allowed, "a sequence that a stop token ended says STOP_TOKEN")
+    require(run.cause in allowed, "the cause of a sequence that a stop token ended is STOP_TOKEN")
     require(run.counts.completion_tokens == len(expected), "the stop token is counted")
 
 
-async def foreign_tokens_are_refused(probe: TokenProbe) -> None:
+async def check_unknown_tokens(probe: TokenProbe) -> None:
     for token in (len(probe.vocabulary.pieces), -1, 2**31):
         segments = (TokenSegment((*probe.prompts[0], token)),)
         await require_error(
@@ -135,7 +135,7 @@ async def foreign_tokens_are_refused(probe: TokenProbe) -> None:
         )
 
 
-async def context_is_kept(probe: TokenProbe) -> None:
+async def check_context_length(probe: TokenProbe) -> None:
     """Requires a sequence to end at the context length, and a longer prompt to be refused."""
     context = probe.info.context_length
     words = [token for prompt in probe.prompts for token in prompt]
@@ -143,18 +143,18 @@ async def context_is_kept(probe: TokenProbe) -> None:
     run = await probe.run(TokenRequest((TokenSegment(prompt),), max_tokens=50))
     require(
         len(run.tokens) <= 4,
-        "a sequence fills at most the context, the token that is not computed any more aside",
+        "a sequence fills at most the context; only its last token is not computed",
     )
     require(run.cause is not StopCause.LENGTH or len(run.tokens) >= 3, "a sequence may use the whole context")
     too_long = TokenRequest((TokenSegment(prompt + prompt[:8]),), max_tokens=1)
     await require_error(
         probe.run(too_long),
         AntiphonError,
-        "a prompt longer than the context is refused with an error of the tree",
+        "a prompt longer than the context is refused with an error of antiphon.errors",
     )
 
 
-async def vocabulary_is_whole(probe: TokenProbe) -> None:
+async def check_vocabulary(probe: TokenProbe) -> None:
     table = probe.vocabulary
     require(
         len(table.pieces) == len(table.kinds) == probe.info.vocabulary,
@@ -169,7 +169,7 @@ async def vocabulary_is_whole(probe: TokenProbe) -> None:
     require(table.end_ids, "a model can end its turn")
 
 
-async def text_becomes_tokens_and_back(probe: TokenProbe) -> None:
+async def check_tokenizer_round_trip(probe: TokenProbe) -> None:
     table = probe.vocabulary
     for text in ("Hello world", "naïve café 😀 日本語", "  two spaces\n\n\tand a tab", "a\u0000b"):
         tokens = await probe.engine.tokenize([TextPiece(text)], False)
@@ -193,7 +193,7 @@ async def text_becomes_tokens_and_back(probe: TokenProbe) -> None:
         )
 
 
-async def control_text_needs_leave(probe: TokenProbe) -> None:
+async def check_control_tokens(probe: TokenProbe) -> None:
     for index, name in probe.vocabulary.names.items():
         tokens = await probe.engine.tokenize([TextPiece(f"a{name}b")], False)
         require(
@@ -210,7 +210,7 @@ async def control_text_needs_leave(probe: TokenProbe) -> None:
         )
 
 
-async def totals_only_grow(probe: TokenProbe) -> None:
+async def check_load_totals(probe: TokenProbe) -> None:
     """Requires one sequence to increase the totals of the load counters as much as it computes."""
     before = (await probe.engine.info()).load
     run: SequenceRun = await probe.run(probe.build_request(max_tokens=6))
@@ -228,16 +228,16 @@ async def totals_only_grow(probe: TokenProbe) -> None:
 
 
 ORDER_RULES = (
-    events_come_in_order,
-    counts_are_true,
-    max_tokens_is_kept,
-    stop_tokens_end_the_sequence,
-    foreign_tokens_are_refused,
-    context_is_kept,
-    vocabulary_is_whole,
-    text_becomes_tokens_and_back,
-    control_text_needs_leave,
-    totals_only_grow,
+    check_event_order,
+    check_counts,
+    check_max_tokens,
+    check_stop_tokens,
+    check_unknown_tokens,
+    check_context_length,
+    check_vocabulary,
+    check_tokenizer_round_trip,
+    check_control_tokens,
+    check_load_totals,
 )
 RULES = (
     *ORDER_RULES,
@@ -271,7 +271,7 @@ async def check_adapters(
     probe.prompts, probe.adapters = tuple(await tokenize_sentences(engine)), adapters
     for rule in ADAPTER_RULES:
         await rule(probe)
-        await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+        await probe.require_idle(f"an ended sequence holds no resources ({rule.__name__})")
 
 
 @asynccontextmanager
@@ -292,7 +292,7 @@ def _build_adapter_request(probe: TokenProbe, digest: str | None) -> TokenReques
     return replace(probe.build_request(max_tokens=LENGTH, logprobs=2), adapter=digest)
 
 
-async def unknown_adapters_are_refused(probe: TokenProbe) -> None:
+async def check_unknown_adapters(probe: TokenProbe) -> None:
     rule = "an adapter that was not added is refused with InvalidValue, before a sequence begins"
     await require_error(probe.run(_build_adapter_request(probe, UNKNOWN)), InvalidValue, rule)
     async with _add_adapters(probe) as engine:
@@ -309,7 +309,7 @@ async def unknown_adapters_are_refused(probe: TokenProbe) -> None:
         await require_error(probe.run(_build_adapter_request(probe, digest)), InvalidValue, rule)
 
 
-async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
+async def check_adapter_isolation(probe: TokenProbe) -> None:
     names = (None, *probe.adapters)
     async with _add_adapters(probe):
         # with its own salt, each is computed again
@@ -327,13 +327,13 @@ async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
         for name, run in zip(requested_names, runs, strict=True):
             _require_same(first[name], run, probe)
         outputs = {(run.tokens, run.logprobs) for run in first.values()}
-        require(len(outputs) == len(names), "each adapter changes what is said")
+        require(len(outputs) == len(names), "each adapter changes the output")
 
 
 def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:
     """Requires equal tokens, and log-probabilities within the tolerance, up to the first place where the two
     best tokens are too close."""
-    rule = "what is computed with one adapter, or with none, never shows in an answer with another"
+    rule = "computations with one adapter are never used for another adapter or for none"
     for place, token in enumerate(first.tokens):
         (_, best), (_, second) = first.alternatives[place]
         if run.tokens[place] != token:
@@ -342,7 +342,7 @@ def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> No
         require(abs(run.logprobs[place] - first.logprobs[place]) <= probe.tolerance, rule)
 
 
-async def a_removed_adapter_serves_to_the_end(probe: TokenProbe) -> None:
+async def check_adapter_removal(probe: TokenProbe) -> None:
     digest = next(iter(probe.adapters))
     long = replace(probe.build_request(max_tokens=40), adapter=digest)
     async with _add_adapters(probe) as engine:
@@ -365,7 +365,7 @@ async def a_removed_adapter_serves_to_the_end(probe: TokenProbe) -> None:
 
 
 ADAPTER_RULES = (
-    unknown_adapters_are_refused,
-    adapters_never_answer_for_each_other,
-    a_removed_adapter_serves_to_the_end,
+    check_unknown_adapters,
+    check_adapter_isolation,
+    check_adapter_removal,
 )

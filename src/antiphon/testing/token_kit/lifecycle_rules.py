@@ -23,14 +23,14 @@ from antiphon.testing.rules import require, require_end, require_soon, run_besid
 from antiphon.testing.token_kit.probe import GREEDY, TokenProbe
 
 
-async def unread_sequences_hold_nothing(probe: TokenProbe) -> None:
+async def check_closing_unread(probe: TokenProbe) -> None:
     """Closes a generator that was never read, and requires the engine to be idle afterwards."""
     events = probe.engine.generate(probe.build_request())
     await probe.close(events, "closing a generator that was never read ends at once")
     await probe.require_idle("a generator that was never read holds no sequence")
 
 
-async def queued_sequences_close(probe: TokenProbe) -> None:
+async def check_closing_queued(probe: TokenProbe) -> None:
     """Fills every place, then closes a waiting sequence."""
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
@@ -40,10 +40,10 @@ async def queued_sequences_close(probe: TokenProbe) -> None:
         await probe.close_while_waiting(waiting, 0.05, "a queued sequence closes at once")
         load = await probe.get_load()
         require(load.queued == 0, "a queued sequence that was closed does not wait any more")
-    await probe.require_idle("sequences that were closed together free all that they held")
+    await probe.require_idle("sequences that were closed together free all their resources")
 
 
-async def prefilling_sequences_close(probe: TokenProbe) -> None:
+async def check_closing_in_prefill(probe: TokenProbe) -> None:
     words = [token for prompt in probe.prompts for token in prompt]
     size = probe.info.context_length - 8
     prompt = tuple((words * (size // len(words) + 1))[:size])
@@ -51,14 +51,14 @@ async def prefilling_sequences_close(probe: TokenProbe) -> None:
     for moment in (0.0, 0.02):
         events = probe.engine.generate(request)
         first = await anext(events)
-        require(isinstance(first, SequenceStarted), "admission is told before the prompt is computed")
+        require(isinstance(first, SequenceStarted), "SequenceStarted comes before the prompt is computed")
         await probe.close_while_waiting(
             events, moment, "a sequence closes at once while its prompt is computed"
         )
         await probe.require_idle("closing in prefill frees the sequence")
 
 
-async def speaking_sequences_close(probe: TokenProbe) -> None:
+async def check_closing_in_decode(probe: TokenProbe) -> None:
     for moment in (0.0, 0.01):
         events = probe.engine.generate(probe.build_request())
         await _read_to_first_step(events)
@@ -70,15 +70,15 @@ async def speaking_sequences_close(probe: TokenProbe) -> None:
         await probe.require_idle("closing in mid-stream frees the sequence")
 
 
-async def finished_sequences_close(probe: TokenProbe) -> None:
+async def check_closing_finished(probe: TokenProbe) -> None:
     events = probe.engine.generate(probe.build_request(max_tokens=2))
     async for event in events:
         if isinstance(event, SequenceFinished):
-            await probe.require_idle("when SequenceFinished comes the sequence is free already")
+            await probe.require_idle("the sequence's resources are free before SequenceFinished")
     await probe.close(events, "closing a finished sequence ends at once")
 
 
-async def closing_disturbs_no_other(probe: TokenProbe) -> None:
+async def check_closing_isolation(probe: TokenProbe) -> None:
     """Requires other sequences to be unchanged when one is closed."""
     if probe.info.sequences < 2:
         return
@@ -94,7 +94,7 @@ async def closing_disturbs_no_other(probe: TokenProbe) -> None:
         require(run.tokens == expected.tokens, "closing one sequence changes nothing in another")
 
 
-async def siblings_close_alone(probe: TokenProbe) -> None:
+async def check_closing_siblings(probe: TokenProbe) -> None:
     """Closes the first sequence of a group in its prefill, then the first sequence of another group in
     mid-stream. The other sequences continue."""
     if probe.info.sequences < 3:
@@ -119,7 +119,7 @@ async def siblings_close_alone(probe: TokenProbe) -> None:
             )
 
 
-async def tokenizing_never_waits_for_decoding(probe: TokenProbe) -> None:
+async def check_tokenizing_while_decoding(probe: TokenProbe) -> None:
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
             events = probe.engine.generate(probe.build_request(index % len(probe.prompts)))
@@ -137,18 +137,18 @@ async def _read_to_first_step(events: AsyncGenerator[TokenEvent, None]) -> None:
 
 
 CLOSING_RULES = (
-    unread_sequences_hold_nothing,
-    queued_sequences_close,
-    prefilling_sequences_close,
-    speaking_sequences_close,
-    finished_sequences_close,
-    closing_disturbs_no_other,
-    siblings_close_alone,
-    tokenizing_never_waits_for_decoding,
+    check_closing_unread,
+    check_closing_queued,
+    check_closing_in_prefill,
+    check_closing_in_decode,
+    check_closing_finished,
+    check_closing_isolation,
+    check_closing_siblings,
+    check_tokenizing_while_decoding,
 )
 
 
-async def a_full_queue_refuses(probe: TokenProbe) -> None:
+async def check_full_queue(probe: TokenProbe) -> None:
     """Fills all running places and the queue, each with a request of a different actor."""
     if probe.queue is None:
         return
@@ -169,11 +169,11 @@ async def a_full_queue_refuses(probe: TokenProbe) -> None:
             sibling = replace(probe.build_request(max_tokens=1), actor="running-0", group="g0", choice=1)
             async with run_beside(probe.run(sibling)) as (joined,):
                 await _require_queued(probe, probe.queue + 1)
-                require(not joined.done(), "a sibling of a sequence that is there is never refused")
-    await probe.require_idle("sequences that were closed while they waited hold nothing")
+                require(not joined.done(), "a sibling of a queued or running sequence is never refused")
+    await probe.require_idle("sequences that were closed while they waited hold no resources")
 
 
-async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
+async def check_queue_share(probe: TokenProbe) -> None:
     limit = probe.queue_per_actor
     if limit is None or (probe.queue is not None and limit >= probe.queue):
         return
@@ -197,7 +197,7 @@ async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
                 require(not other.done(), "another actor's sequence may still wait")
 
 
-async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
+async def check_priorities(probe: TokenProbe) -> None:
     """Sends a later request of an actor with a lower priority number. It is admitted before the earlier
     request of the same actor, and before no request of another actor that has its turn."""
     if probe.queue is not None and probe.queue < 3:
@@ -219,10 +219,10 @@ async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
             await _require_queued(probe, len(tasks))
         await last.aclose()
         await require_end(
-            asyncio.gather(*tasks), "who waits is admitted when a place is free", probe.patience
+            asyncio.gather(*tasks), "a waiting sequence is admitted when a place is free", probe.patience
         )
     require(order.index("first") < order.index("late"), "of one actor the lowest priority is admitted first")
-    require(order[0] != "other", "a priority takes no other actor's turn")
+    require(order[0] != "other", "a priority does not take another actor's turn")
 
 
 def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
@@ -234,7 +234,7 @@ def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
 async def _begin(probe: TokenProbe, stack: AsyncExitStack, request: TokenRequest) -> None:
     """Starts a sequence and requires SequenceStarted as its first event. The stack closes the sequence."""
     events = await stack.enter_async_context(aclosing(probe.engine.generate(request)))
-    require(isinstance(await anext(events), SequenceStarted), "admission is told first")
+    require(isinstance(await anext(events), SequenceStarted), "SequenceStarted comes first")
 
 
 async def _require_queued(probe: TokenProbe, count: int) -> None:
@@ -259,7 +259,7 @@ async def _find_refusal(probe: TokenProbe, request: TokenRequest) -> AntiphonErr
 
 
 QUEUE_RULES = (
-    a_full_queue_refuses,
-    one_actor_does_not_fill_the_queue,
-    lower_priorities_come_first_of_one_actor,
+    check_full_queue,
+    check_queue_share,
+    check_priorities,
 )

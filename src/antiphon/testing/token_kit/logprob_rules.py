@@ -21,15 +21,15 @@ ROUNDING = 1e-4
 MOST_ALTERNATIVES = 20
 
 
-async def logprobs_come_as_asked(probe: TokenProbe) -> None:
+async def check_logprobs(probe: TokenProbe) -> None:
     silent = await probe.run(probe.build_request(max_tokens=6))
     require(
-        not silent.logprobs and not silent.alternatives, "log-probabilities come only when they are asked for"
+        not silent.logprobs and not silent.alternatives, "log-probabilities come only when they are requested"
     )
     bare = await probe.run(probe.build_request(max_tokens=6, logprobs=0))
     require(len(bare.logprobs) == len(bare.tokens), "with logprobs there is one for each token")
     require(not any(bare.alternatives), "logprobs=0 asks for no alternatives")
-    require(silent.tokens == bare.tokens, "asking for log-probabilities does not change what is said")
+    require(silent.tokens == bare.tokens, "requesting log-probabilities does not change the tokens")
     for count in (1, 5, MOST_ALTERNATIVES):
         run = await probe.run(probe.build_request(max_tokens=6, logprobs=count))
         require(
@@ -39,7 +39,7 @@ async def logprobs_come_as_asked(probe: TokenProbe) -> None:
         _require_distributions(run)
 
 
-async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
+async def check_listed_logprobs(probe: TokenProbe) -> None:
     """Requests likely and unlikely tokens, and compares their values with those of the likeliest
     alternatives."""
     size = probe.info.vocabulary
@@ -55,7 +55,7 @@ async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
         require(all(tuple(token for token, _ in row) == token_ids for row in run.alternatives), rule)
         full_logprobs, slack = dict(ranked[0]), max(probe.tolerance, ROUNDING)
         near = all(abs(full_logprobs[token] - value) <= slack for token, value in run.alternatives[0])
-        require(near, "log-probabilities of wanted tokens are of the raw distribution")
+        require(near, "log-probabilities of listed tokens are of the raw distribution")
 
 
 def _require_distributions(run: SequenceRun) -> None:
@@ -73,13 +73,13 @@ def _require_distributions(run: SequenceRun) -> None:
             require(value <= values[-1] + ROUNDING, "the alternatives are the likeliest tokens")
 
 
-async def greedy_takes_the_likeliest(probe: TokenProbe) -> None:
+async def check_greedy_tokens(probe: TokenProbe) -> None:
     run = await probe.run(probe.build_request(max_tokens=8, logprobs=1))
     for value, row in zip(run.logprobs, run.alternatives, strict=True):
         require(value >= row[0][1] - ROUNDING, "temperature 0 takes the likeliest token")
 
 
-async def logprobs_are_raw(probe: TokenProbe) -> None:
+async def check_raw_logprobs(probe: TokenProbe) -> None:
     rows = []
     for temperature in (0.0, 0.5, 1.7):
         sampling = Sampling(temperature=temperature, top_k=1, top_p=0.5, seed=3)
@@ -91,7 +91,7 @@ async def logprobs_are_raw(probe: TokenProbe) -> None:
         require(near, "log-probabilities are of the raw distribution, whatever the sampling")
 
 
-async def top_k_one_is_greedy(probe: TokenProbe) -> None:
+async def check_narrow_sampling(probe: TokenProbe) -> None:
     greedy = await probe.run(probe.build_request(max_tokens=8))
     narrow = await probe.run(
         probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.5, top_k=1, seed=5))
@@ -107,7 +107,7 @@ async def top_k_one_is_greedy(probe: TokenProbe) -> None:
     require(greedy.tokens == steep.tokens, "min_p=1 leaves only the likeliest token")
 
 
-async def equal_seeds_draw_equally(probe: TokenProbe) -> None:
+async def check_seeds(probe: TokenProbe) -> None:
     def build_request(seed: int, choice: int = 0) -> TokenRequest:
         return replace(
             probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed)), choice=choice
@@ -123,10 +123,10 @@ async def equal_seeds_draw_equally(probe: TokenProbe) -> None:
     require(len(set(alone[8:])) > 1, "the seed enters the draw")
     if probe.tolerance == 0:
         crowd = [run.tokens for run in await probe.run_all([*choices, *seeds])]
-        require(crowd == alone, "a draw does not depend on what else is in the batch")
+        require(crowd == alone, "a draw does not depend on the other sequences of the batch")
 
 
-async def alone_and_together_are_equal(probe: TokenProbe) -> None:
+async def check_batch_invariance(probe: TokenProbe) -> None:
     requests = [
         probe.build_request(index % len(probe.prompts), max_tokens=16, logprobs=2)
         for index in range(probe.info.sequences)
@@ -139,7 +139,7 @@ async def alone_and_together_are_equal(probe: TokenProbe) -> None:
 def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) -> None:
     """Requires equal tokens, within the tolerance, up to the first place where the two best tokens are too
     close."""
-    rule = "a greedy sequence says the same alone and together with others"
+    rule = "a greedy sequence has the same tokens alone and in a batch"
     for place, (mine, theirs) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
         first, second = alone.alternatives[place]
         if mine != theirs and first[1] - second[1] < tolerance:
@@ -150,7 +150,7 @@ def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) 
     require(len(alone.tokens) == len(together.tokens), rule)
 
 
-async def siblings_share_a_prompt(probe: TokenProbe) -> None:
+async def check_shared_prompt(probe: TokenProbe) -> None:
     count = min(3, probe.info.sequences)
     lone = await probe.run(probe.build_request(max_tokens=6))
     before = await probe.get_load()
@@ -159,7 +159,8 @@ async def siblings_share_a_prompt(probe: TokenProbe) -> None:
     after = await probe.get_load()
     if probe.tolerance == 0:
         require(
-            all(run.tokens == lone.tokens for run in family), "greedy siblings say what a lone sequence says"
+            all(run.tokens == lone.tokens for run in family),
+            "greedy siblings have the tokens of a single sequence",
         )
     size = len(probe.prompts[0])
     require(
@@ -168,7 +169,7 @@ async def siblings_share_a_prompt(probe: TokenProbe) -> None:
     )
     require(
         sum(run.counts.cached_tokens > 0 for run in family) >= count - 1,
-        "siblings say which prompt tokens were shared",
+        "siblings count the prompt tokens that were shared",
     )
     require(
         all(run.started.cached_tokens == run.counts.cached_tokens for run in family),
@@ -176,22 +177,22 @@ async def siblings_share_a_prompt(probe: TokenProbe) -> None:
     )
 
 
-async def greedy_ignores_the_seed(probe: TokenProbe) -> None:
+async def check_greedy_seed(probe: TokenProbe) -> None:
     first = await probe.run(probe.build_request(max_tokens=8, sampling=replace(GREEDY, seed=1)))
     second = await probe.run(probe.build_request(max_tokens=8, sampling=replace(GREEDY, seed=2)))
     require(first.tokens == second.tokens, "temperature 0 draws nothing, so the seed changes nothing")
 
 
 VALUE_RULES = (
-    logprobs_come_as_asked,
-    logprobs_of_wanted_tokens_come_as_asked,
-    greedy_takes_the_likeliest,
-    logprobs_are_raw,
-    top_k_one_is_greedy,
-    equal_seeds_draw_equally,
-    greedy_ignores_the_seed,
-    alone_and_together_are_equal,
-    siblings_share_a_prompt,
+    check_logprobs,
+    check_listed_logprobs,
+    check_greedy_tokens,
+    check_raw_logprobs,
+    check_narrow_sampling,
+    check_seeds,
+    check_greedy_seed,
+    check_batch_invariance,
+    check_shared_prompt,
 )
 
 
@@ -226,7 +227,7 @@ def _build_scoring_request(
     return replace(single, segments=(TokenSegment(prompt),), prompt_logprobs=width)
 
 
-async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
+async def check_prompt_scores(probe: TokenProbe) -> None:
     """Scores a prompt twice, so that the second request meets the cached prefix of the first."""
     for prompt in (*probe.prompts, probe.prompts[0]):
         run = await probe.run(_build_scoring_request(probe, prompt))
@@ -243,7 +244,7 @@ async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
             _require_row(token, scores.logprobs[place], scores.ids[wide], scores.values[wide])
             _require_rank(scores.ranks[place], scores.logprobs[place], scores.values[wide])
     silent = await probe.run(probe.build_request(max_tokens=2))
-    require(not silent.scores, "PromptScores come only when they are asked for")
+    require(not silent.scores, "PromptScores come only when they are requested")
     bare = UnpackedScores.from_parts(
         (await probe.run(_build_scoring_request(probe, probe.prompts[0], width=0))).scores
     )
@@ -261,7 +262,7 @@ def _require_cover(run: SequenceRun, length: int) -> None:
         require(part.logprobs and len(part.logprobs) % 4 == 0, "PromptScores hold packed float32")
         expected += len(part.logprobs) // 4
     require(expected == length, "PromptScores cover the prompt from its second token to its last")
-    require(run.counts.cached_tokens == 0, "a prompt that is scored is computed anew, whatever is kept of it")
+    require(run.counts.cached_tokens == 0, "a scored prompt is computed again, even if it is cached")
 
 
 def _require_row(token: int, value: float, ids: "array[int]", values: "array[float]") -> None:
@@ -287,32 +288,33 @@ def _require_rank(rank: int, value: float, values: "array[float]") -> None:
     require(likelier < rank <= most, "a prompt token's rank is 1 and as many as are likelier at its place")
 
 
-async def scoring_agrees_with_generating(probe: TokenProbe) -> None:
+async def check_score_consistency(probe: TokenProbe) -> None:
     generated = await probe.run(probe.build_request(max_tokens=8, logprobs=0))
     prompt = probe.prompts[0] + generated.tokens
     scored = UnpackedScores.from_parts((await probe.run(_build_scoring_request(probe, prompt))).scores)
     slack = max(probe.tolerance, ROUNDING)
     again = scored.logprobs[-len(generated.tokens) :]
     near = all(abs(mine - theirs) <= slack for mine, theirs in zip(generated.logprobs, again, strict=True))
-    require(near, "what was generated, scored as a prompt, has the log-probabilities that it was told with")
+    require(near, "generated tokens have equal log-probabilities when they are scored as a prompt")
 
 
-async def scoring_changes_nothing_after_it(probe: TokenProbe) -> None:
+async def check_generation_after_scoring(probe: TokenProbe) -> None:
     plain = await probe.run(probe.build_request(max_tokens=8))
     scored = await probe.run(_build_scoring_request(probe, probe.prompts[0], 8))
     require(
-        plain.tokens == scored.tokens or probe.tolerance > 0, "scoring a prompt does not change what follows"
+        plain.tokens == scored.tokens or probe.tolerance > 0,
+        "scoring a prompt does not change the completion",
     )
 
 
-async def nothing_is_made_of_a_prompt_that_is_only_scored(probe: TokenProbe) -> None:
+async def check_scoring_only(probe: TokenProbe) -> None:
     for prompt in probe.prompts:
         run = await probe.run(_build_scoring_request(probe, prompt, max_tokens=0))
         require(not run.tokens, "max_tokens 0 makes no token")
         require(run.cause is StopCause.LENGTH, "a prompt that is only scored ends with LENGTH")
         require(
             (run.counts.prompt_tokens, run.counts.completion_tokens) == (len(prompt), 0),
-            "a prompt that is only scored counts its own tokens and none else",
+            "a prompt that is only scored counts its own tokens only",
         )
         _require_cover(run, len(prompt))
     single = await probe.run(_build_scoring_request(probe, probe.prompts[0][:1], max_tokens=0))
@@ -326,7 +328,7 @@ async def nothing_is_made_of_a_prompt_that_is_only_scored(probe: TokenProbe) -> 
     )
 
 
-async def siblings_share_a_scored_prompt(probe: TokenProbe) -> None:
+async def check_shared_scored_prompt(probe: TokenProbe) -> None:
     count = min(3, probe.info.sequences)
     first = replace(_build_scoring_request(probe, probe.prompts[0], max_tokens=4), group="scored")
     siblings = [replace(first, prompt_logprobs=None, choice=choice) for choice in range(1, count)]
@@ -336,14 +338,14 @@ async def siblings_share_a_scored_prompt(probe: TokenProbe) -> None:
     if probe.tolerance == 0:
         require(
             all(run.tokens == leader.tokens for run in others),
-            "siblings of one whose prompt is scored say what it says",
+            "siblings of a scored sequence have the same tokens",
         )
 
 
 SCORE_RULES = (
-    prompts_are_scored_whole_and_in_order,
-    scoring_agrees_with_generating,
-    scoring_changes_nothing_after_it,
-    nothing_is_made_of_a_prompt_that_is_only_scored,
-    siblings_share_a_scored_prompt,
+    check_prompt_scores,
+    check_score_consistency,
+    check_generation_after_scoring,
+    check_scoring_only,
+    check_shared_scored_prompt,
 )

@@ -21,12 +21,12 @@ OVERWHELMING = 1000.0
 HOT = Sampling(temperature=1.5, seed=5)
 
 
-async def bias_bans_and_forces(probe: TokenProbe) -> None:
+async def check_logit_bias(probe: TokenProbe) -> None:
     free = await probe.run(probe.build_request(max_tokens=1, logprobs=1))
     (likeliest,) = free.tokens
     banned = replace(GREEDY, logit_bias=((likeliest, -OVERWHELMING),))
     run = await probe.run(probe.build_request(max_tokens=1, sampling=banned, logprobs=1))
-    require(run.tokens != free.tokens, "a token with a bias of minus infinity, as it were, is not drawn")
+    require(run.tokens != free.tokens, "a token with an overwhelming negative bias is not drawn")
     near = abs(run.alternatives[0][0][1] - free.alternatives[0][0][1]) <= max(probe.tolerance, 1e-3)
     require(near, "log-probabilities are those before the bias")
     token = probe.prompts[0][-1]
@@ -35,7 +35,7 @@ async def bias_bans_and_forces(probe: TokenProbe) -> None:
     require(set(run.tokens) == {token}, "a token with an overwhelming bias is always drawn")
 
 
-async def only_allowed_tokens_are_drawn(probe: TokenProbe) -> None:
+async def check_allowed_tokens(probe: TokenProbe) -> None:
     allowed = tuple(dict.fromkeys(_list_plain_tokens(probe)))[:5]
     for sampling in (GREEDY, HOT):
         request = replace(sampling, allowed_token_ids=allowed)
@@ -44,7 +44,7 @@ async def only_allowed_tokens_are_drawn(probe: TokenProbe) -> None:
         require(len(run.tokens) == 12, "allowing no end token lets a sequence go on to max_tokens")
 
 
-async def banned_sequences_are_not_completed(probe: TokenProbe) -> None:
+async def check_banned_sequences(probe: TokenProbe) -> None:
     async def greedy(max_tokens: int, *banned: tuple[int, ...]) -> tuple[int, ...]:
         sampling = replace(GREEDY, ignore_eos=True, banned=banned)
         return (await probe.run(probe.build_request(max_tokens=max_tokens, sampling=sampling))).tokens
@@ -54,7 +54,7 @@ async def banned_sequences_are_not_completed(probe: TokenProbe) -> None:
     pair = await greedy(2, free)
     require(
         pair[0] == first and pair[1] != second,
-        "the last token of a banned sequence is not drawn after its others, and the others are",
+        "only the last token of a banned sequence is forbidden, and only after the others",
     )
     alone = await greedy(1, (probe.prompts[0][-1], first))
     require(alone == free[:1], "the prompt does not begin a banned sequence")
@@ -62,7 +62,7 @@ async def banned_sequences_are_not_completed(probe: TokenProbe) -> None:
         require(await greedy(2, (second, first)) == free, "a banned sequence is banned in its order only")
 
 
-async def least_tokens_come_before_any_end(probe: TokenProbe) -> None:
+async def check_min_tokens(probe: TokenProbe) -> None:
     end, word = probe.vocabulary.end_ids[0], probe.prompts[0][-1]
     for token, stop, cause in ((end, (), StopCause.END), (word, (word,), StopCause.STOP_TOKEN)):
         sampling = replace(GREEDY, min_tokens=5, logit_bias=((token, OVERWHELMING),))
@@ -74,7 +74,7 @@ async def least_tokens_come_before_any_end(probe: TokenProbe) -> None:
         )
 
 
-async def end_tokens_end_nothing_when_ignored(probe: TokenProbe) -> None:
+async def check_ignore_eos(probe: TokenProbe) -> None:
     end = probe.vocabulary.end_ids[0]
     sampling = replace(GREEDY, ignore_eos=True, logit_bias=((end, OVERWHELMING),))
     run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
@@ -87,7 +87,7 @@ async def end_tokens_end_nothing_when_ignored(probe: TokenProbe) -> None:
     )
 
 
-async def penalties_count_the_output(probe: TokenProbe) -> None:
+async def check_penalties(probe: TokenProbe) -> None:
     allowed = tuple(dict.fromkeys(_list_plain_tokens(probe)))[:6]
     among = replace(GREEDY, allowed_token_ids=allowed)
     for sampling in (
@@ -97,23 +97,24 @@ async def penalties_count_the_output(probe: TokenProbe) -> None:
         run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
         require(
             sorted(run.tokens) == sorted(allowed),
-            "a token that was said is penalised, one of the prompt alone is not",
+            "a token of the output is penalised, and a token of the prompt alone is not",
         )
     sampling = replace(GREEDY, allowed_token_ids=allowed[:2], frequency_penalty=OVERWHELMING)
     run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
     require(
-        sorted(run.tokens) == sorted(allowed[:2] * 3), "frequency_penalty counts each time a token was said"
+        sorted(run.tokens) == sorted(allowed[:2] * 3),
+        "frequency_penalty counts each occurrence of a token in the output",
     )
 
 
-async def mirostat_draws_by_seed_and_not_at_temperature_zero(probe: TokenProbe) -> None:
+async def check_mirostat(probe: TokenProbe) -> None:
     greedy = await probe.run(probe.build_request(max_tokens=8))
     steered = replace(GREEDY, mirostat=Mirostat())
     run = await probe.run(probe.build_request(max_tokens=8, sampling=steered))
-    require(run.tokens == greedy.tokens, "temperature 0 is greedy, Mirostat or not")
+    require(run.tokens == greedy.tokens, "temperature 0 is greedy, also with Mirostat")
     narrow = replace(HOT, mirostat=Mirostat(target=1e-9, rate=0.0))
     run = await probe.run(probe.build_request(max_tokens=8, sampling=narrow))
-    require(run.tokens == greedy.tokens, "a target of next to no surprise leaves only the likeliest token")
+    require(run.tokens == greedy.tokens, "a target near 0 leaves only the likeliest token")
     drawn = [
         await probe.run(
             probe.build_request(max_tokens=8, sampling=replace(HOT, mirostat=Mirostat(target=8.0)))
@@ -130,13 +131,13 @@ def _list_plain_tokens(probe: TokenProbe) -> list[int]:
 
 
 SAMPLING_RULES = (
-    bias_bans_and_forces,
-    only_allowed_tokens_are_drawn,
-    banned_sequences_are_not_completed,
-    least_tokens_come_before_any_end,
-    end_tokens_end_nothing_when_ignored,
-    penalties_count_the_output,
-    mirostat_draws_by_seed_and_not_at_temperature_zero,
+    check_logit_bias,
+    check_allowed_tokens,
+    check_banned_sequences,
+    check_min_tokens,
+    check_ignore_eos,
+    check_penalties,
+    check_mirostat,
 )
 
 
@@ -160,7 +161,7 @@ MAX_FINITE_TOKENS = 40
 """More tokens than any output of FINITE has."""
 
 
-async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
+async def check_constraint_output(probe: TokenProbe) -> None:
     """Requires the output of a constrained sequence to satisfy its constraint."""
     if not await _takes_constraints(probe):
         return
@@ -170,11 +171,11 @@ async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
             text = b"".join(probe.vocabulary.pieces[token] for token in run.tokens).decode(errors="replace")
             require(
                 re.fullmatch(allowed, text) and run.cause is StopCause.END,
-                "a constrained sequence is what its constraint allows, and ends when that is complete",
+                "a constrained sequence satisfies its constraint, and ends when the output is complete",
             )
 
 
-async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> None:
+async def check_constraint_end(probe: TokenProbe) -> None:
     """If the constraint allows only the end, no token may be drawn."""
     if not await _takes_constraints(probe):
         return
@@ -190,10 +191,10 @@ async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> No
                 endings.add(
                     await _require_refusal(probe, _build_request(probe, constraint, least, logprobs=logprobs))
                 )
-    require(len(endings) == 1, "whichever the constraint, min_tokens that it cannot reach get one sentence")
+    require(len(endings) == 1, "all constraints give the same error for min_tokens that they cannot reach")
 
 
-async def a_constraint_goes_on_to_min_tokens(probe: TokenProbe) -> None:
+async def check_constraint_min_tokens(probe: TokenProbe) -> None:
     if not await _takes_constraints(probe):
         return
     ends = tuple((token, 100.0) for token in probe.vocabulary.end_ids)
@@ -203,11 +204,11 @@ async def a_constraint_goes_on_to_min_tokens(probe: TokenProbe) -> None:
         early = set(run.tokens[:9]) & set(probe.vocabulary.end_ids)
         require(
             not early and len(run.tokens) == 10 and run.cause is StopCause.END,
-            "a constraint that can go on does, until min_tokens are there",
+            "a constraint that can continue does so until min_tokens is reached",
         )
 
 
-async def no_forced_token_stops_before_min_tokens(probe: TokenProbe) -> None:
+async def check_forced_stop_tokens(probe: TokenProbe) -> None:
     if not await _takes_constraints(probe):
         return
     certain = Constraint(ConstraintKind.REGEX, "hello there")
@@ -217,7 +218,7 @@ async def no_forced_token_stops_before_min_tokens(probe: TokenProbe) -> None:
     run = await probe.run(replace(_build_request(probe, certain, first - 1), stop_token_ids=(stop,)))
     require(
         run.tokens == free.tokens[:first] and run.cause is StopCause.STOP_TOKEN,
-        "a stop token that must follow ends the sequence",
+        "a forced stop token ends the sequence",
     )
     await _require_refusal(probe, replace(_build_request(probe, certain, first), stop_token_ids=(stop,)))
 
@@ -242,7 +243,7 @@ async def _takes_constraints(probe: TokenProbe) -> bool:
 
 async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: int) -> None:
     """Requires a constrained sequence to end by itself after more than `least` tokens."""
-    rule = "a constrained sequence may end when min_tokens are there"
+    rule = "a constrained sequence may end once min_tokens is reached"
     try:
         run = await probe.run(request)
     except InvalidValue as refusal:
@@ -252,7 +253,7 @@ async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: in
 
 async def _require_refusal(probe: TokenProbe, request: TokenRequest) -> str:
     """Returns the error message of a sequence that cannot continue with any token."""
-    rule = "no end and no stop token comes before min_tokens, forced by a constraint or not: InvalidValue"
+    rule = "if only end or stop tokens are allowed before min_tokens, InvalidValue is raised"
     try:
         run = await probe.run(request)
     except InvalidValue as refusal:
@@ -275,8 +276,8 @@ def _build_request(
 
 
 CONSTRAINT_RULES = (
-    what_is_said_is_what_the_constraint_allows,
-    no_constraint_ends_anything_before_min_tokens,
-    a_constraint_goes_on_to_min_tokens,
-    no_forced_token_stops_before_min_tokens,
+    check_constraint_output,
+    check_constraint_end,
+    check_constraint_min_tokens,
+    check_forced_stop_tokens,
 )

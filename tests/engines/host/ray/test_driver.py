@@ -172,7 +172,7 @@ async def test_tokens_of_a_driver_are_those_of_its_engine(driver) -> None:
 
 def test_a_cluster_is_examined_before_it_is_joined(cluster: ClusterAddress) -> None:
     probe_cluster(cluster)
-    with pytest.raises(StartupError, match="does not take this token"):
+    with pytest.raises(StartupError, match="does not accept this token"):
         probe_cluster(ClusterAddress(cluster.address, "x" * 32))
     with pytest.raises(StartupError, match="no Ray cluster answers"):
         probe_cluster(ClusterAddress("127.0.0.1:1", cluster.token))

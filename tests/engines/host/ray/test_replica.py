@@ -36,7 +36,7 @@ class NamedReplica(EngineReplica):
     """A replica that Ray Serve has not made."""
 
     @staticmethod
-    def _find_own_name() -> str:
+    def _get_own_name() -> str:
         return "r1"
 
 

@@ -3,7 +3,7 @@
   HTTP process       AF_UNIX      Ray driver                gRPC       replica, a Ray actor
   HostTokenEngine ── frames ── HostServer ── RayTokenEngine ── frames ── EngineReplica ── any TokenEngine
 
-The driver is an engine host whose engine computes elsewhere: one process for each model. It deploys the
+Each model has one driver: an engine host whose engine computes on other machines. It deploys the
 model as an application of Ray Serve, and chooses the replica of each sequence (`affinity`). The node process
 (`node`) starts or joins the cluster on this machine; drivers connect through it. No other process imports
 Ray.

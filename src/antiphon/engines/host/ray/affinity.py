@@ -1,8 +1,8 @@
-"""Chooses the replica of a sequence: one that has computed the beginning of its prompt and holds its adapter,
-otherwise the less loaded of two.
+"""Chooses the replica of a sequence: one that has computed the beginning of its prompt or has loaded its
+adapter, otherwise the less loaded of two random ones.
 
-It knows no Ray. The prompt is cut into blocks; the key of a block is a hash of everything before its end, the
-adapter and the salt, as the engines' own prefix caches require.
+It does not depend on Ray. The prompt is cut into blocks. The key of a block is a hash of the adapter, the
+salt and all tokens up to the block's end, since the engines' prefix caches share no more than that.
 """
 
 from array import array
@@ -14,7 +14,7 @@ from itertools import islice
 from random import Random
 
 BLOCK = 32
-"""Tokens of one block: a shorter common prefix is not worth a loaded replica."""
+"""Tokens of one block. A shorter common prefix does not justify a busier replica."""
 
 MAX_BLOCKS = 512
 """The most blocks of one prompt that are remembered. Prompts that are equal up to here go to one replica."""
@@ -22,23 +22,23 @@ MAX_BLOCKS = 512
 MAX_KEYS = 100_000
 """The most blocks that are remembered in all, about 20 MB."""
 
-SLACK = 4
-"""Sequences that a replica with the prefix may have above the least loaded one when its places are taken.
-Computing a prefix again costs less than a long queue."""
+MAX_EXTRA_LOAD = 4
+"""How many more sequences than the least loaded replica a full replica with the prefix may have. Computing a
+prefix again costs less than a long queue."""
 
 
 def build_prefix_keys(tokens: Sequence[int], adapter: str, salt: str) -> tuple[bytes, ...]:
-    """Returns the keys of the prompt's whole blocks, shortest prefix first. A prompt with an id that no
-    vocabulary has gets no key: the engine refuses it."""
+    """Returns the keys of the prompt's whole blocks, shortest prefix first. A prompt with an id outside 32
+    bits gets no key: the engine refuses it."""
     try:
         ids = array("i", islice(tokens, BLOCK * MAX_BLOCKS)).tobytes()
     except OverflowError:
         return ()
-    size = BLOCK * array("i").itemsize
+    block_bytes = BLOCK * array("i").itemsize
     key = f"{adapter} {salt}".encode()
     keys = []
-    for start in range(0, len(ids) - size + 1, size):
-        key = blake2b(key + ids[start : start + size], digest_size=8).digest()
+    for start in range(0, len(ids) - block_bytes + 1, block_bytes):
+        key = blake2b(key + ids[start : start + block_bytes], digest_size=8).digest()
         keys.append(key)
     return tuple(keys)
 
@@ -51,17 +51,17 @@ class Candidate:
     load: int = 0
     """Sequences that wait and run there."""
     adapters: frozenset[str] = frozenset()
-    """Adapters that it has loaded."""
+    """The adapters that it has loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingKey:
-    """What a sequence has in common with earlier ones."""
+    """The properties by which a sequence prefers a replica."""
 
     prefixes: tuple[bytes, ...] = ()
     adapter: str = ""
     group: bytes = b""
-    """The same for all choices of one prompt, which one replica computes together; empty for other calls."""
+    """Equal for all choices of one prompt, so that one replica computes them; empty for other calls."""
 
 
 @dataclass(slots=True)
@@ -93,20 +93,26 @@ def choose_replica(
     The choices of one prompt always go to one replica. Otherwise a replica is preferred for its prefix or its
     adapter while it has a place, or hardly more load than the least loaded one.
     """
-    by_name = {each.name: each for each in candidates}
-    found = index.find((key.group,), by_name) if key.group else None
-    if found is not None:
-        return by_name[found]
-    least = min(each.load for each in candidates)
-    able = [each for each in candidates if each.load < places or each.load <= least + SLACK]
-    found = index.find(key.prefixes, (each.name for each in able))
-    if found is not None:
-        return by_name[found]
-    holders = [each for each in able if key.adapter in each.adapters] if key.adapter else []
-    return _choose_less_loaded(holders or candidates, random)
+    by_name = {candidate.name: candidate for candidate in candidates}
+    name = index.find((key.group,), by_name) if key.group else None
+    if name is not None:
+        return by_name[name]
+    min_load = min(candidate.load for candidate in candidates)
+    available = [
+        candidate
+        for candidate in candidates
+        if candidate.load < places or candidate.load <= min_load + MAX_EXTRA_LOAD
+    ]
+    name = index.find(key.prefixes, (candidate.name for candidate in available))
+    if name is not None:
+        return by_name[name]
+    with_adapter = (
+        [candidate for candidate in available if key.adapter in candidate.adapters] if key.adapter else []
+    )
+    return _choose_less_loaded(with_adapter or candidates, random)
 
 
 def _choose_less_loaded(candidates: Sequence[Candidate], random: Random) -> Candidate:
-    """Returns the less loaded of two that are drawn, and either of them if their loads are equal."""
-    two = random.sample(candidates, min(2, len(candidates)))
-    return min(two, key=lambda each: each.load)
+    """Draws two candidates and returns the less loaded one."""
+    drawn = random.sample(candidates, min(2, len(candidates)))
+    return min(drawn, key=lambda candidate: candidate.load)

@@ -1,5 +1,5 @@
-"""What the supervisor tells the processes of a Ray cluster, and what a driver tells Ray Serve. All of it
-travels as JSON lines, through pipes."""
+"""The configurations of the processes of a Ray cluster, and of the deployments in it. The supervisor sends
+them as JSON lines through pipes."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The resources that one replica takes, all of one machine."""
+    """The resources that one replica takes on its machine."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -26,8 +26,8 @@ class Placement:
 
     def list_resources(self) -> dict[str, float]:
         """Returns the resources by Ray's names."""
-        named = {"CPU": self.cpus, "GPU": self.gpus, **self.others}
-        return {name: amount for name, amount in named.items() if amount}
+        amounts = {"CPU": self.cpus, "GPU": self.gpus, **self.others}
+        return {name: amount for name, amount in amounts.items() if amount}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class DeploymentSpec:
     placement: Placement = Placement()
     replicas: int = 1
     max_replicas: int | None = None
-    """Above `replicas`, Ray adds and removes replicas. None keeps their number."""
+    """The most replicas. Ray adds and removes replicas between `replicas` and this number. None keeps
+    `replicas`."""
     upscale_delay: float = 10.0
     downscale_delay: float = 300.0
     drain_timeout: float = 600.0
@@ -51,7 +52,7 @@ class DeploymentSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where the cluster's head is, and the token that every process must have."""
+    """The address of the cluster's head, and the token that every process must have."""
 
     address: str
     token: str
@@ -64,7 +65,7 @@ class DriverConfig:
     cluster: ClusterAddress
     deployment: DeploymentSpec
     waits: bool = False
-    """Whether the driver waits for a cluster that is not there. Otherwise it ends with the reason."""
+    """Whether the driver waits while the cluster cannot be reached. Otherwise it ends with the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +75,32 @@ class NodeConfig:
     cluster: ClusterAddress
     status_fd: int
     directory: str
-    """Where a local cluster keeps its sockets and logs."""
+    """The directory in which a local cluster keeps its sockets and logs."""
     placements: dict[str, Placement]
-    """What one replica of each model takes, by the model's name."""
+    """The resources that one replica of each model takes, by the model's name."""
     replicas: dict[str, int] = field(default_factory=dict)
-    """How many replicas the cluster must hold at once, by the model's name. One, where it is left out."""
+    """How many replicas the cluster must hold at once, by the model's name. A missing entry means one."""
     is_local: bool = False
-    """Whether to start the cluster here. Otherwise the process joins it."""
+    """Whether to start the cluster on this machine. Otherwise the process joins a running cluster."""
     cpus: int | None = None
-    """CPUs that a local cluster offers."""
+    """The number of CPUs that a local cluster offers."""
     grows: bool = False
-    """Whether the cluster adds machines."""
+    """Whether the cluster adds machines by itself when they are needed."""
     waits: bool = False
-    """Whether the process waits for a cluster that is not there."""
+    """Whether the process waits while the cluster cannot be reached."""
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
 
 
-def require_ray(find: Callable[[str], str] = version) -> str:
+def require_ray(get_version: Callable[[str], str] = version) -> str:
     """Returns the version of the installed Ray, without importing it. Raises SettingsError if it is not
-    installed. `find`: returns the version of a package."""
+    installed. `get_version`: returns the version of a package."""
     try:
-        installed = find("ray")
-        find("ormsgpack")
-    except PackageNotFoundError as missing:
+        installed = get_version("ray")
+        get_version("ormsgpack")
+    except PackageNotFoundError as error:
         raise SettingsError(
-            f"a cluster needs the package {missing.name}: install the extra, pip install 'antiphon[{EXTRA}]' "
+            f"a cluster needs the package {error.name}: install the extra, pip install 'antiphon[{EXTRA}]' "
             f"or make serve EXTRAS={EXTRA}, or leave --cluster out"
         ) from None
     return installed

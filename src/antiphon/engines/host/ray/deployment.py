@@ -1,5 +1,5 @@
-"""Deploys a model as an application of Ray Serve, and waits for its replicas. Everything that blocks runs in
-a thread, since the driver's event loop must go on."""
+"""Deploys a model as an application of Ray Serve, and waits for its replicas. Blocking calls run in a
+thread, so that the driver's event loop goes on."""
 
 import asyncio
 import logging
@@ -18,71 +18,73 @@ if TYPE_CHECKING:
 
 NAMESPACE = "antiphon"
 DEPLOYMENT = "replica-"
-"""Begins the name of each deployment. The rest is the digest of what its replicas are."""
+"""The beginning of each deployment's name. The digest of the deployment's fields follows."""
 
 PREFIX = "antiphon-"
-"""Begins the name of each application."""
+"""The beginning of each application's name. The model's name follows."""
 
 PAUSE = 0.25
-"""Seconds between two looks at an application that has no replica yet."""
+"""Seconds between two checks of an application that has no replica yet."""
 
 SLOW = 30.0
-"""Seconds after which the log says why there is no replica yet."""
+"""Seconds after which the log tells why there is no replica yet."""
 
 EXTRA_CALLS = 64
-"""Calls that make no token, which one replica takes besides its sequences."""
+"""The most calls without tokens that one replica takes beside its sequences."""
 
 HEALTH_PERIOD, HEALTH_TIMEOUT = 5.0, 30.0
-"""Seconds between two checks of a replica, and in which it must answer. A loaded machine delays answers."""
+"""Seconds between two health checks of a replica, and the seconds in which it must answer."""
 
 
 class Deployment:
     """The application of one model."""
 
     def __init__(self, config: DriverConfig) -> None:
-        """Makes the handles of the application, which must be deployed. Call it in the event loop that makes
-        the calls. From then on the request router learns of the replicas."""
+        """Makes the handles of a deployed application. Call it in the event loop that makes the calls. From
+        then on, Ray Serve tells the request router which replicas run."""
         from ray import serve
 
-        self.application = name_application(config.deployment.name)
-        self._name = name_deployment(config.deployment)
+        self.application = build_application_name(config.deployment.name)
+        self._name = build_deployment_name(config.deployment)
         self._config = config
         handle = serve.get_deployment_handle(self._name, self.application)
-        plain = handle.options(
+        options = handle.options(
             _by_reference=False, request_serialization="msgpack", response_serialization="noop"
         )
-        self.asking: DeploymentHandle = plain.options(method_name="ask")
+        self.ask_handle: DeploymentHandle = options.options(method_name="ask")
         """Calls that make no token."""
-        self.streaming: DeploymentHandle = plain.options(method_name="generate", stream=True)
+        self.generate_handle: DeploymentHandle = options.options(method_name="generate", stream=True)
         """Calls that make tokens or vectors."""
 
     async def wait_for_replica(self, table: ReplicaTable) -> None:
         """Waits until the application has a running replica. At the first start, raises the error of a
         replica that cannot load, or LoadError."""
-        is_told, begin = False, asyncio.get_running_loop().time()
+        is_logged, began = False, asyncio.get_running_loop().time()
         while not table.names:
-            message = await asyncio.to_thread(self._look)
+            message = await asyncio.to_thread(self._read_messages)
             error = find_load_error(message)
             if error is not None and not self._config.waits:
                 await asyncio.to_thread(self._delete)
                 raise error
-            if not is_told and asyncio.get_running_loop().time() > begin + SLOW:
-                is_told = True
+            if not is_logged and asyncio.get_running_loop().time() > began + SLOW:
+                is_logged = True
                 record("no_replica_yet", logging.WARNING, model=self._config.deployment.name, reason=message)
             await asyncio.sleep(PAUSE)
 
-    def _look(self) -> str:
+    def _read_messages(self) -> str:
         """Returns Ray Serve's messages about the application."""
         from ray import serve
 
         application = serve.status().applications.get(self.application)
         if application is None:
             return "the application is not deployed"
-        deployments = [each for name, each in application.deployments.items() if name == self._name]
-        return "\n".join([application.message, *(each.message for each in deployments)])
+        deployments = [
+            deployment for name, deployment in application.deployments.items() if name == self._name
+        ]
+        return "\n".join([application.message, *(deployment.message for deployment in deployments)])
 
     def _delete(self) -> None:
-        """Removes the application, whose replicas would be started again and again."""
+        """Removes the application. Otherwise Ray Serve would restart its failing replicas for ever."""
         from ray import serve
 
         serve.delete(self.application)
@@ -102,39 +104,39 @@ async def open_deployment(config: DriverConfig) -> Deployment:
             if not config.waits:
                 raise LoadError(
                     f"the model {config.deployment.name} cannot be deployed in the cluster: "
-                    f"{_first_line(problem)}"
+                    f"{_get_first_line(problem)}"
                 ) from None
-            record("cluster_away", logging.WARNING, problem=_first_line(problem))
+            record("cluster_away", logging.WARNING, problem=_get_first_line(problem))
             await asyncio.sleep(SLOW / 10)
         else:
             return Deployment(config)
 
 
-def name_application(model: str) -> str:
+def build_application_name(model: str) -> str:
     """Returns the name of a model's application."""
     return f"{PREFIX}{model}"
 
 
-def define_replica(spec: DeploymentSpec) -> DeploymentSpec:
-    """Returns what makes a replica what it is: everything but how many there are."""
+def select_replica_fields(spec: DeploymentSpec) -> DeploymentSpec:
+    """Returns the fields that affect each single replica: all but those about the number of replicas."""
     return DeploymentSpec(spec.name, spec.factory, spec.load, spec.placement, interpreter=spec.interpreter)
 
 
-def name_deployment(spec: DeploymentSpec) -> str:
-    """Returns the name of a deployment. Replicas of one deployment are alike; a change of the model makes
-    another deployment, and a change of their number does not."""
-    content = encode_spec(define_replica(spec)) + antiphon.__version__.encode()
+def build_deployment_name(spec: DeploymentSpec) -> str:
+    """Returns the name of a deployment. A change of the model gives another name, and a change of the number
+    of replicas does not."""
+    content = encode_spec(select_replica_fields(spec)) + antiphon.__version__.encode()
     return DEPLOYMENT + blake2b(content, digest_size=6).hexdigest()
 
 
-def _first_line(problem: Exception) -> str:
+def _get_first_line(problem: Exception) -> str:
     """Returns the first line of an exception's message."""
     return (str(problem).strip() or type(problem).__name__).splitlines()[0][:300]
 
 
 def _connect(config: DriverConfig) -> None:
-    """Makes this process a driver, through the node of this machine. In a thread Ray leaves the signal
-    handlers as they are."""
+    """Connects this process to the cluster as a driver, through the node of this machine. In a thread, Ray
+    does not change the signal handlers."""
     import ray
 
     if not ray.is_initialized():
@@ -147,17 +149,17 @@ def _connect(config: DriverConfig) -> None:
 
 
 def _deploy(spec: DeploymentSpec) -> None:
-    """Has Ray Serve run the replicas, and no HTTP proxy."""
+    """Makes Ray Serve run the replicas. Starts no HTTP proxy."""
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
     from antiphon.engines.host.ray.replica import EngineReplica
 
     serve.start(proxy_location="Disabled")
-    encoded = encode_spec(define_replica(spec))
-    application = name_application(spec.name)
+    encoded = encode_spec(select_replica_fields(spec))
+    application = build_application_name(spec.name)
     options: dict[str, object] = {
-        "name": name_deployment(spec),
+        "name": build_deployment_name(spec),
         "max_ongoing_requests": spec.load.sequences + spec.load.queue + EXTRA_CALLS,
         "ray_actor_options": build_actor_options(spec),
         "graceful_shutdown_timeout_s": spec.drain_timeout,
@@ -180,7 +182,7 @@ def _deploy(spec: DeploymentSpec) -> None:
 
 
 def build_actor_options(spec: DeploymentSpec) -> dict[str, object]:
-    """Returns what Ray must give each replica."""
+    """Returns Ray's options for each replica: its resources and its interpreter."""
     options: dict[str, object] = {
         "num_cpus": spec.placement.cpus,
         "num_gpus": spec.placement.gpus,
@@ -192,7 +194,8 @@ def build_actor_options(spec: DeploymentSpec) -> dict[str, object]:
 
 
 def build_scaling(spec: DeploymentSpec) -> dict[str, object]:
-    """Returns how many replicas there are. Ray counts the sequences that run and wait on all of them."""
+    """Returns Ray Serve's options for the number of replicas. Autoscaling counts running and waiting
+    sequences."""
     if spec.max_replicas is None or spec.max_replicas == spec.replicas:
         return {"num_replicas": spec.replicas}
     return {

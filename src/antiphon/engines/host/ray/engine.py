@@ -1,8 +1,8 @@
 """A token engine whose sequences run on the replicas of a Ray cluster.
 
-It deploys the model at its load, and then only calls. Ray cancels a call only when it is told to, and waits
-for ever while there is no replica: so each call here ends by an explicit cancel, and a call without any
-replica is refused at once. The callers own the deadlines.
+`load` deploys the model; all other methods call its replicas. Ray never cancels a call by itself, and a call
+waits for ever while there is no replica. So every call here ends with an explicit cancel, and is refused at
+once while there is no replica. The callers own the deadlines.
 
 A sequence whose replica dies raises EngineDied if it had started, and EngineLost if it waited: the pipeline
 tries it once more. `deployment` talks to Ray Serve's controller.
@@ -47,10 +47,10 @@ from antiphon.engines.host.frames import (
 )
 from antiphon.engines.host.ray.affinity import RoutingKey, build_prefix_keys
 from antiphon.engines.host.ray.config import DriverConfig
-from antiphon.engines.host.ray.deployment import Deployment, name_application, open_deployment
+from antiphon.engines.host.ray.deployment import Deployment, build_application_name, open_deployment
 from antiphon.engines.host.ray.frames import CALL, decode_answer, decode_reply, encode_call
 from antiphon.engines.host.ray.load_sums import LoadSums, replace_load
-from antiphon.engines.host.ray.replica_table import ReplicaTable, find_table
+from antiphon.engines.host.ray.replica_table import ReplicaTable, get_table
 from antiphon.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -84,7 +84,7 @@ class RayTokenEngine:
         self._name = config.deployment.name
         self._deployment: Deployment | None = None
         self.table = ReplicaTable()
-        """The replicas, and what runs on each."""
+        """The replicas, and the sequences on each."""
         self._info: EngineInfo | None = None
         self._sums = LoadSums()
         self._vocabulary: Vocabulary | None = None
@@ -92,15 +92,15 @@ class RayTokenEngine:
         """The path of each adapter, by digest."""
         self._numbers = itertools.count()
         self._streams: dict[int, DeploymentResponseGenerator[bytes]] = {}
-        self._questions: set[DeploymentResponse[bytes]] = set()
+        self._open_calls: set[DeploymentResponse[bytes]] = set()
         """The open calls that make no token."""
         self._on_absence: Callable[[str], None] = lambda _: None
 
     # --- replicas -------------------------------------------------------------------------------------------
 
     def watch_absence(self, notify: Callable[[str], None]) -> None:
-        """Has `notify` called with a reason when no replica is left, and with an empty text when there is one
-        again."""
+        """Calls `notify` with a reason when no replica is left, and with an empty text when there is a
+        replica again."""
         self._on_absence = notify
         notify(self._describe_absence())
 
@@ -111,7 +111,7 @@ class RayTokenEngine:
         return f"no replica of {self._name} runs in the cluster; try again shortly"
 
     def _note_replicas(self) -> None:
-        """Ends what waits for a replica if none is left, since Ray would keep it for ever."""
+        """Cancels the calls that wait for a replica if none is left, since they would wait for ever."""
         names = self.table.names
         self._sums.keep(names)
         record("replicas_changed", model=self._name, replicas=len(names))
@@ -120,8 +120,8 @@ class RayTokenEngine:
             for number, stream in tuple(self._streams.items()):
                 if number not in self.table.assigned:
                     stream.cancel()
-            for question in tuple(self._questions):
-                question.cancel()
+            for call in tuple(self._open_calls):
+                call.cancel()
 
     def _require_deployment(self) -> Deployment:
         """Returns the deployment. Raises EngineUnavailable while it has no replica."""
@@ -131,10 +131,10 @@ class RayTokenEngine:
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: HostCall, answer: type[R]) -> R:
+    async def _ask(self, call: HostCall, reply_type: type[R]) -> R:
         """Sends a call that makes no token to one replica, and returns its reply."""
-        response = self._require_deployment().asking.remote(encode_call(call))
-        self._questions.add(response)
+        response = self._require_deployment().ask_handle.remote(encode_call(call))
+        self._open_calls.add(response)
         try:
             async with asyncio.timeout(CALL_DEADLINE):
                 frame = await response
@@ -145,13 +145,13 @@ class RayTokenEngine:
         except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises errors of any kind
             raise self._map_error(problem, is_started=False) from None
         finally:
-            self._questions.discard(response)
+            self._open_calls.discard(response)
             response.cancel()
-        return self._require_reply(decode_answer(frame).reply, answer)
+        return self._require_reply(decode_answer(frame).reply, reply_type)
 
     async def _ask_all(self, call: HostCall, seconds: float) -> list[tuple[str, Reply]]:
         """Sends a call to all replicas, and returns the replies that come in time, each with its replica."""
-        response = self._require_deployment().asking.broadcast("ask", encode_call(call))
+        response = self._require_deployment().ask_handle.broadcast("ask", encode_call(call))
         try:
             async with asyncio.timeout(seconds):
                 results = await response.results_async(return_exceptions=True)
@@ -159,14 +159,14 @@ class RayTokenEngine:
             return []
         except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises errors of any kind
             raise self._map_error(problem, is_started=False) from None
-        answers = [decode_answer(each) for each in results if isinstance(each, bytes)]
-        return [(each.replica, each.reply) for each in answers]
+        answers = [decode_answer(answer) for answer in results if isinstance(answer, bytes)]
+        return [(answer.replica, answer.reply) for answer in answers]
 
-    def _require_reply(self, reply: Reply, answer: type[R]) -> R:
+    def _require_reply(self, reply: Reply, reply_type: type[R]) -> R:
         """Returns a reply of the expected type. Raises the error that it carries, or EngineError."""
         if isinstance(reply, ErrorReply):
             raise reply.value.to_exception()
-        if not isinstance(reply, answer):
+        if not isinstance(reply, reply_type):
             raise self._build_protocol_error(reply)
         return reply
 
@@ -180,7 +180,7 @@ class RayTokenEngine:
         """Sends a call to the replica that its key prefers, and yields its replies. Closing cancels it."""
         deployment, number = self._require_deployment(), next(self._numbers)
         self.table.open(number, key)
-        stream = self._streams[number] = deployment.streaming.remote(encode_call(call, adapter), number)
+        stream = self._streams[number] = deployment.generate_handle.remote(encode_call(call, adapter), number)
         is_started = False
         try:
             while True:
@@ -201,8 +201,8 @@ class RayTokenEngine:
             self.table.close(number)
 
     def _map_error(self, problem: BaseException, is_started: bool) -> BaseException:
-        """Returns what a caller gets for an exception of Ray: every one means that the replica is gone. An
-        exception that cancels this task stays."""
+        """Maps an exception of Ray to the caller's error: each one means that the replica is gone. Returns a
+        cancellation of this task unchanged."""
         task = asyncio.current_task()
         if isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling():
             return problem
@@ -224,7 +224,7 @@ class RayTokenEngine:
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Deploys the model, and waits for its first replica. Raises a StartupError."""
-        self.table = find_table(name_application(self._name))
+        self.table = get_table(build_application_name(self._name))
         self.table.places = spec.sequences
         self.table.on_change = self._note_replicas
         self._deployment = deployment = await open_deployment(self._config)
@@ -244,8 +244,8 @@ class RayTokenEngine:
         return self._vocabulary
 
     async def info(self) -> EngineInfo:
-        """Returns the model's facts, and the load of all replicas together. Without an answer the load is
-        what the replicas reported last."""
+        """Returns the model's facts, and the load of all replicas together. If a replica does not
+        answer in time, its last report counts."""
         if self._info is None:
             raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
         with suppress(AntiphonError):
@@ -258,8 +258,8 @@ class RayTokenEngine:
         await self._ask(CheckCall(CALL, constraint), DoneReply)
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        """Makes the adapter at `path`, which all machines have there, usable. A replica that starts later
-        loads it when a sequence needs it."""
+        """Makes the adapter at `path` usable; every machine must have the file there. A replica that starts
+        later loads the adapter when a sequence needs it."""
         call = AddAdapterCall(CALL, digest, path)
         replies = await self._ask_all(call, CALL_DEADLINE)
         if not replies:
@@ -303,7 +303,8 @@ class RayTokenEngine:
 
 
 def build_routing_key(request: TokenRequest) -> RoutingKey:
-    """Returns what a sequence has in common with earlier ones. Scoring a prompt uses no prefix."""
+    """Builds the routing key of a sequence. A scored prompt has no prefix keys, since it is always
+    computed."""
     adapter = request.adapter or ""
     group = f"group {request.actor} {request.group}".encode() if request.group else b""
     if request.prompt_logprobs is not None:

@@ -90,7 +90,7 @@ def decode_answer(frame: bytes) -> ReplicaReply:
         raise EngineError("the answer of a replica cannot be read", cause=str(problem)) from None
 
 
-# --- what a replica is made of, and why it could not load ---------------------------------------------------
+# --- deployments and load errors ----------------------------------------------------------------------------
 
 LOAD_FAILED = "antiphon cannot load: "
 """Marks the error of a replica in Ray Serve's messages, which are text."""

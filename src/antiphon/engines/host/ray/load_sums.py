@@ -20,7 +20,7 @@ class LoadSums:
         self._reports[replica] = load
 
     def keep(self, replicas: Collection[str]) -> None:
-        """Notes which replicas there are. The others have ended."""
+        """Notes the current replicas. The loads of all other replicas become final."""
         for name in self._reports.keys() - set(replicas):
             ended = self._reports.pop(name)
             self._ended = add_loads(
@@ -38,50 +38,50 @@ class LoadSums:
             )
 
     def sum(self) -> Load:
-        """Returns the sum of everything."""
+        """Returns the load of all replicas, and the totals of ended ones."""
         return reduce(add_loads, self._reports.values(), self._ended)
 
 
-def add_loads(one: Load, other: Load) -> Load:
+def add_loads(load: Load, other_load: Load) -> Load:
     """Returns the sum of two loads, field by field."""
     return Load(
-        running=one.running + other.running,
-        queued=one.queued + other.queued,
-        free_sequences=one.free_sequences + other.free_sequences,
-        cells_used=one.cells_used + other.cells_used,
-        prefill_tokens=one.prefill_tokens + other.prefill_tokens,
-        decoded_tokens=one.decoded_tokens + other.decoded_tokens,
-        steps=one.steps + other.steps,
-        cells=one.cells + other.cells,
-        cells_cached=one.cells_cached + other.cells_cached,
-        cached_tokens=one.cached_tokens + other.cached_tokens,
-        admitted=one.admitted + other.admitted,
-        prefix_hits=one.prefix_hits + other.prefix_hits,
-        preemptions=one.preemptions + other.preemptions,
-        refused=one.refused + other.refused,
-        queue_seconds=_add_times(one.queue_seconds, other.queue_seconds),
-        first_token_seconds=_add_times(one.first_token_seconds, other.first_token_seconds),
-        inter_token_seconds=_add_times(one.inter_token_seconds, other.inter_token_seconds),
-        adapters=_add_adapters((*one.adapters, *other.adapters)),
+        running=load.running + other_load.running,
+        queued=load.queued + other_load.queued,
+        free_sequences=load.free_sequences + other_load.free_sequences,
+        cells_used=load.cells_used + other_load.cells_used,
+        prefill_tokens=load.prefill_tokens + other_load.prefill_tokens,
+        decoded_tokens=load.decoded_tokens + other_load.decoded_tokens,
+        steps=load.steps + other_load.steps,
+        cells=load.cells + other_load.cells,
+        cells_cached=load.cells_cached + other_load.cells_cached,
+        cached_tokens=load.cached_tokens + other_load.cached_tokens,
+        admitted=load.admitted + other_load.admitted,
+        prefix_hits=load.prefix_hits + other_load.prefix_hits,
+        preemptions=load.preemptions + other_load.preemptions,
+        refused=load.refused + other_load.refused,
+        queue_seconds=_add_times(load.queue_seconds, other_load.queue_seconds),
+        first_token_seconds=_add_times(load.first_token_seconds, other_load.first_token_seconds),
+        inter_token_seconds=_add_times(load.inter_token_seconds, other_load.inter_token_seconds),
+        adapters=_add_adapters((*load.adapters, *other_load.adapters)),
     )
 
 
-def _add_times(one: Histogram, other: Histogram) -> Histogram:
+def _add_times(load: Histogram, other_load: Histogram) -> Histogram:
     """Returns the sum of two histograms."""
-    counts = tuple(sum(pair) for pair in zip(one.counts, other.counts, strict=True))
-    return Histogram(counts, one.total + other.total)
+    counts = tuple(sum(pair) for pair in zip(load.counts, other_load.counts, strict=True))
+    return Histogram(counts, load.total + other_load.total)
 
 
 def _add_adapters(loads: tuple[AdapterLoad, ...]) -> tuple[AdapterLoad, ...]:
     """Returns one load for each adapter."""
     sums: dict[str, AdapterLoad] = {}
-    for each in loads:
-        before = sums.get(each.adapter, AdapterLoad(each.adapter))
-        sums[each.adapter] = AdapterLoad(
-            each.adapter,
-            before.running + each.running,
-            before.queued + each.queued,
-            before.decoded_tokens + each.decoded_tokens,
+    for load in loads:
+        total = sums.get(load.adapter, AdapterLoad(load.adapter))
+        sums[load.adapter] = AdapterLoad(
+            load.adapter,
+            total.running + load.running,
+            total.queued + load.queued,
+            total.decoded_tokens + load.decoded_tokens,
         )
     return tuple(sums.values())
 

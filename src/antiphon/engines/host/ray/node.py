@@ -1,9 +1,9 @@
 """The node process: starts a Ray cluster on this machine, or joins one, and keeps it until it ends.
 
-The supervisor runs it as `python -m antiphon.engines.host.ray.node`. Before anything is started it proves
-that the cluster is there, has this Ray and this Python, takes the token and nothing without it, and has room
-for the replicas of every model. Ray's own processes are one process group, which it ends by its id:
-`ray stop` would end every Ray on the machine.
+The supervisor runs it as `python -m antiphon.engines.host.ray.node`. Before it starts Ray, it checks
+the cluster: its address, its versions of Ray and Python, and its token, without which the cluster must refuse
+calls. After the start it checks that every model's replica fits on a machine. Ray's processes are one process
+group, which it ends by its id, because `ray stop` would end every Ray on the machine.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ STARTED = b"Ray runtime started"
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Memory for Ray's objects. Nothing here passes objects; Ray would take 30 % of the memory."""
 
-PATIENCE = 2.0
+END_DEADLINE = 2.0
 """Seconds that Ray's processes get to end by themselves."""
 
 RETRY_PAUSE = 3.0
 """Seconds between two attempts to reach a cluster that was there before."""
 
 SLOW_START = "timed out during startup"
-"""Of the message with which `ray start` ends when one of its parts is slow."""
+"""Part of the last message of `ray start` if one of Ray's processes was too slow."""
 
 ATTEMPTS = 3
-"""The most starts of Ray. The files are in the system's cache after the first one."""
+"""The most starts of Ray. A second start is faster, since Ray's files are in the system's cache."""
 
 ERROR = re.compile(r"([\w.]+\.)?\w*(Error|Exception): ")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -92,7 +92,8 @@ class RayNode:
             await self._end_ray()
 
     async def _find_cluster(self) -> None:
-        """Proves that the cluster can be joined. Raises the reason at the first start, and waits later."""
+        """Checks that the cluster can be joined. If it cannot, waits if the settings say so, and otherwise
+        raises."""
         while not self._stop.is_set():
             try:
                 return await asyncio.to_thread(probe_cluster, self._config.cluster)
@@ -106,8 +107,8 @@ class RayNode:
         return None
 
     async def _keep_ray(self) -> int:
-        """Starts Ray, reports that it runs, and waits for its end or ours. Starts it again if it was too
-        slow: Ray gives each part of itself 30 s, which a loaded machine can exceed."""
+        """Starts Ray, reports that it runs, and waits until Ray or this process must end. Starts Ray again if
+        it was too slow: Ray gives each of its processes 30 s to start, which a loaded machine can exceed."""
         for attempt in range(1, ATTEMPTS + 1):
             status, lines = await self._run_ray()
             if self._stop.is_set():
@@ -151,7 +152,7 @@ class RayNode:
         return process, process.stdout
 
     async def _report_ready(self) -> None:
-        """Proves that there is room for every model, and reports that drivers can connect."""
+        """Checks that there is room for every model, and reports that drivers can connect."""
         config = self._config
         if not config.grows and not config.waits:
             await asyncio.to_thread(require_room, config.cluster, config.placements, config.replicas)
@@ -171,38 +172,38 @@ class RayNode:
     def list_options(self) -> list[str]:
         """Returns the options of `ray start`."""
         config = self._config
-        shared = [
+        common_options = [
             "--disable-usage-stats",
             f"--object-store-memory={OBJECT_STORE_BYTES}",
-            "--min-worker-port=0",  # any free port, so that several can be on one machine
+            "--min-worker-port=0",  # any free port, so that several nodes can run on one machine
             "--max-worker-port=0",
             "--dashboard-agent-listen-port=0",
         ]
         if not config.is_local:
-            return [f"--address={config.cluster.address}", "--num-cpus=0", "--num-gpus=0", *shared]
+            return [f"--address={config.cluster.address}", "--num-cpus=0", "--num-gpus=0", *common_options]
         _, _, port = config.cluster.address.rpartition(":")
         cpus = [] if config.cpus is None else [f"--num-cpus={config.cpus}"]
         options = ["--head", f"--port={port}", "--include-dashboard=false"]
         options.append(f"--ray-client-server-port={find_free_port()}")  # 10001 may be taken
-        return [*options, f"--temp-dir={config.directory}", *cpus, *shared]
+        return [*options, f"--temp-dir={config.directory}", *cpus, *common_options]
 
     async def _end_when_stopped(self) -> None:
         """Ends Ray when this process must end."""
         await self._stop.wait()
         self._signal(signal.SIGTERM)
-        await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(END_DEADLINE)
         self._signal(signal.SIGKILL)
 
     async def _end_ray(self) -> None:
-        """Ends what is left of Ray's processes."""
+        """Kills the remaining processes of Ray."""
         self._stop.set()
         self._signal(signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, signal_number: signal.Signals) -> None:
         """Sends a signal to Ray's processes."""
         if self._group is not None:
             with suppress(ProcessLookupError):
-                os.killpg(self._group, number)
+                os.killpg(self._group, signal_number)
 
     def abandon(self) -> None:
         """Ends Ray and this process at once, because the supervisor is gone."""
@@ -226,9 +227,9 @@ def find_free_port() -> int:
 
 def find_reason(lines: list[str]) -> str:
     """Returns the line of `ray start` that tells why it failed: the last error, or the last line."""
-    told = [COLOUR.sub("", line) for line in lines if line]
-    errors = [line for line in told if ERROR.match(line)]
-    return (errors or told or ["it said nothing"])[-1][:300]
+    plain_lines = [COLOUR.sub("", line) for line in lines if line]
+    errors = [line for line in plain_lines if ERROR.match(line)]
+    return (errors or plain_lines or ["it printed nothing"])[-1][:300]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Asks a cluster's head what it is, before this machine joins it: by single calls, without a driver.
+"""Checks a cluster's head before this machine joins the cluster. It makes single calls, and starts no driver.
 
-The calls are those of Ray's own processes. Ray's version is checked first, since they belong to one version.
+The calls belong to Ray's internal protocol, which may change with each version of Ray.
 """
 
 import json
@@ -23,24 +23,24 @@ DEADLINE = 10.0
 
 
 def probe_cluster(cluster: ClusterAddress) -> None:
-    """Proves that the cluster can be joined. Raises StartupError with the remedy."""
+    """Checks that the cluster can be joined. Raises StartupError with the remedy."""
     import grpc
 
     installed = require_ray()
-    refusal = ask_head(cluster.address, CHECK_ALIVE, b"", token=None)
-    if isinstance(refusal, bytes):
+    answer = ask_head(cluster.address, CHECK_ALIVE, b"", token=None)
+    if isinstance(answer, bytes):
         raise StartupError(
             f"the Ray cluster at {cluster.address} requires no token, so everybody who reaches it can run "
             "programs on its machines: start all of it with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         )
-    if refusal != grpc.StatusCode.UNAUTHENTICATED:
+    if answer != grpc.StatusCode.UNAUTHENTICATED:
         raise StartupError(
-            f"no Ray cluster answers at {cluster.address}: start its head with `ray start --head`, or mend "
-            "--cluster"
+            f"no Ray cluster answers at {cluster.address}: start its head with `ray start --head`, or "
+            "correct --cluster"
         )
     if not isinstance(ask_head(cluster.address, CHECK_ALIVE, b"", cluster.token), bytes):
         raise StartupError(
-            f"the Ray cluster at {cluster.address} does not take this token: set ANTIPHON_CLUSTER_TOKEN to "
+            f"the Ray cluster at {cluster.address} does not accept this token: set ANTIPHON_CLUSTER_TOKEN to "
             "the one that its head was started with (RAY_AUTH_TOKEN)"
         )
     require_versions(fetch_versions(cluster), installed, cluster.address)
@@ -62,14 +62,15 @@ def ask_head(address: str, path: str, request: bytes, token: str | None) -> "byt
 
 
 def require_versions(cluster: Mapping[str, str], installed: str, address: str) -> None:
-    """Raises StartupError unless the cluster has the same Ray and the same Python. `cluster`: as its head
-    tells."""
+    """Raises StartupError unless the cluster has the same Ray and the same Python. `cluster`: the
+    versions of its head."""
     python = ".".join(map(str, sys.version_info[:3]))
-    theirs = cluster.get("ray_version", "unknown"), cluster.get("python_version", "unknown")
-    if theirs != (installed, python):
+    cluster_versions = cluster.get("ray_version", "unknown"), cluster.get("python_version", "unknown")
+    if cluster_versions != (installed, python):
         raise StartupError(
-            f"the cluster at {address} has Ray {theirs[0]} under Python {theirs[1]}, and this machine Ray "
-            f"{installed} under Python {python}: install the same of both on all machines"
+            f"the cluster at {address} has Ray {cluster_versions[0]} under Python {cluster_versions[1]}, "
+            f"and this machine Ray {installed} under Python {python}: "
+            "install the same of both on all machines"
         )
 
 
@@ -81,8 +82,10 @@ def fetch_versions(cluster: ClusterAddress) -> dict[str, str]:
     answer = ask_head(cluster.address, GET_VALUE, request.SerializeToString(), cluster.token)
     if isinstance(answer, bytes):
         value = messages.InternalKVGetReply.FromString(answer).value
-        told = json.loads(value or b"{}")
-        return {name: str(each) for name, each in told.items()} if isinstance(told, dict) else {}
+        metadata = json.loads(value or b"{}")
+        return (
+            {name: str(version) for name, version in metadata.items()} if isinstance(metadata, dict) else {}
+        )
     raise StartupError(f"the Ray cluster at {cluster.address} does not tell its version: {answer}")
 
 
@@ -94,13 +97,14 @@ def require_room(
     where it is left out."""
     machines = fetch_machines(cluster)
     for name, placement in placements.items():
-        needed = placement.list_resources()
-        if not any(has_room(machine, needed) for machine in machines):
-            offered = "; ".join(describe_resources(each) for each in machines) or "nothing"
+        needed_resources = placement.list_resources()
+        if not any(has_room(machine, needed_resources) for machine in machines):
+            offers = "; ".join(describe_resources(machine) for machine in machines) or "nothing"
             raise LoadError(
                 f"no machine of the cluster can hold a replica of {name}, which takes "
-                f"{describe_resources(needed)}; they offer {offered}. Add a machine, lower replica_cpus and "
-                "replica_gpus of the model, or set cluster.grows if the cluster adds machines itself"
+                f"{describe_resources(needed_resources)}; they offer {offers}. Add a machine, "
+                "lower replica_cpus and replica_gpus of the model, or set cluster.grows if the cluster "
+                "adds machines itself"
             )
     all_needed = add_up(
         each.list_resources() for name, each in placements.items() for _ in range(replicas.get(name, 1))
@@ -124,17 +128,19 @@ def add_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-def has_room(machine: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+def has_room(machine: Mapping[str, float], needed_resources: Mapping[str, float]) -> bool:
     """Whether a machine has all needed resources."""
-    return all(machine.get(name, 0.0) >= amount for name, amount in needed.items())
+    return all(machine.get(name, 0.0) >= amount for name, amount in needed_resources.items())
 
 
 def describe_resources(resources: Mapping[str, float]) -> str:
     """Describes resources for people: `2 CPU, 1 GPU`."""
-    shown = {
-        name: each for name, each in resources.items() if not name.startswith(("node:", "memory", "object_"))
+    visible = {
+        name: amount
+        for name, amount in resources.items()
+        if not name.startswith(("node:", "memory", "object_"))
     }
-    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "no CPU"
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(visible.items())) or "no CPU"
 
 
 def fetch_machines(cluster: ClusterAddress) -> list[dict[str, float]]:

@@ -1,7 +1,7 @@
 """One replica: the engine host's calls, served to drivers by Ray Serve.
 
 Ray Serve makes the object in a process of its own, calls its methods by name, and cancels a call's task when
-the driver cancels it. Whatever fails becomes a reply, since an exception cannot cross. A replica whose engine
+the driver cancels it. Every error becomes a reply, since exceptions cannot be sent. A replica whose engine
 no longer answers ends its process: Ray Serve then starts another at once.
 """
 
@@ -45,10 +45,11 @@ from antiphon.telemetry.logs import describe_exception, record
 HEALTH_DEADLINE = 10.0
 """Seconds in which the engine must report its load."""
 
-LEAVE_DELAY = 0.2
-"""Seconds between a dead engine's last replies and the end of the process, so that they arrive."""
+EXIT_DELAY = 0.2
+"""Seconds between the last replies of a dead engine and the end of the process, so that the replies
+arrive."""
 
-LOST = 4
+ENGINE_LOST = 4
 """Exit status of a replica whose engine no longer answers."""
 
 
@@ -59,23 +60,23 @@ class EngineReplica:
         """Loads the model. Raises RuntimeError with the engine's reason, which the driver reads in Ray
         Serve's message."""
         spec = decode_spec(encoded_spec)
-        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # a core dump contains weights and prompts
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))  # a core dump contains weights and prompts
         self._model = model
-        self._name = self._find_own_name()
+        self._name = self._get_own_name()
         self._adapters: dict[str, asyncio.Lock] = {}
-        self._held: set[str] = set()
+        self._loaded_adapters: set[str] = set()
         try:
             self._engine = create_engine(spec.factory)
             await self._engine.load(spec.load)
         except AntiphonError as error:
             raise RuntimeError(describe_load_error(error)) from None
         except ImportError as problem:
-            missing = LoadError(
+            load_error = LoadError(
                 f"the model {spec.name} cannot be loaded in the cluster: {problem}; install it where Ray "
                 "runs, or name another Python with cluster.interpreter"
             )
-            raise RuntimeError(describe_load_error(missing)) from None
+            raise RuntimeError(describe_load_error(load_error)) from None
 
     # --- called by Ray Serve --------------------------------------------------------------------------------
 
@@ -85,8 +86,8 @@ class EngineReplica:
             await self._engine.info()
 
     def record_routing_stats(self) -> dict[str, list[str]]:
-        """Returns what request routers know of this replica."""
-        return {"adapters": sorted(self._held)}
+        """Returns the facts about this replica that Ray Serve sends to request routers."""
+        return {"adapters": sorted(self._loaded_adapters)}
 
     # --- called by drivers ----------------------------------------------------------------------------------
 
@@ -100,25 +101,27 @@ class EngineReplica:
         except AntiphonError as error:
             return encode_answer(self._name, ErrorReply(CALL, ErrorReport.from_error(error)))
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails
-            return encode_answer(self._name, ErrorReply(CALL, ErrorReport.from_error(self._explain(defect))))
+            return encode_answer(
+                self._name, ErrorReply(CALL, ErrorReport.from_error(self._log_defect(defect)))
+            )
 
     async def generate(self, frame: bytes, number: int) -> AsyncGenerator[bytes, None]:
-        """Runs one sequence, or makes vectors. `number` is the driver's own."""
+        """Runs one sequence, or makes vectors. Only the driver's request router uses `number`."""
         try:
-            asking = decode_call(frame)
-            await self._load_adapter(asking.call, asking.adapter)
-            async with aclosing(self._start(asking.call)) as events:
+            replica_call = decode_call(frame)
+            await self._load_adapter(replica_call.call, replica_call.adapter)
+            async with aclosing(self._start(replica_call.call)) as events:
                 async for event in events:
                     yield encode_reply(build_event_reply(CALL, event))
-            if isinstance(asking.call, EmbedCall):
+            if isinstance(replica_call.call, EmbedCall):
                 yield encode_reply(DoneReply(CALL))
         except AntiphonError as error:
             yield encode_error(error)
-            await self._leave_if_dead(error)
+            await self._exit_if_dead(error)
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails
-            yield encode_error(self._explain(defect))
+            yield encode_error(self._log_defect(defect))
 
-    # --- inside ---------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------
 
     def _start(self, call: HostCall) -> AsyncGenerator[TokenEvent | SequenceStarted | Vectors, None]:
         """Begins the work of a call that makes tokens or vectors."""
@@ -133,22 +136,22 @@ class EngineReplica:
     async def _load_adapter(self, call: HostCall, path: str) -> None:
         """Loads the adapter of a sequence, if this replica has not loaded it yet. Raises InvalidValue."""
         digest = call.request.adapter if isinstance(call, GenerateCall) else None
-        if digest is None or digest in self._held or not path:
+        if digest is None or digest in self._loaded_adapters or not path:
             return
         engine = require_adapter_engine(self._engine)
         async with self._adapters.setdefault(digest, asyncio.Lock()):
-            if digest not in self._held:
+            if digest not in self._loaded_adapters:
                 await engine.add_adapter(digest, path)
-                self._held.add(digest)
+                self._loaded_adapters.add(digest)
 
     def _note_adapter(self, call: HostCall) -> None:
-        """Notes which adapters the engine has after a call."""
+        """Notes that a call has added or removed an adapter."""
         if isinstance(call, AddAdapterCall):
-            self._held.add(call.digest)
+            self._loaded_adapters.add(call.digest)
         elif isinstance(call, RemoveAdapterCall):
-            self._held.discard(call.digest)
+            self._loaded_adapters.discard(call.digest)
 
-    async def _leave_if_dead(self, error: AntiphonError) -> None:
+    async def _exit_if_dead(self, error: AntiphonError) -> None:
         """Ends the process soon if the engine's own process has died."""
         if not isinstance(error, EngineDied | EngineUnavailable):
             return
@@ -156,16 +159,16 @@ class EngineReplica:
             await self.check_health()
         except (AntiphonError, TimeoutError) as problem:
             record("engine_lost", logging.ERROR, model=self._model, error=str(problem))
-            asyncio.get_running_loop().call_later(LEAVE_DELAY, os._exit, LOST)
+            asyncio.get_running_loop().call_later(EXIT_DELAY, os._exit, ENGINE_LOST)
 
-    def _explain(self, defect: Exception) -> EngineError:
+    def _log_defect(self, defect: Exception) -> EngineError:
         """Logs a defect of the engine, and returns the error that the caller gets."""
         location = describe_exception(defect)
         record("engine_call_failed", logging.ERROR, problem=location)
         return EngineError("the engine failed at this request; the replica's log says why", cause=location)
 
     @staticmethod
-    def _find_own_name() -> str:
+    def _get_own_name() -> str:
         """Returns the name by which request routers know this replica."""
         from ray import serve
 

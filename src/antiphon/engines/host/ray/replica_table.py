@@ -1,5 +1,5 @@
-"""What a driver knows of the replicas of its model: which there are, what runs on each, and which sequences
-still wait for one.
+"""The replicas of a model, as its driver knows them: their names, the sequences on each, and the sequences
+that still wait for a replica.
 
 Ray Serve makes the request router itself, so the router and the token engine of one driver share a table by
 the application's name.
@@ -34,28 +34,30 @@ class ReplicaTable:
     """Adapters that sequences of this driver brought to each replica."""
     random: Random = field(default_factory=SystemRandom)
     uses_affinity: bool = True
-    """Whether prefixes and adapters count. A benchmark compares with chance."""
+    """Whether prefixes and adapters count. Otherwise the choice is random, for a benchmark."""
 
     def set_replicas(self, names: Sequence[str]) -> None:
         """Notes the replicas that take calls from now on."""
         if set(names) == set(self.names):
             return
         self.names = tuple(names)
-        self.adapters = {name: held for name, held in self.adapters.items() if name in self.names}
+        self.adapters = {name: digests for name, digests in self.adapters.items() if name in self.names}
         self.on_change()
 
     def open(self, number: int, key: RoutingKey) -> None:
         """Begins a sequence."""
         self.keys[number] = key
 
-    def choose(self, number: int | None, known_loads: dict[str, int], reported: dict[str, set[str]]) -> str:
-        """Returns the replica for a sequence, or for a call without one. `known_loads`: open calls by all
-        drivers, as far as Ray knows. `reported`: adapters as the replicas report them."""
+    def choose(
+        self, number: int | None, known_loads: dict[str, int], reported_adapters: dict[str, set[str]]
+    ) -> str:
+        """Returns the replica for a sequence, or for a call without a sequence. `known_loads`: open calls by
+        all drivers, as far as Ray knows. `reported_adapters`: adapters as the replicas report them."""
         candidates = [
             Candidate(
                 name,
                 max(self.loads[name], load),
-                frozenset(self.adapters.get(name, set()) | reported.get(name, set())),
+                frozenset(self.adapters.get(name, set()) | reported_adapters.get(name, set())),
             )
             for name, load in known_loads.items()
         ]
@@ -63,11 +65,11 @@ class ReplicaTable:
         if not self.uses_affinity:
             return self.random.choice(candidates).name
         chosen = choose_replica(key, candidates, self.index, self.places, self.random).name
-        self._note(key, chosen)  # at once, for the sequences that are chosen for meanwhile
+        self._note(key, chosen)  # now, so that the next choices already see it
         return chosen
 
     def _note(self, key: RoutingKey, replica: str) -> None:
-        """Notes that a replica computes what a sequence has in common with later ones."""
+        """Notes that a replica computes this prompt and has this adapter."""
         self.index.add(key.prefixes, replica)
         if key.group:
             self.index.add((key.group,), replica)
@@ -98,6 +100,6 @@ TABLES: dict[str, ReplicaTable] = {}
 """The table of each application of this process, by the application's name."""
 
 
-def find_table(application: str) -> ReplicaTable:
-    """Returns the table of an application."""
+def get_table(application: str) -> ReplicaTable:
+    """Returns the table of an application; creates it at the first call."""
     return TABLES.setdefault(application, ReplicaTable())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ray.serve.request_router import ReplicaID, RequestRouter
 
-from antiphon.engines.host.ray.replica_table import find_table
+from antiphon.engines.host.ray.replica_table import get_table
 from antiphon.telemetry.logs import describe_exception, record
 
 if TYPE_CHECKING:
@@ -14,43 +14,46 @@ if TYPE_CHECKING:
 
 
 class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not installed where types are checked
-    """Sends each call where `affinity` chooses."""
+    """Sends each call to the replica that `affinity` chooses."""
 
     def initialize_state(self) -> None:
-        self._table = find_table(self.app_name)
+        self._table = get_table(self.app_name)
 
     async def choose_replicas(
         self, candidate_replicas: "list[RunningReplica]", pending_request: "PendingRequest | None" = None
     ) -> "list[list[RunningReplica]]":
-        """Returns the chosen replica first, and then the others in any order: Ray takes the first that is not
-        full. An error here would keep the request waiting for ever, so chance decides then."""
+        """Returns the chosen replica first, and then the others in random order. Ray takes the first one that
+        is not full. After an error here the request would wait for ever, so then the order is random."""
         others = random.sample(candidate_replicas, len(candidate_replicas))
         try:
             chosen = self._choose(candidate_replicas, pending_request)
-        except Exception as defect:  # noqa: BLE001 - a request that cannot be chosen for must still be served
+        except Exception as defect:  # noqa: BLE001 - the request must be served even without a choice
             record("replica_choice_failed", logging.ERROR, problem=describe_exception(defect))
-            return [[each] for each in others]
-        first = [each for each in others if each.replica_id.unique_id == chosen]
-        return [[each] for each in (*first, *(each for each in others if each not in first))]
+            return [[replica] for replica in others]
+        preferred = [replica for replica in others if replica.replica_id.unique_id == chosen]
+        return [
+            [replica]
+            for replica in (*preferred, *(replica for replica in others if replica not in preferred))
+        ]
 
     def _choose(self, candidates: "list[RunningReplica]", pending: "PendingRequest | None") -> str | None:
         """Returns the name of the replica for a request."""
         if not candidates:
             return None
         loads = {
-            each.replica_id.unique_id: self.replica_queue_len_cache.get(each.replica_id) or 0
-            for each in candidates
+            replica.replica_id.unique_id: self.replica_queue_len_cache.get(replica.replica_id) or 0
+            for replica in candidates
         }
-        reported = {
-            each.replica_id.unique_id: set((each.routing_stats or {}).get("adapters", ()))
-            for each in candidates
+        reported_adapters = {
+            replica.replica_id.unique_id: set((replica.routing_stats or {}).get("adapters", ()))
+            for replica in candidates
         }
-        return self._table.choose(find_number(pending), loads, reported)
+        return self._table.choose(find_sequence_number(pending), loads, reported_adapters)
 
     def on_request_routed(
         self, pending_request: "PendingRequest", replica_id: ReplicaID, result: "ReplicaResult"
     ) -> None:
-        number = find_number(pending_request)
+        number = find_sequence_number(pending_request)
         if number is not None:
             self._table.assign(number, replica_id.unique_id)
 
@@ -63,10 +66,10 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not install
         self._note_replicas()
 
     def _note_replicas(self) -> None:
-        find_table(self.app_name).set_replicas([each.unique_id for each in self.curr_replicas])
+        get_table(self.app_name).set_replicas([replica.unique_id for replica in self.curr_replicas])
 
 
-def find_number(pending: "PendingRequest | None") -> int | None:
+def find_sequence_number(pending: "PendingRequest | None") -> int | None:
     """Returns the number of the sequence that a request begins; None for other calls."""
     if pending is None or len(pending.args) < 2:
         return None

@@ -217,15 +217,15 @@ class AdapterRefs:
         """Whether a call with the adapter has given finite numbers."""
         return digest in self._proved
 
-    def record_result(self, digest: str, sound: bool) -> bool:
+    def record_result(self, digest: str, is_finite: bool) -> bool:
         """Notes whether a call with the adapter gave finite numbers. If not, bans the adapter. Returns
-        `sound`."""
-        if sound:
+        `is_finite`."""
+        if is_finite:
             self._proved.add(digest)
         else:
             self._proved.discard(digest)
             self._cache.ban(digest, NO_NUMBERS)
-        return sound
+        return is_finite
 
     def _drop_if_unused(self, digest: str) -> None:
         """Forgets a removed adapter and its prefixes if no sequence uses the adapter any more."""

@@ -24,7 +24,7 @@ class AdapterLoader:
         """Makes an adapter usable. Raises InvalidValue if the digest of its file is another, or if the
         library refuses the adapter."""
         await self.wait_until_settled(digest)
-        here = self._loading[digest] = asyncio.Event()
+        loaded = self._loading[digest] = asyncio.Event()
         try:
             async with self._turn:
                 await asyncio.to_thread(require_digest, path, digest)
@@ -34,7 +34,7 @@ class AdapterLoader:
                 )
         finally:
             del self._loading[digest]
-            here.set()
+            loaded.set()
 
     async def remove(self, digest: str) -> None:
         """Refuses an adapter to new sequences, and forgets the adapter when its last sequence ends."""
@@ -44,8 +44,8 @@ class AdapterLoader:
 
     async def wait_until_settled(self, digest: str) -> None:
         """Waits until an adapter is added, so that a later request finds it."""
-        while (coming := self._loading.get(digest)) is not None:
-            await coming.wait()
+        while (loaded := self._loading.get(digest)) is not None:
+            await loaded.wait()
 
     async def prepare(self, digest: str) -> None:
         """Waits until an adapter is added. If the adapter is only on disk, reads its file once on another

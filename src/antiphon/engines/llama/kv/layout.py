@@ -104,8 +104,8 @@ class CacheLayout(Protocol):
         """Finds the longest beginning of the sequence whose cells it may take from the cache."""
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        """Returns how many tokens of a waiting sequence a running sequence will have computed at the end of
-        the running one's prompt."""
+        """Returns how many leading tokens of a waiting sequence the running sequence will have computed when
+        its prompt is computed."""
 
     def count_available(self, match: PrefixMatch) -> int:
         """The number of cells that a sequence with this match may get. The number includes kept cells outside

@@ -46,9 +46,9 @@ class PrefixTree:
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
-        best, ways = PrefixMatch(0, root), [root]
-        while ways:
-            node = ways.pop()
+        best, pending_nodes = PrefixMatch(0, root), [root]
+        while pending_nodes:
+            node = pending_nodes.pop()
             for child in node.children:
                 start, stop = child.start, min(child.end, limit)
                 if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
@@ -57,7 +57,7 @@ class PrefixTree:
                 if length > best.length:
                     best = PrefixMatch(length, child)
                 if length == child.end:
-                    ways.append(child)
+                    pending_nodes.append(child)
         return best
 
     def count_idle_cells(self, match: PrefixMatch) -> int:
@@ -77,11 +77,11 @@ class PrefixTree:
         """Adds a sequence to the tree, below the last node of its match. The sequence already has its id."""
         sequence_id = sequence.running_id
         root = self._roots.setdefault(sequence.key, PrefixNode(array("i"), 0, 0, None))
-        above = self._split_at(match.node or root, match.length)
+        parent = self._split_at(match.node or root, match.length)
         self.kept.pop(sequence_id, None)
-        tail = PrefixNode(sequence.tokens, match.length, match.length, above)
+        tail = PrefixNode(sequence.tokens, match.length, match.length, parent)
         tail.owner = sequence
-        above.children.append(tail)
+        parent.children.append(tail)
         self._time += 1
         for node in tail.walk_up():
             node.ids.add(sequence_id)
@@ -134,13 +134,13 @@ class PrefixTree:
 
     def list_kept_with(self, adapter: str) -> list[int]:
         """The kept ids that were computed with this adapter."""
-        roots = [root for (name, _), root in self._roots.items() if name == adapter]
+        roots = [root for (root_adapter, _), root in self._roots.items() if root_adapter == adapter]
         return [sequence_id for sequence_id, leaf in self.kept.items() if leaf.find_root() in roots]
 
     # --- nodes
 
     def _is_duplicate(self, leaf: PrefixNode, key: PrefixKey) -> bool:
-        """Whether other ids contain everything that the leaf's id contains."""
+        """Whether other ids contain all tokens of the leaf's id."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
     def _remove_empty_leaf(self, sequence_id: int) -> bool:
@@ -251,14 +251,14 @@ class PoolLayout:
         if not self.tree.finish(sequence, keep):
             self._return_id(sequence_id)
         sequence.id = None
-        while (excess := self.tree.cached_cells - self._most_kept) > 0:
-            self._free_cells(excess)
+        while (excess_cells := self.tree.cached_cells - self._most_kept) > 0:
+            self._free_cells(excess_cells)
 
     def reserve(self, count: int) -> bool:
         """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
-        while (short := count - self.free_cells) > 0 and self.tree.kept:
-            self._free_cells(short)
-        return short <= 0
+        while (missing_cells := count - self.free_cells) > 0 and self.tree.kept:
+            self._free_cells(missing_cells)
+        return missing_cells <= 0
 
     def forget(self, adapter: str) -> None:
         self._give_up_ids(self.tree.list_kept_with(adapter))
@@ -266,17 +266,17 @@ class PoolLayout:
     def forget_all(self) -> None:
         self._give_up_ids(list(self.tree.kept))
 
-    def _give_up_ids(self, seats: list[int]) -> None:
+    def _give_up_ids(self, sequence_ids: list[int]) -> None:
         """Gives up these kept ids and frees their cells."""
-        for sequence_id in seats:
+        for sequence_id in sequence_ids:
             self.tree.forget(sequence_id)
             self._return_id(sequence_id)
 
     def _free_cells(self, count: int) -> None:
         """Frees about `count` cells of the least recently used kept id."""
         sequence_id, leaf = min(self.tree.kept.items(), key=lambda item: item[1].last_used)
-        cut = max(count, MIN_TRIM)
-        stop = leaf.stop - cut if leaf.size >= cut + MIN_TRIM else leaf.start
+        cell_count = max(count, MIN_TRIM)
+        stop = leaf.stop - cell_count if leaf.size >= cell_count + MIN_TRIM else leaf.start
         if self.tree.trim(sequence_id, stop):
             self.changes.append(TrimCells(sequence_id, stop))
         else:
@@ -284,15 +284,15 @@ class PoolLayout:
 
     def _free_an_id(self, match: PrefixMatch) -> None:
         """Gives up the least recently used kept id. It prefers an id that the match does not need."""
-        cached_nodes = self.tree.kept
+        kept_leaves = self.tree.kept
         sequence_id = min(
-            cached_nodes,
+            kept_leaves,
             key=lambda sequence_id: (
-                cached_nodes[sequence_id] is match.node,
-                cached_nodes[sequence_id].last_used,
+                kept_leaves[sequence_id] is match.node,
+                kept_leaves[sequence_id].last_used,
             ),
         )
-        if cached_nodes[sequence_id] is not match.node:
+        if kept_leaves[sequence_id] is not match.node:
             self.tree.forget(sequence_id)
             self._return_id(sequence_id)
         else:

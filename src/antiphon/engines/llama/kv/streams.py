@@ -71,15 +71,15 @@ class StreamLayout:
             for stream in self.streams
             if stream.key == sequence.key
         ]
-        length, _, turned = max(matches, default=(0, True, 0))
-        return PrefixMatch(length, id=-turned) if length else PrefixMatch(0)
+        length, _, negative_id = max(matches, default=(0, True, 0))
+        return PrefixMatch(length, id=-negative_id) if length else PrefixMatch(0)
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
         limit = min(len(running.tokens), waiting.reusable_tokens)
         if self._policy.exact:
             limit = min(limit, running.prompt_length, waiting.prompt_length - 1)
-        same = find_common_end(running.tokens, waiting.tokens, 0, limit)
-        length = self._round_to_chunk(same, running.prompt_length - 1, waiting)
+        common_length = find_common_end(running.tokens, waiting.tokens, 0, limit)
+        length = self._round_to_chunk(common_length, running.prompt_length - 1, waiting)
         return length if length >= self._min_copied else 0
 
     def count_available(self, match: PrefixMatch) -> int:
@@ -125,19 +125,19 @@ class StreamLayout:
             if stream.kept:
                 self._clear(stream)
 
-    # --- where rows lie
+    # --- the order of streams
 
     def find_window(self, decoding: list[TokenSequence]) -> list[KVStream]:
         """Lists the streams from the first to the last of these sequences. It adds neighbouring streams until
-        their number is a proved number of rows."""
+        their number is in `row_counts`."""
         ids = [sequence.running_id for sequence in decoding]
-        low, high = min(ids), max(ids)
-        least = max(
-            high - low + 1, min(ADAPTED_ROWS, len(self.streams)) if decoding[0].request.adapter else 1
+        first_id, last_id = min(ids), max(ids)
+        min_count = max(
+            last_id - first_id + 1, min(ADAPTED_ROWS, len(self.streams)) if decoding[0].request.adapter else 1
         )
-        count = next(count for count in self._policy.row_counts if count >= least)
-        low = min(low, len(self.streams) - count)
-        return self.streams[low : low + count]
+        count = next(count for count in self._policy.row_counts if count >= min_count)
+        first_id = min(first_id, len(self.streams) - count)
+        return self.streams[first_id : first_id + count]
 
     def compact(self) -> None:
         """Moves the first or the last running stream of an adapter nearer to the adapter's other streams, if
@@ -153,46 +153,48 @@ class StreamLayout:
     def _move_closer(self, group: list[KVStream]) -> None:
         """Moves the first or the last stream of a group if the move brings the streams of the group closer
         together."""
-        free = [stream for stream in self.streams if stream.owner is None]
-        ways = [
-            (_measure_span(rest, target), target.id, mover)
-            for mover, rest in ((group[-1], group[:-1]), (group[0], group[1:]))
-            for target in free
+        free_streams = [stream for stream in self.streams if stream.owner is None]
+        moves = [
+            (_measure_span(remaining, target), target.id, source)
+            for source, remaining in ((group[-1], group[:-1]), (group[0], group[1:]))
+            for target in free_streams
         ]
-        span, target, mover = min(ways, key=lambda way: way[:2], default=(len(self.streams), 0, group[0]))
+        span, target, source = min(moves, key=lambda move: move[:2], default=(len(self.streams), 0, group[0]))
         if span < _measure_span(group):
-            self._move(mover, self.streams[target])
+            self._move(source, self.streams[target])
 
     def _move(self, source: KVStream, target: KVStream) -> None:
         """Moves the sequence that runs in one stream to another."""
-        mover = source.owner
+        sequence = source.owner
         self._vacate(target)
-        if mover is None:
+        if sequence is None:
             return
-        if mover.computed:
-            self.changes += CopyCells(source.id, target.id, mover.computed), TrimCells(source.id)
-        target.owner, target.key, target.tokens = mover, mover.key, mover.tokens
-        source.owner, source.key, mover.id = None, None, target.id
+        if sequence.computed:
+            self.changes += CopyCells(source.id, target.id, sequence.computed), TrimCells(source.id)
+        target.owner, target.key, target.tokens = sequence, sequence.key, sequence.tokens
+        source.owner, source.key, sequence.id = None, None, target.id
 
     def _is_continued(self, source: KVStream, match: PrefixMatch) -> bool:
         """Whether the sequence continues in the matching stream: if few kept tokens are lost, or if there is
         no other stream."""
         if source.owner is not None:
             return False
-        others = any(stream.owner is None and stream is not source for stream in self.streams)
-        return source.kept <= 2 * match.length or not others
+        has_other_stream = any(stream.owner is None and stream is not source for stream in self.streams)
+        return source.kept <= 2 * match.length or not has_other_stream
 
     def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
         """Finds an empty stream, as near as possible to the running streams of the sequence's adapter. For
         the first sequence of an adapter, the stream is as far as possible from other streams, to leave room
         for more. If the chosen stream has kept tokens, they are moved to another stream."""
-        free = [stream for stream in self.streams if stream.owner is None and stream is not source]
+        free_streams = [stream for stream in self.streams if stream.owner is None and stream is not source]
         running = [stream for stream in self.streams if stream.owner is not None]
-        mine = [stream for stream in running if stream.key is not None and stream.key[0] == sequence.key[0]]
-        if mine:
-            stream = min(free, key=lambda stream: (_measure_span(mine, stream), stream.id))
+        adapter_streams = [
+            stream for stream in running if stream.key is not None and stream.key[0] == sequence.key[0]
+        ]
+        if adapter_streams:
+            stream = min(free_streams, key=lambda stream: (_measure_span(adapter_streams, stream), stream.id))
         else:
-            stream = max(free, key=lambda stream: (_measure_distance(stream, running), -stream.id))
+            stream = max(free_streams, key=lambda stream: (_measure_distance(stream, running), -stream.id))
         self._vacate(stream, source)
         return stream
 
@@ -201,14 +203,14 @@ class StreamLayout:
         and replace them."""
         if not stream.kept:
             return
-        idle = [other for other in self.streams if other.owner is None and other is not source]
-        idle_stream = min(idle, key=lambda other: (other.kept > 0, other.last_used))
-        if idle_stream is not stream:
-            if idle_stream.kept:
-                self._clear(idle_stream)
-            self.changes.append(CopyCells(stream.id, idle_stream.id, stream.kept))
-            idle_stream.key, idle_stream.tokens = stream.key, stream.tokens
-            idle_stream.kept, idle_stream.last_used = stream.kept, stream.last_used
+        idle_streams = [other for other in self.streams if other.owner is None and other is not source]
+        new_stream = min(idle_streams, key=lambda other: (other.kept > 0, other.last_used))
+        if new_stream is not stream:
+            if new_stream.kept:
+                self._clear(new_stream)
+            self.changes.append(CopyCells(stream.id, new_stream.id, stream.kept))
+            new_stream.key, new_stream.tokens = stream.key, stream.tokens
+            new_stream.kept, new_stream.last_used = stream.kept, stream.last_used
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:
@@ -216,7 +218,7 @@ class StreamLayout:
         self.changes.append(TrimCells(stream.id))
         stream.key, stream.kept = None, 0
 
-    # --- what may be taken over
+    # --- reuse of prefixes
 
     def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
         """The number of a stream's tokens that the sequence reuses. It is 0 if copying takes longer than
@@ -226,17 +228,17 @@ class StreamLayout:
             limit = min(limit, sequence.prompt_length - 1)  # the sequence's own drawn tokens were decode rows
         length = find_common_end(stream.tokens, sequence.tokens, 0, limit)
         if self._policy.exact:
-            whole_chunks = self._count_whole_chunks(stream)
-            length = self._round_to_chunk(min(length, whole_chunks), whole_chunks, sequence)
+            chunked_length = self._count_whole_chunks(stream)
+            length = self._round_to_chunk(min(length, chunked_length), chunked_length, sequence)
         is_copied = stream.owner is not None or stream.kept > 2 * length
         return 0 if is_copied and length < self._min_copied else length
 
-    def _round_to_chunk(self, same: int, whole: int, sequence: TokenSequence) -> int:
-        """Returns how many of the `same` equal tokens exact mode may reuse. `whole` is the number of tokens
-        that were computed as chunks of the other sequence's prompt."""
-        if not self._policy.exact or same == whole == sequence.prompt_length - 1:
-            return same
-        return same - same % self._policy.chunk
+    def _round_to_chunk(self, common_length: int, chunked_length: int, sequence: TokenSequence) -> int:
+        """Returns how many of the `common_length` equal tokens exact mode may reuse. `chunked_length` is the
+        number of tokens that were computed as chunks of the other sequence's prompt."""
+        if not self._policy.exact or common_length == chunked_length == sequence.prompt_length - 1:
+            return common_length
+        return common_length - common_length % self._policy.chunk
 
     def _count_whole_chunks(self, stream: KVStream) -> int:
         """Returns how many of a stream's tokens were computed in whole prompt chunks."""
@@ -250,9 +252,9 @@ class StreamLayout:
         return min(stream.length, stream.owner.prompt_length - 1)
 
 
-def _measure_span(streams: list[KVStream], *more: KVStream) -> int:
+def _measure_span(streams: list[KVStream], *added: KVStream) -> int:
     """The number of streams from the first to the last of these streams, both included."""
-    ids = [stream.id for stream in (*streams, *more)]
+    ids = [stream.id for stream in (*streams, *added)]
     return max(ids) - min(ids) + 1
 
 

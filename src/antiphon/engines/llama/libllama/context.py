@@ -36,7 +36,7 @@ SET, CLEAR = b"\1", b"\0"
 
 
 class DeviceLost(EngineDied):
-    """A device that computes layers failed. It ends the thread that decodes, and so the process."""
+    """A device that computes layers failed. The error ends the decode thread, and so the process."""
 
 
 class DecodeStatus(IntEnum):
@@ -105,21 +105,21 @@ class NativeContext:
 
     def _build_params(self, library: Library) -> ctypes.Structure:
         """Builds the library's parameters for a context of the requested sizes."""
-        shape = self.shape
+        sizes = self.shape
         flash = FLASH_AUTO if self._devices else FLASH_ON
         params: ctypes.Structure = self._call.llama_context_default_params()
         values = {
-            "n_ctx": shape.cells if shape.unified else shape.cells * shape.sequences,
-            "n_batch": shape.rows,
-            "n_ubatch": shape.micro_rows,
-            "n_seq_max": shape.sequences,
-            "n_outputs_max": shape.outputs or shape.sequences,
-            "n_threads": shape.threads,
-            "n_threads_batch": shape.threads,
-            "flash_attn_type": flash if shape.flash else FLASH_OFF,
-            "type_k": KV_TYPES[shape.kv_type],
-            "type_v": KV_TYPES[shape.kv_type],
-            "kv_unified": shape.unified,
+            "n_ctx": sizes.cells if sizes.unified else sizes.cells * sizes.sequences,
+            "n_batch": sizes.rows,
+            "n_ubatch": sizes.micro_rows,
+            "n_seq_max": sizes.sequences,
+            "n_outputs_max": sizes.outputs or sizes.sequences,
+            "n_threads": sizes.threads,
+            "n_threads_batch": sizes.threads,
+            "flash_attn_type": flash if sizes.flash else FLASH_OFF,
+            "type_k": KV_TYPES[sizes.kv_type],
+            "type_v": KV_TYPES[sizes.kv_type],
+            "kv_unified": sizes.unified,
         }
         for name, value in values.items():
             setattr(params, name, value)
@@ -128,7 +128,7 @@ class NativeContext:
     def _require_sizes(self, library: Library) -> None:
         """Compares the library's own sizes of the context with the requested ones, as the last proof of the
         struct layout. If they differ, closes the context and raises LibraryError."""
-        shape = self.shape
+        sizes = self.shape
         actual = {
             name: getattr(self._call, name)(self.pointer)
             for name in (
@@ -140,8 +140,8 @@ class NativeContext:
             )
         }
         batch, micro, sequences, threads, cells = actual.values()
-        requested = (shape.rows, min(shape.micro_rows, shape.rows), shape.sequences, shape.threads)
-        if (batch, micro, sequences, threads) != requested or cells < shape.cells:
+        requested = (sizes.rows, min(sizes.micro_rows, sizes.rows), sizes.sequences, sizes.threads)
+        if (batch, micro, sequences, threads) != requested or cells < sizes.cells:
             self.close()
             raise LibraryError(
                 f"{library.path} misread its parameters ({actual}); "
@@ -183,26 +183,26 @@ class NativeContext:
 
     def set_rows(
         self,
-        at: int,
+        row: int,
         tokens: "list[int] | array[int]",
         position: int,
         sequence: int,
-        output: bool,
-        every: bool = False,
+        last_has_logits: bool,
+        all_have_logits: bool = False,
     ) -> None:
-        """Fills consecutive rows with tokens of one sequence. `output`: whether the last row gives logits.
-        `every`: whether all rows give logits."""
-        end = at + len(tokens)
-        self.tokens[at:end] = tokens
-        self.positions[at:end] = np.arange(position, position + len(tokens))
-        self.sequences[at:end] = sequence
-        self.outputs[at:end] = every
-        self.outputs[end - 1] = output or every
+        """Fills consecutive rows with tokens of one sequence. `last_has_logits`: whether the last row gives
+        logits. `all_have_logits`: whether all rows give logits."""
+        end = row + len(tokens)
+        self.tokens[row:end] = tokens
+        self.positions[row:end] = np.arange(position, position + len(tokens))
+        self.sequences[row:end] = sequence
+        self.outputs[row:end] = all_have_logits
+        self.outputs[end - 1] = last_has_logits or all_have_logits
 
     def decode(self, rows: int) -> int:
         """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
-        threads can run Python while it computes. Raises DeviceLost if a device fails, which works again in a
-        new process at best."""
+        threads can run Python while it computes. Raises DeviceLost if a device fails: at best it
+        works again in a new process."""
         self._batch.n_tokens = rows
         status = int(self._call.llama_decode(self.pointer, self._batch))
         if self._devices:
@@ -222,8 +222,8 @@ class NativeContext:
         decode overwrites."""
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
-            most = self.shape.outputs or self.shape.sequences
-            logits_buffer = (ctypes.c_float * self._vocabulary * most).from_address(address)
+            max_rows = self.shape.outputs or self.shape.sequences
+            logits_buffer = (ctypes.c_float * self._vocabulary * max_rows).from_address(address)
             self._logits = np.ctypeslib.as_array(logits_buffer)
             self._logits_address = address
         return self._logits[:rows]
@@ -312,16 +312,16 @@ class NativeEmbedder(NativeContext):
         """
         if len(texts) == 1 and len(texts[0]) > self.shape.rows:
             return self._compute_in_parts(texts[0])
-        at = 0
-        for seat, text in enumerate(texts):
-            self.set_rows(at, text, 0, seat, True, every=True)
-            at += len(text)
+        row = 0
+        for sequence_id, text in enumerate(texts):
+            self.set_rows(row, text, 0, sequence_id, True, all_have_logits=True)
+            row += len(text)
         vectors = np.zeros((len(texts), self._dimensions), np.float32)
         try:
-            status = self.decode(at)
+            status = self.decode(row)
             if status == DecodeStatus.DONE:
-                for seat in range(len(texts)):
-                    vectors[seat] = self._read_pooled(seat)
+                for sequence_id in range(len(texts)):
+                    vectors[sequence_id] = self._read_pooled(sequence_id)
         finally:
             self._clear_cache(len(texts))
         return status, vectors
@@ -334,7 +334,7 @@ class NativeEmbedder(NativeContext):
         try:
             for start in range(0, len(text), self.shape.rows):
                 part = text[start : start + self.shape.rows]
-                self.set_rows(0, part, start, 0, True, every=True)
+                self.set_rows(0, part, start, 0, True, all_have_logits=True)
                 status = self.decode(len(part))
                 if status != DecodeStatus.DONE:
                     break
@@ -349,16 +349,16 @@ class NativeEmbedder(NativeContext):
             self._clear_cache(1)
         return status, vectors
 
-    def _read_pooled(self, seat: int) -> Vector:
+    def _read_pooled(self, sequence_id: int) -> Vector:
         """Returns the vector of a text, as a view of the library's memory. Raises EngineError if there is
         none."""
-        address = self._call.llama_get_embeddings_seq(self.pointer, seat)
+        address = self._call.llama_get_embeddings_seq(self.pointer, sequence_id)
         if not address:
             raise EngineError("the library gave no vector for a text that it computed")
         return np.ctypeslib.as_array((ctypes.c_float * self._dimensions).from_address(address))
 
-    def _clear_cache(self, seats: int) -> None:
+    def _clear_cache(self, sequences: int) -> None:
         """Empties the cache, if the model has one."""
         if self._memory:
-            for seat in range(seats):
-                self.remove(seat)
+            for sequence_id in range(sequences):
+                self.remove(sequence_id)

@@ -8,7 +8,8 @@ from antiphon.engines.llama.libllama.library import GgmlParams, Library
 from antiphon.engines.llama.placement import Device
 
 GPU, INTEGRATED_GPU = 1, 2
-"""ggml_backend_dev_type of devices that take layers. Others are the processor and its accelerators."""
+"""ggml_backend_dev_type of devices that take layers. The other types are the processor and its
+accelerators."""
 
 PROCESSOR_BACKENDS = frozenset({"CPU", "BLAS", "AMX"})
 """Backends that compute on the processor."""
@@ -17,7 +18,7 @@ PROCESSOR_BACKENDS = frozenset({"CPU", "BLAS", "AMX"})
 def list_backends(library: Library) -> tuple[str, ...]:
     """The kinds of devices that the library was built for: `CUDA`, `Vulkan`, ..."""
     call = library.call
-    backends = (call.ggml_backend_reg_get(at) for at in range(call.ggml_backend_reg_count()))
+    backends = (call.ggml_backend_reg_get(index) for index in range(call.ggml_backend_reg_count()))
     names = [call.ggml_backend_reg_name(backend).decode() for backend in backends]
     return tuple(name for name in names if name not in PROCESSOR_BACKENDS)
 
@@ -25,7 +26,7 @@ def list_backends(library: Library) -> tuple[str, ...]:
 def list_devices(library: Library) -> tuple[Device, ...]:
     """The library's devices, without the processor."""
     call = library.call
-    pointers = [call.ggml_backend_dev_get(at) for at in range(call.ggml_backend_dev_count())]
+    pointers = [call.ggml_backend_dev_get(index) for index in range(call.ggml_backend_dev_count())]
     return tuple(
         _describe(call, pointer)
         for pointer in pointers
@@ -56,12 +57,13 @@ BYTE = 24
 """ggml_type of numbers of one byte."""
 
 TENSOR_ROOM = 4096
-"""Bytes for the description of one tensor; it takes some hundred."""
+"""Bytes of room for the description of one tensor. A description takes some hundred bytes."""
 
 
 def can_compute_with(library: Library, device: Device, size: int) -> bool:
-    """Whether the device computes with one tensor of `size` bytes. Some drivers take much smaller ones than
-    their memory has room for. The library would end the process at the first step."""
+    """Whether the device can compute with one tensor of `size` bytes. Some drivers accept only tensors that
+    are much smaller than their memory. With a larger one the library would end the process at the first
+    step."""
     call = library.call
     context = call.ggml_init(GgmlParams(TENSOR_ROOM, None, True))
     try:
@@ -73,16 +75,16 @@ def can_compute_with(library: Library, device: Device, size: int) -> bool:
 
 
 def measure_devices(library: Library, devices: Sequence[DeviceLayers]) -> tuple[DeviceMemory, ...]:
-    """The memory of devices that have layers, as it is now. Any thread may call it.
+    """Measures the memory of devices that have layers. Any thread may call it.
 
-    Some drivers do not tell what is used, and report all bytes as free. A device that has layers cannot be
-    empty, so its used bytes are unknown then.
+    Some drivers report all bytes as free, although layers are on the device. Then the used bytes are
+    unknown.
     """
-    measured = []
+    memories = []
     for device in devices:
         free, total = _read_memory(
             library.call, library.call.ggml_backend_dev_by_name(device.device.encode())
         )
         used = None if free >= total else total - free
-        measured.append(DeviceMemory(device.device, device.layers, total, used))
-    return tuple(measured)
+        memories.append(DeviceMemory(device.device, device.layers, total, used))
+    return tuple(memories)

@@ -1,9 +1,8 @@
 """llama.cpp's C API as typed Python calls: finds a library, opens it, and proves that its interface is known.
 
-If an explicit path is given, no other place is searched. Otherwise the library of an installed
-llama-cpp-python comes first, since it was built for this machine, then the xllamacpp wheel. No package is
-imported. An unusable installed library is skipped with a warning. If no library is usable, the error of the
-last one is raised.
+If a setting names a path, only that path is tried. Otherwise the library of an installed llama-cpp-python
+comes first, since it was built for this machine, then that of the xllamacpp wheel. No package is imported. An
+unusable library is skipped with a warning. If no library is usable, the error of the last one is raised.
 """
 
 import ctypes
@@ -161,8 +160,8 @@ class Library:
         self._log: LogCapture | None = None
         declare_functions(functions, layout)
         functions.llama_backend_init()
-        self._quiet = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
-        functions.llama_log_set(self._quiet, None)
+        self._silent_callback = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
+        functions.llama_log_set(self._silent_callback, None)
 
     def describe_version(self) -> str:
         """The library's own version text, for people."""
@@ -191,7 +190,7 @@ class Library:
         try:
             yield capture
         finally:
-            self.call.llama_log_set(self._quiet, None)
+            self.call.llama_log_set(self._silent_callback, None)
 
 
 class LogCapture:
@@ -199,14 +198,14 @@ class LogCapture:
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=LOG_LINES)
-        self._keeping = False
-        self.callback = LOG_CALLBACK(self._take)
+        self._is_error_line = False
+        self.callback = LOG_CALLBACK(self._add_line)
 
-    def _take(self, level: int, text: bytes, _: object) -> None:
+    def _add_line(self, level: int, text: bytes, _: object) -> None:
         """Keeps a line of the library's log if it is an error or continues one."""
         if level != LOG_LEVEL_CONTINUED:
-            self._keeping = level == LOG_LEVEL_ERROR
-        if self._keeping and text and text.strip():
+            self._is_error_line = level == LOG_LEVEL_ERROR
+        if self._is_error_line and text and text.strip():
             self._lines.append(text.decode("utf-8", "replace").strip())
 
     def join_errors(self) -> str:
@@ -277,18 +276,18 @@ class LibraryFile:
 
 
 def find_library(
-    explicit: str | None, places: Iterator[LibraryFile] | None = None
+    setting: str | None, candidates: Iterator[LibraryFile] | None = None
 ) -> tuple[Library, LibraryFile]:
     """Finds and opens the first usable library. Raises LibraryError if there is none."""
-    if explicit:
-        library_file = LibraryFile(resolve_library_file(Path(explicit)), "the library setting")
+    if setting:
+        library_file = LibraryFile(resolve_library_file(Path(setting)), "the library setting")
         return open_library(library_file.path), library_file
     refusal = LibraryError("No llama.cpp library is installed; `pip install xllamacpp` brings one.")
-    for library_file in find_installed() if places is None else places:
+    for library_file in find_installed() if candidates is None else candidates:
         try:
             return open_library(library_file.path), library_file
         except LibraryError as error:
-            log.warning("passing over the llama.cpp library of %s: %s", library_file.origin, error.message)
+            log.warning("skipping the llama.cpp library of %s: %s", library_file.origin, error.message)
             refusal = error
     raise refusal
 
@@ -308,7 +307,7 @@ def resolve_library_file(path: Path) -> Path:
 
 
 def find_installed() -> Iterator[LibraryFile]:
-    """Installed libraries, best first."""
+    """Yields the installed libraries in the order of preference."""
     yield from list_libraries("llama_cpp", "llama-cpp-python", "lib/libllama")
     yield from list_libraries("xllamacpp", "xllamacpp", "xllamacpp*")
 
@@ -322,7 +321,7 @@ def list_libraries(package: str, distribution: str, pattern: str) -> Iterator[Li
 
 
 def find_package_folders(package: str) -> list[Path]:
-    """Folders of an installed top-level package; it is not imported."""
+    """Returns the folders of an installed top-level package, without importing it."""
     spec = find_spec(package)
     return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
 

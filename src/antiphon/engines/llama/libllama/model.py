@@ -25,7 +25,7 @@ READ = 0
 """llama_load_mode of weights that are read into memory. Without it, the weights are mapped."""
 
 ALLOCATION = re.compile(r"allocat|out of memory|OutOfDeviceMemory", re.IGNORECASE)
-"""How the library and its drivers name memory that they did not get."""
+"""Words with which the library and its drivers report that an allocation failed."""
 
 PIECE_BYTES = 256
 """First guess at the bytes of one piece; a longer piece is read again with enough room."""
@@ -40,13 +40,13 @@ def place_weights(library: Library, params: ctypes.Structure, placement: LayerPl
     The library gets the number of layers of each device as its share, from which it computes the same
     numbers. Without a device in the list it uses none, not even for single operations.
     """
-    used = [
+    used_devices = [
         (device, count) for device, count in zip(placement.devices, placement.counts, strict=False) if count
     ]
-    pointers = [library.call.ggml_backend_dev_by_name(device.name.encode()) for device, _ in used]
-    devices = (ctypes.c_void_p * (len(used) + 1))(*pointers, None)
-    shares = (ctypes.c_float * max(library.call.llama_max_devices(), len(used)))(
-        *(count for _, count in used)
+    pointers = [library.call.ggml_backend_dev_by_name(device.name.encode()) for device, _ in used_devices]
+    devices = (ctypes.c_void_p * (len(used_devices) + 1))(*pointers, None)
+    shares = (ctypes.c_float * max(library.call.llama_max_devices(), len(used_devices)))(
+        *(count for _, count in used_devices)
     )
     params.devices = ctypes.addressof(devices)
     params.tensor_split = ctypes.addressof(shares)
@@ -55,14 +55,14 @@ def place_weights(library: Library, params: ctypes.Structure, placement: LayerPl
 
 
 class NativeModel:
-    """A loaded model; owns the native one until `close`."""
+    """A loaded model. It owns the native model until `close`."""
 
     def __init__(
         self,
         library: Library,
         path: Path,
         check_tensors: bool = False,
-        copied: bool = False,
+        copy_weights: bool = False,
         placement: LayerPlacement = ON_PROCESSOR,
     ) -> None:
         """Loads the weights by mapping the file, or copies them into memory; those of `placement` go to
@@ -72,7 +72,7 @@ class NativeModel:
         self._call = library.call
         params = self._call.llama_model_default_params()
         params.check_tensors = check_tensors
-        if copied:
+        if copy_weights:
             params.load_mode = READ
         arrays = place_weights(library, params, placement)
         with library.capture_log() as log:
@@ -129,7 +129,7 @@ class NativeModel:
         """Whether the model makes text token by token, with a cache that can be trimmed at any position."""
         other_kinds = ("has_encoder", "is_recurrent", "is_hybrid", "is_diffusion")
         return self._call.llama_model_has_decoder(self.pointer) and not any(
-            getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in other_kinds
+            getattr(self._call, f"llama_model_{kind}")(self.pointer) for kind in other_kinds
         )
 
     def get_dimensions(self) -> int:
@@ -137,7 +137,7 @@ class NativeModel:
         return int(self._call.llama_model_n_embd_out(self.pointer))
 
     def count_classes(self) -> int:
-        """How many numbers a classifier gives for a text."""
+        """The number of values that a classifier gives for a text."""
         return int(self._call.llama_model_n_cls_out(self.pointer))
 
     def get_chat_template(self, name: bytes | None = None) -> str | None:
@@ -174,11 +174,11 @@ class NativeModel:
 
     def get_bos(self) -> int | None:
         """Beginning-of-sequence token."""
-        return self._id(self._call.llama_vocab_bos(self._vocabulary))
+        return self._to_optional(self._call.llama_vocab_bos(self._vocabulary))
 
     def get_eos(self) -> int | None:
         """End-of-sequence token."""
-        return self._id(self._call.llama_vocab_eos(self._vocabulary))
+        return self._to_optional(self._call.llama_vocab_eos(self._vocabulary))
 
     def adds_bos(self) -> bool:
         """Whether the tokenizer puts a BOS before a text."""
@@ -187,30 +187,32 @@ class NativeModel:
     def find_infill_tokens(self) -> InfillTokens | None:
         """The tokens for filling in the middle; None if the model lacks one of them."""
         call, vocabulary = self._call, self._vocabulary
-        found = call.llama_vocab_fim_pre, call.llama_vocab_fim_suf, call.llama_vocab_fim_mid
-        before, after, middle = (self._id(find(vocabulary)) for find in found)
-        if before is None or after is None or middle is None:
+        functions = call.llama_vocab_fim_pre, call.llama_vocab_fim_suf, call.llama_vocab_fim_mid
+        prefix, suffix, middle = (self._to_optional(function(vocabulary)) for function in functions)
+        if prefix is None or suffix is None or middle is None:
             return None
-        return InfillTokens(before, after, middle)
+        return InfillTokens(prefix, suffix, middle)
 
     def find_embedding_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The tokens that the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an
         EOS."""
         plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
-        for at in range(len(whole) - len(plain) + 1):
-            if whole[at : at + len(plain)] == plain:
-                return tuple(whole[:at]), tuple(whole[at + len(plain) :])
+        for index in range(len(whole) - len(plain) + 1):
+            if whole[index : index + len(plain)] == plain:
+                return tuple(whole[:index]), tuple(whole[index + len(plain) :])
         return tuple(whole[:1]) if self.adds_bos() else (), ()
 
     def find_pair_frame(self) -> PairFrame:
-        """The tokens around the two texts of a pair, as rerankers are trained: those around a whole text, and
-        between the texts an EOS, a separator, or both."""
+        """The tokens around the two texts of a pair, as rerankers are trained. The outer tokens are those
+        around a whole text. Between the texts is an EOS, a separator, or both."""
         call, vocabulary = self._call, self._vocabulary
         before, after = self.find_embedding_frame()
-        end, separator = self.get_eos(), self._id(call.llama_vocab_sep(vocabulary))
+        end, separator = self.get_eos(), self._to_optional(call.llama_vocab_sep(vocabulary))
         ends = (end,) if end is not None and call.llama_vocab_get_add_eos(vocabulary) else ()
-        parts = (separator,) if separator is not None and call.llama_vocab_get_add_sep(vocabulary) else ()
-        return PairFrame(before, (*ends, *parts), after)
+        separators = (
+            (separator,) if separator is not None and call.llama_vocab_get_add_sep(vocabulary) else ()
+        )
+        return PairFrame(before, (*ends, *separators), after)
 
     def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
         """The token ids of UTF-8 text without control tokens. `whole` adds the tokens that the model puts
@@ -229,7 +231,7 @@ class NativeModel:
             capacity = -count
 
     @staticmethod
-    def _id(token: int) -> int | None:
+    def _to_optional(token: int) -> int | None:
         """Converts the library's negative number for a missing token to None."""
         return token if token >= 0 else None
 
@@ -271,7 +273,7 @@ class NativeAdapter:
             return math.nan
 
     def close(self) -> None:
-        """Frees its matrices."""
+        """Frees the adapter's matrices."""
         if self.pointer:
             self._call.llama_adapter_lora_free(self.pointer)
             self.pointer = None
@@ -340,7 +342,7 @@ def remove_accents(text: str) -> str:
     if text.isascii():
         return text
     decomposed = unicodedata.normalize("NFD", text)
-    accents = [ord(each) for each in set(decomposed) if unicodedata.category(each) == "Mn"]
+    accents = [ord(character) for character in set(decomposed) if unicodedata.category(character) == "Mn"]
     return decomposed.translate(dict.fromkeys(accents))
 
 
@@ -388,21 +390,21 @@ class NativeTokenizer:
         bos = self._model.get_bos()
         tokens = [bos] if add_bos and bos is not None else []
         text = ""
-        strip = False
+        strip_next = False
         for part in self._controls.split(pieces):
             if isinstance(part, str):
                 text += part
                 continue
             bits = self._attributes[part]
-            tokens += self._tokenize_plain(text, strip, bool(bits & TokenAttribute.LSTRIP))
+            tokens += self._tokenize_plain(text, strip_next, bool(bits & TokenAttribute.LSTRIP))
             tokens.append(part)
-            text, strip = "", bool(bits & TokenAttribute.RSTRIP)
-        return (*tokens, *self._tokenize_plain(text, strip, False))
+            text, strip_next = "", bool(bits & TokenAttribute.RSTRIP)
+        return (*tokens, *self._tokenize_plain(text, strip_next, False))
 
-    def _tokenize_plain(self, text: str, left: bool, right: bool) -> list[int]:
-        """The ids of text without control tokens. `left` and `right`: whether the control token on that side
-        of the text removes the spaces there."""
-        text = text.lstrip() if left else text
-        text = text.rstrip() if right else text
+    def _tokenize_plain(self, text: str, strip_left: bool, strip_right: bool) -> list[int]:
+        """The ids of text without control tokens. `strip_left` and `strip_right`: whether the control token
+        on that side of the text removes the spaces there."""
+        text = text.lstrip() if strip_left else text
+        text = text.rstrip() if strip_right else text
         text = remove_accents(text) if self._removes_accents else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))

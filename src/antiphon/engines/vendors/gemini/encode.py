@@ -20,7 +20,7 @@ from antiphon.domain.vendor_fields import (
     SCHEMA_DESCRIPTION,
     SCHEMA_NAME,
     SPEECH_ID,
-    list_marks,
+    list_cache_marks,
 )
 from antiphon.engines.vendors.base import UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
@@ -87,7 +87,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     # Another parameter has no place in this format, whatever the operator's settings say.
     takes = require_supported(request, TAKEN, replace(model, extra_parameters=frozenset()))
     ignored = [] if request.hosted.prompt_cache_key is None else [PROMPT_CACHE_KEY]
-    ignored += list_marks(prompt)
+    ignored += list_cache_marks(prompt)
     if any(message.speech_id is not None for message in prompt.messages):
         ignored.append(SPEECH_ID)
     body = encode_messages(prompt.messages, ignored)

@@ -27,7 +27,7 @@ from antiphon.domain.request import (
     RawPrompt,
     Truncation,
 )
-from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, list_marks
+from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, list_cache_marks
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.parameters import (
@@ -81,7 +81,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         ]
         _add_chat_options(body, first, model)
         if CACHE_CONTROL not in model.extra_parameters:
-            ignored += list_marks(first)
+            ignored += list_cache_marks(first)
         path = "/chat/completions"
     else:
         body["prompt"] = _encode_prompts(request.prompts)
