@@ -43,15 +43,11 @@ class KnowledgeHost:
         self._is_stopped = False
         self.watch = self._create_watch()
 
-<<<<<<< HEAD:src/antiphon/processes/knowledge/host.py
     def _create_watch(self) -> ChildWatch:
         pause_writer = partial(write_pause, self._socket)
-        return ChildWatch("the knowledge process", self._start, self._note, paced=True, on_rest=pause_writer)
-=======
-    def _make_watch(self) -> ChildWatch:
-        rest = partial(write_rest, self._socket)
-        return ChildWatch("the knowledge process", self._start, self._note, always_restart=True, on_rest=rest)
->>>>>>> names2:src/antiphon/processes/knowledge_host.py
+        return ChildWatch(
+            "the knowledge process", self._start, self._note, always_restart=True, on_rest=pause_writer
+        )
 
     def _note(self, state: EngineState, _: object) -> None:
         """Ends a pause when the process serves."""
