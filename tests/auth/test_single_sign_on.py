@@ -26,9 +26,9 @@ from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.tenancy import TenancyService
-from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.oidc_issuer import ADDRESS, AUDIENCE, Issuer, SigningKey
+from tests.support.stores import open_new_store
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
 NOBODY = RequestedScope()
@@ -40,8 +40,7 @@ class World:
 
     def __init__(self, folder):
         self.ahead = 0.0
-        database = Database(f"sqlite:///{folder}/antiphon.db")
-        database.prepare()
+        database = open_new_store(folder / "antiphon.db")
         tenancy = SqlTenancy(database)
         self.keyring = Keyring(Pepper(b"p" * 32), self.now)
         self.changes = DirectoryChanges(tenancy, [self.keyring.learn], self.now)

@@ -441,7 +441,7 @@ def forced(model: openai.OpenAI, schemas: int, calls: int) -> None:
 
 
 def test_forced_calls_satisfy_their_schemas(model: openai.OpenAI) -> None:
-    forced(model, 30, 30)
+    forced(model, 12, 12)
 
 
 @pytest.mark.soak

@@ -25,6 +25,8 @@ from tests.support.waiting import wait_until
 
 KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"
 TIMES = 20
+PAUSE_S = 0.01
+"""Of each client between two requests, so that the processes which begin get their turn too."""
 LONG = {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 1800, "stream": True}
 
 pytestmark = pytest.mark.timeout(480)
@@ -318,7 +320,7 @@ def test_a_rolling_restart_fails_no_connection_and_no_request(
 
     def hammer(is_kept: bool) -> None:
         with server.client(headers=headers) as kept:
-            while not over.is_set():
+            while not over.wait(PAUSE_S):
                 try:
                     if is_kept:
                         asked(kept)

@@ -32,11 +32,11 @@ from antiphon.services.prices import PriceService
 from antiphon.services.request_log import RequestLog
 from antiphon.services.tenancy import TenancyService
 from antiphon.services.usage import UsageService
-from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries, SqlUsage
 from antiphon.store.request_log import SqlRecords
 from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, Served, serving, serving_edge, targets_of
+from tests.support.stores import open_new_store
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
 ROOT = "/admin/v1"
@@ -80,8 +80,7 @@ class Keyed(Served):
 
 @asynccontextmanager
 async def keyed(folder, engine=None, **how):
-    database = Database(f"sqlite:///{folder}/antiphon.db", **how)
-    database.prepare()
+    database = open_new_store(folder / "antiphon.db", **how)
     pepper = Pepper(b"p" * 32)
     async with serving(engine) as plain:
         clock = plain.edge.clock.wall

@@ -6,16 +6,15 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeder
-from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.support.limits import NOON, limit
+from tests.support.stores import open_new_store
 
 
 @pytest.fixture
 def entries(tmp_path):
-    database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.prepare()
+    database = open_new_store(tmp_path / "ledger.db")
     yield SqlEntries(database)
     database.close()
 

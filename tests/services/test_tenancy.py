@@ -24,8 +24,8 @@ from antiphon.errors import (
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import TenancyService
-from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
+from tests.support.stores import open_new_store
 
 ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
 PEPPER = Pepper(b"p" * 32)
@@ -36,8 +36,7 @@ class World:
 
     def __init__(self, folder):
         self.now = 1_000.0
-        database = Database(f"sqlite:///{folder}/antiphon.db")
-        database.prepare()
+        database = open_new_store(folder / "antiphon.db")
         self.ring = Keyring(PEPPER, lambda: self.now)
         tenancy = SqlTenancy(database)
         changes = DirectoryChanges(tenancy, [self.ring.learn], lambda: self.now)

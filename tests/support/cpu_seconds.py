@@ -1,7 +1,7 @@
 """`--cpu-seconds N` prints the CPU seconds of the N costliest test files and of the N costliest tests.
 
-A figure is what the process of a test and all its descendants used from its setup to its teardown: a server
-of several tests counts for each test that it works for.
+A figure is what the process of a test and all its descendants used since the end of the test
+before: a server of several tests counts for each test that it works for.
 """
 
 import os
@@ -19,18 +19,21 @@ class CpuSeconds:
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
-        self._before = 0.0
+        self._before: float | None = None
+        """What was used when the test before ended. To look is slow where many processes run."""
         self._tests = defaultdict[str, float](float)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
-        self._before = _used()
+        self._before = _used() if self._before is None else self._before
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if report.when == "teardown":
-            report.user_properties.append(("cpu_seconds", _used() - self._before))
+        if report.when == "teardown" and self._before is not None:
+            used = _used()
+            report.user_properties.append(("cpu_seconds", used - self._before))
+            self._before = used
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -188,7 +188,7 @@ def test_one_that_gave_way_may_leave():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.soak) for each in range(1, 4))])
 def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
     dice = random.Random(seed)
     places = dice.choice([2, 4, 7])

@@ -17,6 +17,7 @@ from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.ledger_doubles import Kept, completion, intent
 from tests.support.limits import limit
+from tests.support.stores import open_new_store
 
 PATIENCE = 30.0
 BUDGET = limit(100, Measure.OUTPUT_TOKENS, Window.MONTH)  # of the key that `intent` names
@@ -29,8 +30,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def entries(tmp_path):
-    database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.prepare()
+    database = open_new_store(tmp_path / "ledger.db")
     yield SqlEntries(database)
     database.close()
 

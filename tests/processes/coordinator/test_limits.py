@@ -19,12 +19,12 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.ipc import Channel, FrameReader
-from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.limits import NOON, ONE, limit, tokens
+from tests.support.stores import open_new_store
 from tests.support.waiting import await_until
 
 NOTHING = Amounts()
@@ -203,8 +203,7 @@ async def test_claims_that_end_at_a_coordinators_start_count_once(
     """It is a row of the ledger, and its process tells it. `ended`: milliseconds after the beginning."""
     budget, clock = limit(10, window=Window.DAY), SystemClock()
     began = int(clock.wall() * 1_000)
-    database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.prepare()
+    database = open_new_store(tmp_path / "ledger.db")
     entries = SqlEntries(database)
     ledger = SlowLedger(LedgerSeeder(entries, clock.wall, started_at=began))
     async with AsyncExitStack() as stack:
@@ -243,8 +242,7 @@ def row(id_: str, at: int, total: int | None) -> Entry:
 async def test_a_limit_newer_than_the_coordinator_counts_all_rows(tmp_path) -> None:
     clock = SystemClock()
     began = int(clock.wall() * 1_000)
-    database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.prepare()
+    database = open_new_store(tmp_path / "ledger.db")
     entries = SqlEntries(database)
     entries.add([row("a", began - 10, 5), row("b", began - 10, 30), row("c", began - 10, None)])
     seeds = LedgerSeeder(entries, clock.wall, started_at=began)
