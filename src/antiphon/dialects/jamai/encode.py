@@ -259,7 +259,7 @@ def _mask_headers(request: Request) -> dict[str, str]:
 
 def build_limit_headers(error: AntiphonError, now: float) -> Headers:
     """Returns JamAI's headers of a refusal by a limit, with whole numbers. `now`: Unix seconds."""
-    standings = error.standings if isinstance(error, RateLimited) else ()
+    standings = error.statuses if isinstance(error, RateLimited) else ()
     status = next((each for each in standings if isinstance(each, LimitStatus)), None)
     if status is None:
         return ()

@@ -53,7 +53,7 @@ async def open_coordinator(
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
                 seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock, began))
-                limiter = LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")
+                limiter = LocalLimiter(clock, seeds, fails_open=settings.limits.unavailable == "open")
                 limiter.watch = await stack.enter_async_context(
                     open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
                 )
@@ -113,7 +113,7 @@ async def open_seeds(
 
     def drain_first() -> None:
         """Writes the spool to the ledger. Raises StoreUnavailable if this fails."""
-        if drain is not None and not drain.drain_now() and not drain.status.another_drains:
+        if drain is not None and not drain.drain_now() and not drain.status.other_is_draining:
             raise StoreUnavailable("what was written down is not in the database yet")
 
     seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, started_ms)

@@ -134,7 +134,7 @@ class SharedLimiter:
             held.add(amounts)
         return standings
 
-    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+    def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         held = self._claims.pop(claim, None)
         if held is None:
             return
@@ -142,7 +142,7 @@ class SharedLimiter:
             self.local.settle(claim, amounts)
             return
         self._caller.send(Settle(claim, amounts))
-        now, message = self._clock.monotonic(), Ended(claim, held.limits, held.amounts, amounts, at)
+        now, message = self._clock.monotonic(), Ended(claim, held.limits, held.amounts, amounts, ended_ms)
         self._ended.append(EndedClaim(message, self._told, now))
         while self._told is not None and self._ended[0].settled < now - RECENT_S:
             self._ended.popleft()
@@ -175,5 +175,5 @@ def _to_error(refused: Refused) -> AntiphonError:
     """Rebuilds the error with which the coordinator refused."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
-        error.limit, error.standings = refused.limit, refused.standings
+        error.limit, error.statuses = refused.limit, refused.standings
     return error

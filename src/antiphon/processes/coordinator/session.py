@@ -269,5 +269,5 @@ def make_refusal(call: int, error: AntiphonError) -> Refused:
     report = ErrorReport.from_error(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
-    standings = tuple(each for each in error.standings if isinstance(each, LimitStatus))
+    standings = tuple(each for each in error.statuses if isinstance(each, LimitStatus))
     return Refused(call, report, error.limit, standings)
