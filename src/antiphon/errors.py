@@ -259,7 +259,7 @@ class RateLimited(RequestError):
     retryable = True
     limit: str | None = None
     """Id of the limit that refuses; set by the code that raises the error."""
-    standings: tuple[object, ...] = ()
+    statuses: tuple[object, ...] = ()
     """The status of the request's limits (`domain.limits.LimitStatus`), the refusing one first; set
     likewise."""
 
@@ -274,7 +274,7 @@ class BudgetExceeded(RequestError):
     code = "insufficient_quota"
     limit: str | None = None
     """As in RateLimited."""
-    standings: tuple[object, ...] = ()
+    statuses: tuple[object, ...] = ()
     """As in RateLimited."""
 
 
@@ -284,7 +284,7 @@ class LargerThanLimit(RequestError):
     code = "larger_than_limit"
     limit: str | None = None
     """As in RateLimited."""
-    standings: tuple[object, ...] = ()
+    statuses: tuple[object, ...] = ()
     """As in RateLimited."""
 
 

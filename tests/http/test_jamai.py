@@ -213,7 +213,7 @@ def test_each_error_has_jamais_status_and_code(error: Any, status: int, code: st
 def test_a_refusal_by_a_limit_has_whole_numbers():
     limit = Limit("limit_1", Subject.KEY, "key_1", Measure.REQUESTS, 3, 0, Window.MINUTE)
     error = RateLimited("r")
-    error.standings = (LimitStatus(limit, 1, 7.5),)
+    error.statuses = (LimitStatus(limit, 1, 7.5),)
     headers = dict(build_limit_headers(error, 1000.0))
     assert headers.pop(b"x-ratelimit-meta") == b'{"measure":"requests","window":"minute"}'
     assert headers == {

@@ -267,7 +267,7 @@ async def test_no_cell_is_a_formula(server, text):
 
 
 async def test_more_groups_than_are_given_are_no_file(server, monkeypatch):
-    monkeypatch.setattr("antiphon.http.admin.usage.MOST_GROUPS", 2)
+    monkeypatch.setattr("antiphon.http.admin.usage.MAX_GROUPS", 2)
     keep(server, *(replace(PLAIN, model=name) for name in "abc"))
     for shape in ("csv", "jsonl"):
         reply = await server.asked(server.admin, f"{USAGE}?by=model&format={shape}")

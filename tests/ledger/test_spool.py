@@ -22,7 +22,7 @@ from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.records import HEADER, MARK, MAX_PAYLOAD, RecordKind, encode_entry, frame_record
 from antiphon.ledger.segments import SIZE, SegmentReader, list_segments
-from antiphon.ledger.spool import AWAY_FILE, COMPLETION_ROOM, SPARES, Spool
+from antiphon.ledger.spool import COMPLETION_ROOM, SPARES, UNAVAILABLE_FILE, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import Kept, completion, intent
 from tests.support.waiting import wait_until
@@ -159,13 +159,13 @@ def test_a_restart_reads_everything_again_and_doubles_nothing(spools, drains):
 def test_two_drains_take_turns(spools, drains):
     spool, kept, other = spools(), Kept(), Kept()
     first = drains(kept)
-    wait_until(lambda: first.status.drains)
+    wait_until(lambda: first.status.is_draining)
     second = drains(other)
     spool.begin(intent())
     spool.complete(completion(intent()))
     assert first.drain_now(SOON)
     assert not second.drain_now(0.3)
-    assert (len(kept.rows), other.asked.is_set(), second.status.drains) == (1, False, False)
+    assert (len(kept.rows), other.asked.is_set(), second.status.is_draining) == (1, False, False)
     first.stop(SOON)
     assert second.drain_now(SOON)
     assert list(other.rows) == list(kept.rows)
@@ -174,18 +174,18 @@ def test_two_drains_take_turns(spools, drains):
 def test_a_second_drain_logs_once_and_waits_only_briefly(spools, drains, caplog):
     spools()
     first = drains(Kept())
-    wait_until(lambda: first.status.drains)
+    wait_until(lambda: first.status.is_draining)
     with caplog.at_level(logging.INFO, "antiphon"):
         second = drains(Kept())
         began = time.monotonic()
         assert not second.drain_now(20 * SOON)
         assert not second.drain_now(20 * SOON)
         assert time.monotonic() - began < SOON
-        assert second.status.another_drains
+        assert second.status.other_is_draining
         assert events(caplog) == ["ledger_drained_elsewhere"]
         first.stop(SOON)
         assert second.drain_now(SOON)
-        assert not second.status.another_drains
+        assert not second.status.other_is_draining
         assert events(caplog) == ["ledger_drained_elsewhere", "ledger_drained_here"]
 
 
@@ -197,16 +197,16 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
         spool.begin(intent(number))
         spool.complete(completion(intent(number)))
     with caplog.at_level(logging.WARNING, "antiphon"):
-        wait_until(lambda: drain.status.away)
+        wait_until(lambda: drain.status.unavailable_reason)
         kept.asked.clear()
         assert kept.asked.wait(SOON)
-        assert drain.status.away == "the database is away"
+        assert drain.status.unavailable_reason == "the database is away"
         assert drain.status.waiting
         assert spool.state == LedgerState.WAITING
         assert events(caplog) == ["ledger_store_away"]
         kept.away = False
         wait_until(lambda: len(kept.rows) == 3)
-        wait_until(lambda: not drain.status.away)
+        wait_until(lambda: not drain.status.unavailable_reason)
         assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
     assert drain.status.waiting == 0
     assert spool.state == LedgerState.WELL
@@ -218,9 +218,9 @@ def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
     drain = drains(kept)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    wait_until(lambda: drain.status.away)
-    assert "ZeroDivisionError at" in drain.status.away
-    assert "prompt text" not in drain.status.away
+    wait_until(lambda: drain.status.unavailable_reason)
+    assert "ZeroDivisionError at" in drain.status.unavailable_reason
+    assert "prompt text" not in drain.status.unavailable_reason
     kept.fails = None
     wait_until(lambda: kept.rows)
 
@@ -261,7 +261,7 @@ def test_a_file_that_cannot_be_opened_holds_up_no_other(spools, drains, caplog):
 
 def test_the_away_file_of_a_killed_drain_is_removed(spools, drains):
     spool = spools()
-    (spools.directory / AWAY_FILE).touch()
+    (spools.directory / UNAVAILABLE_FILE).touch()
     assert spool.state == LedgerState.WAITING
     assert drains(Kept()).drain_now(SOON)
     assert spool.state == LedgerState.WELL
@@ -274,7 +274,7 @@ def test_stopping_without_a_database_keeps_the_spool(spools, drains):
     spool.begin(intent())
     spool.complete(completion(intent()))
     spool.close()
-    wait_until(lambda: drain.status.away)
+    wait_until(lambda: drain.status.unavailable_reason)
     assert drain.stop(SOON)
     assert not emptied(spools.directory)
     kept.away = False
@@ -291,7 +291,7 @@ def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
     spool.close()
     files = list_segments(spools.directory)
     drain = drains(kept)
-    wait_until(lambda: drain.status.away)
+    wait_until(lambda: drain.status.unavailable_reason)
     assert list_segments(spools.directory) == files
     kept.away = False
     assert drain.drain_now(SOON)
@@ -336,7 +336,7 @@ def test_a_full_spool_takes_completions_only_and_recovers(spools, drains, caplog
         return bool(spool.state == LedgerState.FULL)
 
     wait_until(fills)
-    with pytest.raises(LedgerFull, match="as large as it may be"):
+    with pytest.raises(LedgerFull, match="reached its largest size"):
         spool.begin(intent(999_998))
     assert "spool_full" in events(caplog)
     assert spool.state == LedgerState.FULL

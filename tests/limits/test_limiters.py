@@ -49,7 +49,7 @@ async def test_a_refusal_by_one_limit_takes_of_none(limiter):
         await limiter.reserve(claim, [wide, narrow], ONE)
     with pytest.raises(RateLimited) as refused:
         await limiter.reserve("c", [wide, narrow], ONE)
-    first, second = refused.value.standings
+    first, second = refused.value.statuses
     assert isinstance(first, LimitStatus) and first.limit == narrow and first.remaining == 0
     assert isinstance(second, LimitStatus) and second.limit == wide and second.remaining == 8
 
@@ -220,7 +220,7 @@ async def test_a_limit_that_is_removed_refuses_nothing_that_runs(limiter):
     assert (standing.limit, standing.remaining) == (stays, 100)
     with pytest.raises(BudgetExceeded) as refused:
         await limiter.extend("a", [stays], tokens(101))
-    assert [each.limit for each in refused.value.standings if isinstance(each, LimitStatus)] == [stays]
+    assert [each.limit for each in refused.value.statuses if isinstance(each, LimitStatus)] == [stays]
     assert await limiter.extend("a", [], tokens(500)) == ()
     await ended(limiter, "a", tokens(250))
     assert [each.remaining for each in await limiter.read_status([stays, at_once])] == [50, 1]
@@ -270,7 +270,7 @@ async def test_without_a_ledger_nothing_passes_unless_allowed(limiters, clock):
     with pytest.raises(LimitsUnavailable):
         await closed.reserve("a", [limit(1)], ONE)
     assert len(asked) == 2
-    assert await limiters(seeds, opens=True).reserve("a", [limit(1)], ONE)
+    assert await limiters(seeds, fails_open=True).reserve("a", [limit(1)], ONE)
 
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])

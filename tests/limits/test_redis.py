@@ -199,7 +199,7 @@ async def test_nothing_passes_without_redis_and_all_settles_later(own_redis, clo
 
 
 async def test_without_redis_each_process_counts_alone_if_allowed(own_redis):
-    async with connected(RedisLimiter(own_redis.url, FakeClock(), opens=True)) as limiter:
+    async with connected(RedisLimiter(own_redis.url, FakeClock(), fails_open=True)) as limiter:
         two = limit(2)
         await limiter.reserve("before", [two], ONE)
         own_redis.stop()

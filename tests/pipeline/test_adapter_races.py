@@ -216,7 +216,7 @@ async def test_a_load_whose_file_always_goes_ends(tmp_path: Path) -> None:
         kept.append((tmp_path / "aa.gguf").unlink())
 
     process.after_keep = remove
-    with pytest.raises(EngineError, match=r"cannot be kept: its file aa\.gguf is not in the registry"):
+    with pytest.raises(EngineError, match=r"cannot be stored: its file aa\.gguf is not in the registry"):
         await process.load("p")
     assert len(kept) == MAX_KEEPS and process.owners() == []
 

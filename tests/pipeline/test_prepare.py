@@ -19,7 +19,7 @@ from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
 from antiphon.engines.base import PreparedRequest
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.prepare import leave_out, prepare
+from antiphon.pipeline.prepare import prepare, remove_parameter
 from antiphon.testing import ScriptedEngine
 
 TERMS = ReasoningTerms("effort", "budget")
@@ -105,7 +105,7 @@ async def test_an_engine_that_refuses_for_ever_is_not_asked_for_ever():
 
 async def test_a_raw_prompt_has_no_reasoning_to_leave_out():
     raw = changed(lenient("effort"), prompts=(RawPrompt("Hi"),))
-    assert leave_out(raw, "effort") == changed(raw, optional=frozenset())
+    assert remove_parameter(raw, "effort") == changed(raw, optional=frozenset())
     wanted = replace(CHAT, reasoning=replace(CHAT.reasoning, wanted=True))
-    (prompt,) = leave_out(changed(lenient("effort"), prompts=(wanted,)), "effort").prompts
+    (prompt,) = remove_parameter(changed(lenient("effort"), prompts=(wanted,)), "effort").prompts
     assert isinstance(prompt, Conversation) and prompt.reasoning == Reasoning(budget=7, terms=TERMS)

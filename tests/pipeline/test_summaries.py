@@ -39,7 +39,7 @@ from antiphon.errors import (
 )
 from antiphon.memory.summary import BEFORE
 from antiphon.pipeline.run import Pipeline
-from antiphon.pipeline.summarise import MOST_CALLS
+from antiphon.pipeline.summarise import MAX_PARTS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.clock import FakeClock
 from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, ScriptedAnswer, ScriptedEngine, ScriptedRequest
@@ -241,7 +241,7 @@ async def test_another_writer_writes_its_own():
 async def test_a_writer_of_a_short_context_reads_in_parts():
     bench = Bench(profile=replace(LONG, context_length=1500))
     seen, report = await bench.run(build_talk(100))
-    assert 4 < bench.written <= MOST_CALLS and report.summarised > 180
+    assert 4 < bench.written <= MAX_PARTS and report.summarised > 180
     assert "seen 0000 to 0" in seen[1].text
 
 
@@ -249,7 +249,7 @@ async def test_too_many_parts_are_refused_and_kept():
     bench = Bench(profile=replace(LONG, context_length=900))
     with pytest.raises(InvalidValue, match="send it again") as caught:
         await bench.run(build_talk(200))
-    assert caught.value.param == "memory_strategy" and bench.written == MOST_CALLS
+    assert caught.value.param == "memory_strategy" and bench.written == MAX_PARTS
     while bench.written < 200:
         try:
             _, report = await bench.run(build_talk(200))
@@ -347,7 +347,7 @@ async def test_a_vendor_that_fails_to_write_is_named():
 async def test_a_writer_that_counts_no_tokens_reads_in_parts():
     bench = Bench(profile=replace(LONG, context_length=1500), kinds=(ScriptedEngine, UncountingEngine))
     _, report = await bench.run(build_talk(100))
-    assert 4 < bench.written <= MOST_CALLS and report.summarised > 180
+    assert 4 < bench.written <= MAX_PARTS and report.summarised > 180
 
 
 async def test_a_parked_model_is_loaded_before_its_context_is_known():

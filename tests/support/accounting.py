@@ -87,10 +87,10 @@ class Counting:
         self.taken.append(amounts)
         return await self._inner.extend(claim, limits, amounts)
 
-    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+    def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         self.calls.append("settle")
         self.settled.append(amounts)
-        self._inner.settle(claim, amounts, at)
+        self._inner.settle(claim, amounts, ended_ms)
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         return await self._inner.read_status(limits)

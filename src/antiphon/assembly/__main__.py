@@ -55,15 +55,15 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
 THREADS = 1
-"""Threads for large bodies and conversations, which would block the event loop. All of them compute, so
-more threads would only compete for the interpreter and keep more bodies in memory."""
+"""Threads for large bodies and conversations, which would block the event loop. They only compute, so more
+threads would compete for the interpreter and keep more bodies in memory."""
 
-TURN = 0.001
+SWITCH_INTERVAL = 0.001
 """Seconds that such a thread computes before the event loop runs again. Python's default of 5 ms would
 delay a request several times, once for each of its system calls."""
 
 STORE_PAUSE = 0.5
-"""Seconds after which the process asks a database again that did not answer."""
+"""Seconds between two tries while the database does not answer."""
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:
@@ -76,41 +76,43 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     parked = list_parked(settings.models)
     async with (
         connect_engines(config.sockets, parked, status.ask_load) as hosts,
-        AsyncExitStack() as keeping,
-        AsyncExitStack() as working,
+        AsyncExitStack() as stores,
+        AsyncExitStack() as services,
     ):
         inbox = NewsInbox(hosts, reloads := ReloadClient(status))
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
         path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
-        begin = partial(open_coordinator, settings, path, clock, database)
-        managed = accounting = None
+        open_local_coordinator = partial(open_coordinator, settings, path, clock, database)
+        tenancy = accounting = None
         try:
             vendors = build_vendors(settings, os.environ)
             models = build_models(hosts.engines, clock, settings, vendors)
-            coordinator = await keeping.enter_async_context(
-                connect_coordinator(path, clock, begin if settings.server.workers == 1 else None)
+            coordinator = await stores.enter_async_context(
+                connect_coordinator(
+                    path, clock, open_local_coordinator if settings.server.workers == 1 else None
+                )
             )
             if database is not None:
-                managed = build_tenancy(settings, clock, coordinator, database)
-                await _load_tenants(managed.tenants)
-                accounting = await keeping.enter_async_context(
-                    open_accounting(settings, managed, clock, coordinator)
+                tenancy = build_tenancy(settings, clock, coordinator, database)
+                await _load_tenants(tenancy.tenants)
+                accounting = await stores.enter_async_context(
+                    open_accounting(settings, tenancy, clock, coordinator)
                 )
-            node = await keeping.enter_async_context(open_node_clients(settings, config, status, coordinator))
-            app_state = build_app_state(settings, models, clock, managed, accounting, node)
+            node = await stores.enter_async_context(open_node_clients(settings, config, status, coordinator))
+            app_state = build_app_state(settings, models, clock, tenancy, accounting, node)
             coordinator.set_series(partial(list_own_series, app_state))
             adapters = build_adapters(hosts.engines, app_state, settings, coordinator)
-        except (StartupError, StoreUnavailable) as refused:
-            _exit_with(status, refused)
+        except (StartupError, StoreUnavailable) as error:
+            _exit_with(status, error)
         app_state = complete_app_state(app_state, settings, adapters, reloads.reload)
 
-        app_state = await working.enter_async_context(
-            add_knowledge(settings, node.knowledge, app_state, managed)
+        app_state = await services.enter_async_context(
+            add_knowledge(settings, node.knowledge, app_state, tenancy)
         )
         with socket.socket(fileno=config.listen_fd) as listener:
             sources = ModelSources(settings, hosts.engines, vendors)
-            loaded = {
+            hosts_by_model = {
                 model.name: [hosts.engines[route.name] for route in model.routes]
                 for model in models.list_bases()
                 if model.name not in parked
@@ -119,13 +121,13 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             async with (
                 learn_models(hosts.engines, models),
                 follow_reloads(parts, status, inbox.orders),
-                report_readiness(status, loaded, adapters) as accepting,
+                report_readiness(status, hosts_by_model, adapters) as accepting,
             ):
                 await serve(create_app(app_state), app_state, listener, accepting, coordinator.leave)
-        await working.aclose()
+        await services.aclose()
         await models.aclose()
         await parts.sources.vendors.aclose()
-        await _close_stores(keeping, managed)
+        await _close_stores(stores, tenancy)
 
 
 @asynccontextmanager
@@ -137,27 +139,26 @@ async def open_node_clients(
         yield NodeClients(coordinator, index, tracer)
 
 
-async def _close_stores(keeping: AsyncExitStack, managed: TenancyParts | None) -> None:
-    """Closes what keeps records, after all requests have ended."""
-    await keeping.aclose()
-    if managed is not None:
-        managed.close()
+async def _close_stores(stores: AsyncExitStack, tenancy: TenancyParts | None) -> None:
+    """Closes the ledger, the coordinator and the stores, after all requests have ended."""
+    await stores.aclose()
+    if tenancy is not None:
+        tenancy.close()
 
 
 async def _load_tenants(tenants: TenancyService) -> None:
-    """Loads the directory, and waits while the database does not answer.
+    """Loads the directory, and retries while the database does not answer.
 
-    The database answered at the server's start. If a replacement of a dead process gave up, the whole server
-    would end.
+    This process can be the replacement of a dead one. If it gave up, the whole server would end.
     """
-    away = False
+    is_unavailable = False
     while True:
         try:
             return await tenants.load()
         except StoreUnavailable:
-            if not away:
+            if not is_unavailable:
                 record("store_away", logging.WARNING)
-            away = True
+            is_unavailable = True
             await asyncio.sleep(STORE_PAUSE)
 
 
@@ -182,13 +183,13 @@ async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegist
 async def follow_reloads(
     parts: ServedParts, status: StatusPipe, orders: asyncio.Queue[ReloadOrder]
 ) -> AsyncIterator[None]:
-    """Carries out the supervisor's reloads while the context lasts."""
+    """Carries out the supervisor's reload orders while the context lasts."""
     async with asyncio.TaskGroup() as group:
-        following = group.create_task(SettingsReloader(parts, status).follow(orders))
+        reload_task = group.create_task(SettingsReloader(parts, status).follow(orders))
         try:
             yield
         finally:
-            following.cancel()
+            reload_task.cancel()
 
 
 @asynccontextmanager
@@ -200,14 +201,14 @@ async def report_readiness(
 
     Yields a function that the caller must call when connections are accepted.
     """
-    accepts, over = asyncio.Event(), asyncio.Event()
+    accepts, is_over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
-        group.create_task(status.report_alive_until(over))
+        group.create_task(status.report_alive_until(is_over))
         ready = group.create_task(_report_ready(status, hosts, adapters, accepts))
         try:
             yield accepts.set
         finally:
-            over.set()
+            is_over.set()
             ready.cancel()
 
 
@@ -217,20 +218,20 @@ async def _report_ready(
     adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
-    """Reports readiness once every engine is connected and has its adapters. After that, any first request
-    works."""
+    """Reports readiness once every engine is connected and has its adapters. From then on requests to every
+    model work."""
     await accepts.wait()
-    for name, own in hosts.items():
+    for name, model_hosts in hosts.items():
         with suppress(AntiphonError):
-            await _wait_for_hosts(own, name)
-            await _restore_adapters(own, name, adapters, status)
-    with suppress(AntiphonError):  # a full disk: the next process starts as this process did
+            await _wait_for_hosts(model_hosts, name)
+            await _restore_adapters(model_hosts, name, adapters, status)
+    with suppress(AntiphonError):  # for example a full disk; the next process publishes the names instead
         await adapters.publish_settings()
     status.report_ready()
 
 
 async def _wait_for_hosts(hosts: Sequence[HostTokenEngine], name: str) -> None:
-    """Waits until all hosts of a model have loaded it. The supervisor told them what to load."""
+    """Waits until all hosts of a model have loaded it. The supervisor has ordered the load."""
     for host in hosts:
         await host.load(LoadSpec(name))
 
@@ -238,17 +239,15 @@ async def _wait_for_hosts(hosts: Sequence[HostTokenEngine], name: str) -> None:
 async def _restore_adapters(
     hosts: Sequence[HostTokenEngine], name: str, adapters: AdapterRegistry, status: StatusPipe
 ) -> None:
-    """Loads the adapters of the settings into the hosts of a model. Ends the server if one refuses one of
-    them."""
+    """Loads the adapters of the settings into the hosts of a model. Ends the server if a host refuses an
+    adapter."""
     while True:
         try:
             return await adapters.restore(name)
         except EngineUnavailable:
             await _wait_for_hosts(hosts, name)  # one of them starts again
-        except RequestError as refused:
-            _exit_with(
-                status, LoadError(f"{refused.message}; name another file with --lora, or leave it out")
-            )
+        except RequestError as error:
+            _exit_with(status, LoadError(f"{error.message}; name another file with --lora, or leave it out"))
 
 
 def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
@@ -258,15 +257,15 @@ def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
 
 
 async def _learn_model(host: HostTokenEngine, route: ModelRoute) -> None:
-    """Fetches a model's profile from one host and proves its template, before the first request needs
+    """Fetches a model's profile from one host, which also tests its template, before the first request needs
     them."""
-    with suppress(AntiphonError):  # the first request gets the same error and reports it
-        await host.load(LoadSpec(route.name))  # only waits: the supervisor told the host what to load
+    with suppress(AntiphonError):  # the first request will get and report the same error
+        await host.load(LoadSpec(route.name))  # only waits, because the supervisor has ordered the load
         await route.engine.profile()
 
 
 def _exit_orphaned(directory: str) -> None:
-    """Ends this process if the supervisor is gone, since nothing else would stop it."""
+    """Ends this process after the supervisor has died, because nothing else would stop it."""
     runtime.leave_directory(Path(directory))
     os._exit(1)
 
@@ -280,7 +279,7 @@ def main() -> None:
     except EOFError:
         sys.exit(1)
     configure(settings.log.level, settings.log.format)
-    sys.setswitchinterval(TURN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     uvloop.run(run(settings, config, lifeline))
 
 

@@ -1,4 +1,4 @@
-"""Builds the adapters, and everything else that the HTTP edge uses."""
+"""Builds the application's state and the adapters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,8 +60,8 @@ from antiphon.weights.gguf import read_header
 def build_adapter_targets(
     settings: Settings, models: Mapping[str, Model], hosts: Mapping[str, HostTokenEngine]
 ) -> dict[str, AdapterTarget]:
-    """Builds the local models that take adapters. `models`: the local models by their names. `hosts`: the
-    hosts of all of them by theirs."""
+    """Builds the local models that take adapters. `models`: all local models by name. `hosts`: their hosts by
+    host name."""
     lora, targets = settings.lora, {}
     places = [Path(place) for place in lora.directories]
     keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
@@ -143,10 +143,10 @@ def complete_app_state(
 def build_deployments(adapters: AdapterRegistry, app_state: AppState, settings: Settings) -> Deployments:
     """Builds deployments of adapters from the hub and the operator's directories."""
     lora, hub = settings.lora, settings.hub
-    fetching = HubAdapters(
+    source = HubAdapters(
         lora.repositories, Path(lora.registry or ""), lora.max_bytes, hub.endpoint, hub.offline
     )
-    return Deployments(app_state.models, adapters, fetching, app_state.clock)
+    return Deployments(app_state.models, adapters, source, app_state.clock)
 
 
 def _takes_adapters(path: str) -> bool:
@@ -169,23 +169,23 @@ class NodeClients:
     tracer: Tracer | None = None
 
 
-ALONE = NodeClients()
-"""No other process."""
+NO_CLIENTS = NodeClients()
+"""The connections of a process without other processes."""
 
 
 def build_app_state(
     settings: Settings,
     models: ModelRegistry,
     clock: Clock,
-    managed: TenancyParts | None = None,
+    tenancy: TenancyParts | None = None,
     accounting: Accounting | None = None,
-    node: NodeClients = ALONE,
+    node: NodeClients = NO_CLIENTS,
 ) -> AppState:
-    """Builds the application's state. `managed` and `accounting` are None if keys are off."""
+    """Builds the application's state. `tenancy` and `accounting` are None if keys are off."""
     key, coordinator = settings.server.api_key, node.coordinator
-    verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=managed is None)] if key else []
-    verifiers += [managed.keyring] if managed else []
-    issuer = build_single_sign_on(settings.oidc, managed, clock) if managed else None
+    verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=tenancy is None)] if key else []
+    verifiers += [tenancy.keyring] if tenancy else []
+    issuer = build_single_sign_on(settings.oidc, tenancy, clock) if tenancy else None
     verifiers += [issuer] if issuer else []
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
@@ -197,7 +197,7 @@ def build_app_state(
             settings.engine.restart_patience,
             accounting,
             None if coordinator is None else coordinator.limits,
-            build_summary_cache(settings.memory, clock, managed),
+            build_summary_cache(settings.memory, clock, tenancy),
             node.knowledge,
         ),
         models=models,
@@ -206,16 +206,16 @@ def build_app_state(
             Fireworks(report, strict),
             Empower(report, strict),
             Sgp(report, strict),
-            Jamai(report, strict, managed is not None, settings.knowledge.max_file_bytes),
+            Jamai(report, strict, tenancy is not None, settings.knowledge.max_file_bytes),
         ),
         settings=settings.server,
         verifiers=tuple(verifiers),
-        tokens=None if managed is None else managed.tokens,
-        keys_on=managed is not None,
+        tokens=None if tenancy is None else tenancy.tokens,
+        keys_on=tenancy is not None,
         admin_endpoints=()
-        if managed is None
+        if tenancy is None
         else list_admin_endpoints(
-            managed, accounting, models, clock, build_erasure(settings, managed, node.knowledge)
+            tenancy, accounting, models, clock, build_erasure(settings, tenancy, node.knowledge)
         ),
         limiter=accounting.limiter
         if accounting and isinstance(accounting.limiter, MonitoredLimiter)
@@ -226,42 +226,42 @@ def build_app_state(
         coordinator=coordinator,
         metrics=metrics,
         tracer=node.tracer,
-        in_flight=InFlightRegistry() if managed is None else _watch_keys(managed),
+        in_flight=InFlightRegistry() if tenancy is None else _watch_keys(tenancy),
     )
 
 
-def build_summary_cache(settings: MemorySettings, clock: Clock, managed: TenancyParts | None) -> SummaryCache:
-    """Returns where summaries are kept: in the database where keys are on."""
-    if managed is None:
+def build_summary_cache(settings: MemorySettings, clock: Clock, tenancy: TenancyParts | None) -> SummaryCache:
+    """Returns the cache of summaries. It is in the database if keys are on, otherwise in memory."""
+    if tenancy is None:
         return ProcessSummaries(settings.summaries, settings.summary_days, clock)
     from antiphon.store.request_log import SqlSummaries
 
-    store = SqlSummaries(managed.database)
+    store = SqlSummaries(tenancy.database)
     return StoredSummaries(store, settings.summaries, settings.summary_days, clock)
 
 
-def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
+def _watch_keys(tenancy: TenancyParts) -> InFlightRegistry:
     """Returns a registry of running requests. It ends requests whose key is no longer accepted. Call this
     function in the event loop."""
-    ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
-    managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.end_unaccepted))
-    return ongoing
+    in_flight, loop = InFlightRegistry(tenancy.keyring.accepts), asyncio.get_running_loop()
+    tenancy.watchers.append(lambda: loop.call_soon_threadsafe(in_flight.end_unaccepted))
+    return in_flight
 
 
 def build_erasure(
-    settings: Settings, managed: TenancyParts, index: KnowledgeIndex | None
+    settings: Settings, tenancy: TenancyParts, index: KnowledgeIndex | None
 ) -> KnowledgeErasure | None:
-    """Returns what removes all knowledge tables of a project; None if the server keeps none."""
+    """Returns the service that removes all knowledge tables of a project; None if the server keeps none."""
     from antiphon.store.tenancy import SqlTenancy
 
     if index is None or settings.knowledge.directory is None:
         return None
     uploads = UploadFolder(Path(settings.knowledge.directory) / UPLOADS)
-    return KnowledgeErasure(managed.changes, SqlTenancy(managed.database), index, uploads)
+    return KnowledgeErasure(tenancy.changes, SqlTenancy(tenancy.database), index, uploads)
 
 
 def list_admin_endpoints(
-    managed: TenancyParts,
+    tenancy: TenancyParts,
     accounting: Accounting | None,
     models: ModelRegistry,
     clock: Clock,
@@ -270,17 +270,17 @@ def list_admin_endpoints(
     """Lists the endpoints of all resources of the admin API."""
     from antiphon.store.tenancy import SqlRules
 
-    warnings = ModelWarnings(models, managed.pricing)
+    warnings = ModelWarnings(models, tenancy.pricing)
     endpoints = [
-        *TenantResource(managed.tenants).endpoints(),
-        *KeyResource(managed.tenants, warnings).endpoints(),
-        *PriceResource(managed.pricing, warnings).endpoints(),
-        *RecordingResource(managed.recordings).endpoints(),
-        *UsageResource(managed.reading, clock).endpoints(),
+        *TenantResource(tenancy.tenants).endpoints(),
+        *KeyResource(tenancy.tenants, warnings).endpoints(),
+        *PriceResource(tenancy.pricing, warnings).endpoints(),
+        *RecordingResource(tenancy.recordings).endpoints(),
+        *UsageResource(tenancy.usage, clock).endpoints(),
     ]
     if erasure is not None:
         endpoints += KnowledgeResource(erasure).endpoints()
     if accounting is not None:
-        limiting = LimitService(managed.changes, SqlRules(managed.database), accounting.limiter)
+        limiting = LimitService(tenancy.changes, SqlRules(tenancy.database), accounting.limiter)
         endpoints += LimitResource(limiting, models, warnings).endpoints()
     return tuple(endpoints)

@@ -37,27 +37,26 @@ from antiphon.settings.schema import Settings
 from antiphon.weights.gguf import read_header
 
 INGEST = Origin("antiphon", "knowledge ingest")
-"""Where the ledger says that the embedding calls of jobs come from."""
+"""The origin of the jobs' embedding calls in the ledger."""
 
 PROFILE_S = 10.0
-"""Seconds that a search for an embedding model waits for each model's facts."""
+"""Seconds that the search for an embedding model waits for each model's profile."""
 
 LOAD_S = 60.0
 """Seconds that a parked model has to load."""
 
 PAUSE_S = 0.1
-"""Seconds between two looks at a model that is being loaded."""
+"""Seconds between two checks of a model that is being loaded."""
 
 TEXTS = 64
-"""Texts that are counted at the same time."""
+"""The number of texts whose tokens are counted at the same time."""
 
 
 @asynccontextmanager
 async def open_knowledge(
     settings: Settings, config: HttpConfig, status: StatusPipe
 ) -> AsyncIterator[KnowledgeIndex | None]:
-    """Yields the index of knowledge tables while the context lasts; None where they have no directory.
-
+    """Yields the index of knowledge tables while the context lasts; None if the settings name no directory.
     The knowledge process starts at the first call."""
     if settings.knowledge.directory is None:
         yield None
@@ -69,10 +68,10 @@ async def open_knowledge(
 
 @asynccontextmanager
 async def add_knowledge(
-    settings: Settings, index: KnowledgeIndex | None, app_state: AppState, managed: TenancyParts | None
+    settings: Settings, index: KnowledgeIndex | None, app_state: AppState, tenancy: TenancyParts | None
 ) -> AsyncIterator[AppState]:
     """Yields the state with the service of knowledge tables, whose jobs run while the context lasts. Without
-    an index the state stays as it is. `managed`: None if keys are off."""
+    an index the state stays as it is. `tenancy`: None if keys are off."""
     if index is None or settings.knowledge.directory is None:
         yield app_state
         return
@@ -83,7 +82,7 @@ async def add_knowledge(
         models,
         SandboxedReader(replace(DEFAULT_LIMITS, size=settings.knowledge.max_file_bytes)),
         UploadFolder(Path(settings.knowledge.directory) / UPLOADS),
-        build_actor_finder(app_state, None if managed is None else managed.keyring),
+        build_actor_finder(app_state, None if tenancy is None else tenancy.keyring),
         app_state.clock,
         INGEST,
     )
@@ -92,7 +91,7 @@ async def add_knowledge(
 
 
 def build_limits(settings: Settings) -> IndexLimits:
-    """Returns what one project can keep."""
+    """Returns the limits of one project's knowledge tables."""
     knowledge = settings.knowledge
     return IndexLimits(
         knowledge.max_tables, knowledge.max_documents, knowledge.max_chunks, knowledge.max_bytes
@@ -100,7 +99,7 @@ def build_limits(settings: Settings) -> IndexLimits:
 
 
 def build_actor_finder(app_state: AppState, keyring: Keyring | None) -> FindActor:
-    """Returns the function that finds the caller of an upload as it is now."""
+    """Returns a function that finds the current actor of an uploader; None if it can no longer upload."""
 
     def find(uploader: Uploader) -> Actor | None:
         if uploader.kind == ActorKind.ANONYMOUS:
@@ -140,7 +139,7 @@ class ServedEmbeddingModels:
         return None
 
     async def _find_profile(self, model: Model) -> Profile:
-        """Returns the facts of a model. A parked model is loaded only if its file makes vectors."""
+        """Returns the profile of a model. Loads a parked model only if its file is of an embedding model."""
         file = self.files.get(model.name)
         if model.engine.state() is EngineState.PARKED and file and await asyncio.to_thread(_embeds, file):
             return await load_profile(model.engine)
@@ -148,9 +147,9 @@ class ServedEmbeddingModels:
             return await model.engine.profile()
 
     def _describe(self, model: Model, profile: Profile) -> EmbeddingModelInfo | None:
-        """Returns the facts of a model; None if it is known that it makes no vectors."""
+        """Returns the facts of an embedding model; None for a model that certainly makes no vectors."""
         counts = isinstance(model.engine, TokenizerEngine)
-        if profile.embedding is None and counts:  # a model of this server, whose facts are known
+        if profile.embedding is None and counts:  # a local model, so the profile is complete
             return None
         if profile.embedding is not None and profile.embedding.ranks:
             return None
@@ -172,8 +171,8 @@ class ServedEmbeddingModels:
 
 
 async def load_profile(engine: Engine) -> Profile:
-    """Returns the facts of an engine, and has it loaded if it is parked. Raises what refuses the load, and
-    EngineUnavailable where it takes too long."""
+    """Returns the profile of an engine, and loads the engine if it is parked. Raises ModelNotLoaded if the
+    load is refused, and EngineUnavailable if it takes too long."""
     try:
         async with asyncio.timeout(LOAD_S):
             while (profile := await _try_profile(engine)) is None:
@@ -187,7 +186,7 @@ async def load_profile(engine: Engine) -> Profile:
 
 
 async def _try_profile(engine: Engine) -> Profile | None:
-    """Returns the facts of an engine; None while it is parked or starts."""
+    """Returns the profile of an engine; None while the engine is parked or loading."""
     try:
         return await engine.profile()
     except EngineUnavailable:
@@ -197,7 +196,7 @@ async def _try_profile(engine: Engine) -> Profile | None:
 
 
 async def _request_load(engine: Engine) -> None:
-    """Has a parked engine loaded by a call that is no work. Raises ModelNotLoaded if the load is refused."""
+    """Starts the load of a parked engine by a trivial call. Raises ModelNotLoaded if the load is refused."""
     if not isinstance(engine, TokenizerEngine):
         return
     try:
@@ -209,7 +208,7 @@ async def _request_load(engine: Engine) -> None:
 
 
 def _embeds(file: str) -> bool:
-    """Whether a model's file makes vectors."""
+    """Whether a file contains an embedding model."""
     try:
         return read_header(Path(file)).embeds
     except ModelFileError:

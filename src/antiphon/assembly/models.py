@@ -1,4 +1,4 @@
-"""Builds the models of the settings. After a reload, what did not change stays the same object."""
+"""Builds the models of the settings. A reload keeps the objects of unchanged models."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -47,11 +47,11 @@ class HostConnections:
         return engine
 
     def serve(self, engines: Mapping[str, HostTokenEngine], paths: Mapping[str, str]) -> None:
-        """Makes the engines those of the local models."""
+        """Replaces the engines and paths by those of the local models that serve now."""
         self.engines, self.paths = dict(engines), dict(paths)
 
     async def close(self, engine: HostTokenEngine) -> None:
-        """Ends the connection of an engine, and with it every sequence."""
+        """Ends the connection of an engine, and with it all its running generations."""
         await engine.aclose()
         if (task := self._open.pop(engine, None)) is not None:
             task.cancel()
@@ -82,7 +82,7 @@ async def connect_engines(
 
 @dataclass(frozen=True, slots=True)
 class ModelSources:
-    """What models are built of."""
+    """The settings, hosts and vendors that models are built from."""
 
     settings: Settings
     hosts: Mapping[str, HostTokenEngine]
@@ -92,7 +92,7 @@ class ModelSources:
 
 @dataclass(frozen=True, slots=True)
 class ModelSet:
-    """All models of the settings, in their order: local ones, routed ones, and patterns."""
+    """All models of the settings, in their order. `models` has the local models, then the routed ones."""
 
     models: tuple[Model, ...]
     aliases: Aliases
@@ -113,34 +113,46 @@ def build_models(
     hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings, vendors: Vendors = NO_VENDORS
 ) -> ModelRegistry:
     """Builds the registry of the models of the settings."""
-    served = build_served_models(ModelSources(settings, hosts, vendors), clock, UnchangedModels())
-    return ModelRegistry(served.models, served.aliases, served.patterns)
+    model_set = build_served_models(ModelSources(settings, hosts, vendors), clock, UnchangedModels())
+    return ModelRegistry(model_set.models, model_set.aliases, model_set.patterns)
 
 
 def build_served_models(sources: ModelSources, clock: Clock, unchanged: UnchangedModels) -> ModelSet:
     """Builds the models that changed, and takes the others from `unchanged`."""
     settings, created = sources.settings, int(clock.wall())
-    described = {model.name: model for model in settings.models}
+    settings_by_name = {model.name: model for model in settings.models}
     local = {
-        name: unchanged.models.get(name) or _build_local(name, hosts, settings, described.get(name), created)
+        name: unchanged.models.get(name)
+        or _build_local(name, hosts, settings, settings_by_name.get(name), created)
         for name, hosts in group_hosts(settings.models, sources.hosts).items()
     }
     builder = RoutedModelBuilder(sources.vendors, local, created, unchanged.states)
-    routed = [each for each in settings.routed_models if not is_pattern(each.name)]
-    patterns = [each for each in settings.routed_models if is_pattern(each.name)]
+    routed = [
+        model_settings for model_settings in settings.routed_models if not is_pattern(model_settings.name)
+    ]
+    patterns = [
+        model_settings for model_settings in settings.routed_models if is_pattern(model_settings.name)
+    ]
     return ModelSet(
         (
             *local.values(),
-            *(unchanged.models.get(each.name) or builder.build_model(each) for each in routed),
+            *(
+                unchanged.models.get(model_settings.name) or builder.build_model(model_settings)
+                for model_settings in routed
+            ),
         ),
         Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
-        tuple(unchanged.patterns.get(each.name) or builder.build_pattern(each) for each in patterns),
+        tuple(
+            unchanged.patterns.get(model_settings.name) or builder.build_pattern(model_settings)
+            for model_settings in patterns
+        ),
     )
 
 
 def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelRegistry) -> UnchangedModels:
-    """Returns what a reload leaves as it is: models whose settings, providers and hosts are the same."""
-    was = {model.name: model for model in before.settings.routed_models}
+    """Returns the models whose settings, providers and hosts a reload does not change, and the states of
+    unchanged routes."""
+    settings_before = {model.name: model for model in before.settings.routed_models}
     hosts_before = group_hosts(before.settings.models, before.hosts)
     same_local = {
         name
@@ -154,12 +166,12 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
         return before.vendors.clients.get(route.provider) is after.vendors.clients.get(route.provider)
 
     def is_same(model: RoutedModelSettings) -> bool:
-        return model == was.get(model.name) and all(map(is_same_source, model.list_routes()))
+        return model == settings_before.get(model.name) and all(map(is_same_source, model.list_routes()))
 
     same = {model.name for model in after.settings.routed_models if is_same(model)}
     same |= same_local
     sources = {
-        name for name, each in after.vendors.clients.items() if before.vendors.clients.get(name) is each
+        name for name, item in after.vendors.clients.items() if before.vendors.clients.get(name) is item
     }
     states = {
         (model.name, route.name): route.state
@@ -168,7 +180,7 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
         if route.kind in sources or route.label in same
     }
     models = {model.name: model for model in registry if model.name in same and model.parent is None}
-    patterns = {each.model.name: each for each in registry.list_patterns() if each.model.name in same}
+    patterns = {item.model.name: item for item in registry.list_patterns() if item.model.name in same}
     return UnchangedModels(models, patterns, states)
 
 
@@ -176,31 +188,33 @@ def _build_local(
     name: str,
     hosts: Mapping[str, HostTokenEngine],
     settings: Settings,
-    described: ModelSettings | None,
+    model_settings: ModelSettings | None,
     created: int,
 ) -> Model:
-    """Builds a local model, with a route to each of its hosts. `described`: its settings, if there are
-    any."""
-    rules = RendererOptions(
+    """Builds a local model, with a route to each of its hosts. `model_settings`: None if the settings do not
+    contain the model."""
+    options = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
         helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
     )
     kind = "llama"
-    if described is not None:
-        rules, kind = replace(rules, families=find_families(described)), described.engine
-    routes = tuple(ModelRoute(_build_renderer(host, rules), kind, name=each) for each, host in hosts.items())
+    if model_settings is not None:
+        options, kind = replace(options, families=find_families(model_settings)), model_settings.engine
+    routes = tuple(
+        ModelRoute(_build_renderer(host, options), kind, name=host_name) for host_name, host in hosts.items()
+    )
     return Model(name, routes, created, prefers_prefix=True)
 
 
-def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
+def _build_renderer(host: HostTokenEngine, options: RendererOptions) -> Renderer:
     """Builds the renderer of one host, which follows the host's state and generation."""
     return Renderer(
         host,
         state=host.state,
         generation=lambda: host.generation,
         request_load=host.request_load,
-        options=rules,
+        options=options,
     )
 
 

@@ -20,13 +20,13 @@ LONGEST_KEY = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ResolvedProvider:
-    """A provider with everything that its settings leave to a preset."""
+    """A provider whose missing settings come from a preset."""
 
     name: str
     settings: ProviderSettings
     preset: ProviderPreset
     table: str
-    """The name under which tables know its models: a preset, or a wire format."""
+    """The name of its table of model profiles: that of a preset, or of a wire format."""
     base_url: str
     read_key: Callable[[], str | None]
     """Reads the key. Raises SettingsError if it cannot be read."""
@@ -44,7 +44,7 @@ class ResolvedProvider:
 
 
 def resolve_provider(name: str, settings: ProviderSettings, environ: Mapping[str, str]) -> ResolvedProvider:
-    """Completes a provider, and reads its key once. Raises SettingsError."""
+    """Completes a provider's settings, and checks that its key can be read. Raises SettingsError."""
     table, preset = _choose_preset(name, settings)
     base_url = settings.base_url or preset.base_url
     if base_url is None:
@@ -75,8 +75,8 @@ def _require_parameters(names: Iterable[str], where: str) -> None:
 
 
 def _require_extra_params(names: Iterable[str], where: str) -> None:
-    """Raises SettingsError for a field that callers can send under a name of this server, or that says what
-    is generated."""
+    """Raises SettingsError for a field that is a parameter of this server, or that determines what is
+    generated."""
     known = list_names()
     for name in names:
         if name in known:
@@ -84,7 +84,7 @@ def _require_extra_params(names: Iterable[str], where: str) -> None:
                 f"{where} cannot have {name!r}: callers send it as a field, and `takes` passes it on"
             )
         if name in COUNTED_FIELDS:
-            raise SettingsError(f"{where} cannot have {name!r}: this server writes it, and counts on it")
+            raise SettingsError(f"{where} cannot have {name!r}: this server writes it, and relies on it")
 
 
 def _require_certificates(name: str, path: str | None) -> None:
@@ -102,9 +102,9 @@ def _choose_preset(name: str, settings: ProviderSettings) -> tuple[str, Provider
     provider's own name, or an empty one of its kind. Raises SettingsError."""
     if settings.preset is not None:
         return settings.preset, _find_named_preset(name, settings.preset, settings.kind)
-    found = find_preset(name)
-    if found is not None and settings.kind in (None, found.kind):
-        return name, found
+    preset = find_preset(name)
+    if preset is not None and settings.kind in (None, preset.kind):
+        return name, preset
     if settings.kind is None:
         raise SettingsError(
             f"the provider {name} needs a kind (openai, anthropic or gemini) or a preset "
@@ -115,38 +115,40 @@ def _choose_preset(name: str, settings: ProviderSettings) -> tuple[str, Provider
 
 def _find_named_preset(name: str, preset: str, kind: str | None) -> ProviderPreset:
     """Returns the preset that a provider names. Raises SettingsError."""
-    found = find_preset(preset)
-    if found is None:
+    named_preset = find_preset(preset)
+    if named_preset is None:
         raise SettingsError(
             f"the provider {name} has no known preset {preset!r}{suggest_nearest(preset, list_presets())}; "
             f"there is: {', '.join(list_presets())}"
         )
-    if kind not in (None, found.kind):
+    if kind not in (None, named_preset.kind):
         raise SettingsError(
-            f"the provider {name} has the preset {preset}, which speaks {found.kind} and not {kind}; leave "
-            "out one of them"
+            f"the provider {name} has the preset {preset}, which speaks {named_preset.kind} and not {kind}; "
+            "leave out one of them"
         )
-    return found
+    return named_preset
 
 
 def _read_key(
     name: str, settings: ProviderSettings, preset: ProviderPreset, environ: Mapping[str, str]
 ) -> str | None:
     """Reads the key of a provider; None if it needs none. Raises SettingsError."""
-    place = settings.key
-    if place is None and not (preset.key_variable and environ.get(preset.key_variable)):
+    key_setting = settings.key
+    if key_setting is None and not (preset.key_variable and environ.get(preset.key_variable)):
         if preset.needs_key:
             raise SettingsError(
                 f'the provider {name} needs a key: set {preset.key_variable}, or write key = "env:NAME" or '
                 f'"file:PATH" into [providers.{name}]'
             )
         return None
-    kind, _, where = (place or f"env:{preset.key_variable}").partition(":")
-    key = environ.get(where, "") if kind == "env" else _read_file(name, where)
+    kind, _, location = (key_setting or f"env:{preset.key_variable}").partition(":")
+    key = environ.get(location, "") if kind == "env" else _read_file(name, location)
     if not key:
-        raise SettingsError(f"the key of the provider {name} is missing: {where} is not set or empty")
+        raise SettingsError(f"the key of the provider {name} is missing: {location} is not set or empty")
     if len(key) > LONGEST_KEY or not key.isascii() or not key.isprintable():
-        raise SettingsError(f"the key of the provider {name} in {where} must be printable ASCII, on one line")
+        raise SettingsError(
+            f"the key of the provider {name} in {location} must be printable ASCII, on one line"
+        )
     return key
 
 

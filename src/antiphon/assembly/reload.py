@@ -1,7 +1,7 @@
-"""Reloads in an HTTP process: builds what new settings name, and serves by it between two requests.
+"""Reloads in an HTTP process: builds the models of new settings, and then replaces the old ones at once.
 
-A request keeps the models, routes and clients that it found, so no stream ends by a reload. Providers, models
-and hosts that did not change stay as they are.
+A request keeps the models, routes and clients that it has found, so a reload ends no stream. Unchanged
+providers, models and hosts keep their objects.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from antiphon.settings.schema import Settings, decode_settings
 from antiphon.settings.server import ServerSettings
 
 BUSY_PAUSE_S = 1.0
-"""Seconds after which an engine in use is looked at again before it is closed."""
+"""Seconds between two checks whether an engine is still in use, before it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedReload:
-    """Everything that new settings name, before it serves."""
+    """The objects of new settings, before they replace the current ones."""
 
     sources: ModelSources
-    served: ModelSet
+    model_set: ModelSet
     targets: Mapping[str, AdapterTarget]
     sockets: Mapping[str, str]
     opened: Mapping[str, HostTokenEngine]
@@ -56,7 +56,7 @@ class ServedParts:
     hosts: HostConnections
     adapters: AdapterRegistry
     sources: ModelSources
-    """What the models that serve were built of."""
+    """The sources of the models that serve now."""
     environ: Mapping[str, str]
 
 
@@ -76,54 +76,55 @@ class SettingsReloader:
                 try:
                     await self._carry_out(order, group)
                     self._status.answer_step(order.number)
-                except AntiphonError as refused:
-                    await self._drop()
-                    self._status.answer_step(order.number, refused)
+                except AntiphonError as error:
+                    await self._discard_prepared()
+                    self._status.answer_step(order.number, error)
 
     async def _carry_out(self, order: ReloadOrder, group: asyncio.TaskGroup) -> None:
-        """Does one step. A process that has just started may get an order to apply what it did not
-        prepare."""
+        """Carries out one step. A process that has just started can get an order to apply without one to
+        prepare; it then prepares first."""
         if order.step is ReloadStep.DROP:
-            await self._drop()
+            await self._discard_prepared()
             return
         if order.step is ReloadStep.PREPARE or self._prepared is None:
-            await self._drop()
+            await self._discard_prepared()
             await self._prepare(decode_settings(order.settings.encode()), order.sockets)
         if order.step is ReloadStep.APPLY and (prepared := self._prepared) is not None:
             before = self._parts.sources
             self._prepared = None
             self._apply(prepared)
-            for engine in await self._retire(before):
+            for engine in await self._retire_removed(before):
                 group.create_task(self._close_idle(engine, before.settings.server))
 
     async def _prepare(self, settings: Settings, sockets: Mapping[str, str]) -> None:
-        """Builds everything, and waits until new local models can serve. Raises the refusal."""
-        parts, before = self._parts, self._parts.sources
-        vendors = build_vendors(settings, parts.environ, before.vendors)
+        """Builds the objects of new settings, and waits until new local models can serve. Raises an
+        AntiphonError if the settings cannot be used."""
+        parts, sources_before = self._parts, self._parts.sources
+        vendors = build_vendors(settings, parts.environ, sources_before.vendors)
         hosts, opened, parked = parts.hosts, {}, list_parked(settings.models)
         for name, path in sockets.items():
             if hosts.paths.get(name) != path:
                 opened[name] = hosts.connect(name, path, name in parked)
         engines = {name: opened.get(name) or hosts.engines[name] for name in sockets}
         sources = ModelSources(settings, engines, vendors)
-        unchanged = find_unchanged(before, sources, parts.app_state.models)
-        served = build_served_models(sources, parts.app_state.clock, unchanged)
-        local = {model.name: model for model in served.models if not model.is_routed}
+        unchanged = find_unchanged(sources_before, sources, parts.app_state.models)
+        model_set = build_served_models(sources, parts.app_state.clock, unchanged)
+        local = {model.name: model for model in model_set.models if not model.is_routed}
         targets = build_adapter_targets(settings, local, engines)
-        self._prepared = PreparedReload(sources, served, targets, sockets, opened)
-        for name, new in group_hosts(settings.models, opened).items():
+        self._prepared = PreparedReload(sources, model_set, targets, sockets, opened)
+        for name, new_hosts in group_hosts(settings.models, opened).items():
             if name in parked:
                 continue
-            await _learn(tuple(new.values()), local[name])
+            await _wait_until_served(tuple(new_hosts.values()), local[name])
             if name in targets:
                 await parts.adapters.prepare_target(name, targets[name])
 
     def _apply(self, prepared: PreparedReload) -> None:
-        """Serves by what was prepared. Nothing else runs meanwhile."""
+        """Replaces the serving objects by the prepared ones. Does not wait, so no request sees a mixture."""
         parts = self._parts
-        app_state, served = parts.app_state, prepared.served
+        app_state, model_set = parts.app_state, prepared.model_set
         labels = {model.label for model in app_state.models if model.parent is None}
-        app_state.models.replace(served.models, served.aliases, served.patterns)
+        app_state.models.replace(model_set.models, model_set.aliases, model_set.patterns)
         changed = group_hosts(prepared.sources.settings.models, prepared.opened)
         parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed.keys())
         parts.hosts.serve(prepared.sources.hosts, prepared.sockets)
@@ -133,37 +134,39 @@ class SettingsReloader:
         for model in app_state.models:
             app_state.metrics.forget_routes(model.label, {route.label for route in model.routes})
 
-    async def _retire(self, before: ModelSources) -> list[HostTokenEngine]:
-        """Retires clients that no model has any more, and has the other ones read their keys again. Returns
-        the engines that no model has any more."""
-        after = self._parts.sources
-        for name, client in before.vendors.clients.items():
-            if after.vendors.clients.get(name) is client:
+    async def _retire_removed(self, sources_before: ModelSources) -> list[HostTokenEngine]:
+        """Retires removed clients, and makes the others read their keys again. Returns the engines of removed
+        hosts."""
+        sources = self._parts.sources
+        for name, client in sources_before.vendors.clients.items():
+            if sources.vendors.clients.get(name) is client:
                 client.renew_key()
             else:
                 await client.retire()
-        return [engine for name, engine in before.hosts.items() if after.hosts.get(name) is not engine]
+        return [
+            engine for name, engine in sources_before.hosts.items() if sources.hosts.get(name) is not engine
+        ]
 
-    async def _close_idle(self, engine: HostTokenEngine, times: ServerSettings) -> None:
-        """Closes an engine when no call needs it, or after the retire timeout. Requests that have not reached
-        it yet have the drain timeout."""
-        await asyncio.sleep(times.drain_timeout)
+    async def _close_idle(self, engine: HostTokenEngine, settings: ServerSettings) -> None:
+        """Closes an engine when no call uses it, or after the retire timeout. Waits for the drain timeout
+        first, because requests that found the engine may not have called it yet."""
+        await asyncio.sleep(settings.drain_timeout)
         with suppress(TimeoutError):
-            async with asyncio.timeout(times.retire_timeout):
-                while engine.is_busy():  # noqa: ASYNC110 - no one event says it
+            async with asyncio.timeout(settings.retire_timeout):
+                while engine.is_busy():  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(BUSY_PAUSE_S)
         await self._parts.hosts.close(engine)
 
-    async def _drop(self) -> None:
-        """Forgets what was prepared."""
+    async def _discard_prepared(self) -> None:
+        """Discards the prepared objects."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             for engine in prepared.opened.values():
                 await self._parts.hosts.close(engine)
 
 
-async def _learn(hosts: Sequence[HostTokenEngine], model: Model) -> None:
-    """Waits until all hosts of a new local model can serve, and proves its template."""
+async def _wait_until_served(hosts: Sequence[HostTokenEngine], model: Model) -> None:
+    """Waits until all hosts of a new local model can serve, and tests its template."""
     for host in hosts:
         await host.load(LoadSpec(model.name))
     for route in model.routes:
@@ -171,7 +174,7 @@ async def _learn(hosts: Sequence[HostTokenEngine], model: Model) -> None:
 
 
 class NewsInbox:
-    """The supervisor's news in this process."""
+    """Receives the supervisor's news in this process."""
 
     def __init__(self, hosts: HostConnections, reloads: "ReloadClient") -> None:
         self._hosts = hosts
@@ -181,11 +184,11 @@ class NewsInbox:
         """Steps of reloads that are not done yet."""
 
     def receive(self, line: bytes) -> None:
-        """Passes a line on in the event loop. Any thread may call it."""
-        self._loop.call_soon_threadsafe(self._pass_on, from_line(line, News))
+        """Passes a line of news to the event loop. Any thread can call this method."""
+        self._loop.call_soon_threadsafe(self._dispatch, from_line(line, News))
 
-    def _pass_on(self, news: News) -> None:
-        """Tells the engine its host's state, keeps an order, or answers a question."""
+    def _dispatch(self, news: News) -> None:
+        """Passes a host's state to its engine, queues a reload order, or passes a reply to its caller."""
         engine = news.engine
         host = None if engine is None else self._hosts.engines.get(engine.engine)
         if engine is not None and host is not None:
@@ -203,19 +206,19 @@ class ReloadClient:
     """Asks the supervisor for reloads, for callers of the admin API."""
 
     status: StatusPipe
-    _questions: dict[int, asyncio.Future[ReloadReply]] = field(default_factory=dict)
+    _replies: dict[int, asyncio.Future[ReloadReply]] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def reload(self) -> ReloadReport:
-        """Reloads the settings in all processes. Raises the refusal."""
+        """Reloads the settings in all processes. Raises the supervisor's error if they cannot be used."""
         number = next(self._numbers)
         answer: asyncio.Future[ReloadReply] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
+        self._replies[number] = answer
         try:
             self.status.ask_reload(number)
             reply = await answer
         finally:
-            del self._questions[number]
+            del self._replies[number]
         if reply.error is not None:
             raise reply.error.to_exception()
         if reply.report is None:
@@ -223,7 +226,7 @@ class ReloadClient:
         return reply.report
 
     def receive(self, reply: ReloadReply) -> None:
-        """Passes a reply to its question."""
-        answer = self._questions.get(reply.number)
+        """Passes a reply to the call that waits for it."""
+        answer = self._replies.get(reply.number)
         if answer is not None and not answer.done():
             answer.set_result(reply)

@@ -46,21 +46,21 @@ class TenancyParts:
     database: "Database"
     """The database of all stores."""
     changes: DirectoryChanges
-    """Passes each new directory to the keyring and the rulebook."""
+    """Passes each new directory to the keyring and the limit index."""
     keyring: Keyring
-    rulebook: LimitIndex
+    limit_index: LimitIndex
     tenants: TenancyService
     tokens: AccessTokens
     pricing: PriceService
-    reading: UsageService
+    usage: UsageService
     recorder: StoreRecorder
     recordings: RequestLog
     watchers: list[Callable[[], object]]
-    """Functions that are called in a thread after the keyring learned a change."""
+    """Functions that are called in a thread after each change of the keyring."""
 
     def close(self) -> None:
         """Closes the store, after all requests have ended."""
-        self.reading.close()
+        self.usage.close()
         self.tenants.close()
 
 
@@ -73,31 +73,34 @@ def build_tenancy(
     from antiphon.store.request_log import SqlRecords
     from antiphon.store.tenancy import SqlRules, SqlTenancy
 
-    tenancy = SqlTenancy(database)
+    tenancy_store = SqlTenancy(database)
     pepper = parse_pepper(settings.keys.pepper or "")
-    keyring, rulebook = Keyring(pepper, clock.wall), LimitIndex()
+    keyring, limit_index = Keyring(pepper, clock.wall), LimitIndex()
     records = SqlRecords(database)
     recorder = StoreRecorder(records, clock.wall)
 
     watchers: list[Callable[[], object]] = []
 
     def learn(directory: Directory) -> None:
-        """Passes a new directory to all parts that answer from memory, and reports its revision."""
+        """Passes a new directory to all parts that keep a copy in memory, and reports its revision."""
         keyring.learn(directory)
-        rulebook.update(directory.limits, directory.prices, directory.families())
+        limit_index.update(directory.limits, directory.prices, directory.families())
         recorder.update_projects(directory)
         for watcher in watchers:
             watcher()
         coordinator.report_revision(directory.revision)
 
     feed = SqlFeed(database, coordinator.wait)
-    changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
-    tenants, recordings = TenancyService(changes, tenancy, pepper), RequestLog(changes, tenancy, records)
+    changes = DirectoryChanges(tenancy_store, [learn], clock.wall, feed, coordinator.announce)
+    tenants, recordings = (
+        TenancyService(changes, tenancy_store, pepper),
+        RequestLog(changes, tenancy_store, records),
+    )
     tokens = AccessTokens(tenants, changes, pepper)
-    pricing, reading = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
+    pricing, usage = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
     recording_parts = (recorder, recordings, watchers)
-    directory_parts = (changes, keyring, rulebook, tenants, tokens)
-    return TenancyParts(database, *directory_parts, pricing, reading, *recording_parts)
+    directory_parts = (changes, keyring, limit_index, tenants, tokens)
+    return TenancyParts(database, *directory_parts, pricing, usage, *recording_parts)
 
 
 if TYPE_CHECKING:
@@ -106,10 +109,10 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_accounting(
-    settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
+    settings: Settings, tenancy: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
-    """Writes the spool and counts limits while the context lasts. Raises StartupError if the spool is
-    unusable."""
+    """Yields the accounting while the context lasts: writes the spool and counts limits. Raises StartupError
+    if the spool cannot be used."""
     from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy, SqlWarnings
 
@@ -120,21 +123,23 @@ async def open_accounting(
         await asyncio.to_thread(spool.start)
         limiter: Limiter = coordinator.limits
         if settings.limits.url is not None:
-            entries, tenancy = SqlEntries(managed.database), SqlTenancy(managed.database)
+            entries, tenancy_store = SqlEntries(tenancy.database), SqlTenancy(tenancy.database)
             drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
-            seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock))
+            seeds = await stack.enter_async_context(open_seeds(entries, tenancy_store, drain, clock))
             redis = await stack.enter_async_context(
                 _connect_redis(settings, settings.limits.url, seeds, clock)
             )
-            warnings, add_totals = SqlWarnings(managed.database), coordinator.add_totals
+            warnings, add_totals = SqlWarnings(tenancy.database), coordinator.add_totals
             redis.watch = await stack.enter_async_context(
                 open_budget_watch(settings.limits, warnings, clock, add_totals)
             )
             limiter = redis
         stack.push_async_callback(asyncio.to_thread, spool.close)
-        managed.recorder.start()
-        stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
-        yield Accounting(limiter, spool, managed.rulebook, settings.limits.reserve_tokens, managed.recorder)
+        tenancy.recorder.start()
+        stack.push_async_callback(asyncio.to_thread, tenancy.recorder.stop, ENDING_S)
+        yield Accounting(
+            limiter, spool, tenancy.limit_index, settings.limits.reserve_tokens, tenancy.recorder
+        )
 
 
 @asynccontextmanager
@@ -147,18 +152,18 @@ async def _connect_redis(
         from antiphon.limits.redis.limiter import RedisLimiter
     except ModuleNotFoundError:
         raise SettingsError(f"limits.url needs an extra: {explain_extra('redis')}") from None
-    opens = settings.limits.unavailable == "open"
-    limiter = RedisLimiter(url, clock, seeds, opens, settings.limits.prefix)
+    fails_open = settings.limits.unavailable == "open"
+    limiter = RedisLimiter(url, clock, seeds, fails_open, settings.limits.prefix)
     async with task_group() as group:
-        keeping = group.create_task(limiter.keep_connected())
+        connection_task = group.create_task(limiter.keep_connected())
         try:
             yield limiter
         finally:
-            keeping.cancel()
+            connection_task.cancel()
             await limiter.aclose()
 
 
-def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock) -> TokenVerifier | None:
+def build_single_sign_on(oidc: OidcSettings, tenancy: TenancyParts, clock: Clock) -> TokenVerifier | None:
     """Returns the verifier of the issuer's tokens, or None if no issuer is set. Raises StartupError if the
     library is missing."""
     if oidc.issuer is None:
@@ -175,15 +180,15 @@ def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock
     except ModuleNotFoundError:
         raise StartupError(f"single sign-on needs an extra: {explain_extra('oidc')}") from None
 
-    terms = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
+    requirements = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
     keys = SigningKeys(oidc.issuer, oidc.keys_url, fetch, clock.monotonic)
     reader = ClaimReader(oidc.user_claim, oidc.groups_claim, parse_group_rules(oidc.groups))
-    proof = TokenVerificationCache(terms, keys, reader, clock.wall)
+    proof = TokenVerificationCache(requirements, keys, reader, clock.wall)
     return SingleSignOn(
         proof,
         reader.group_projects,
-        managed.keyring,
-        managed.tenants,
-        lambda: managed.changes.directory,
+        tenancy.keyring,
+        tenancy.tenants,
+        lambda: tenancy.changes.directory,
         oidc.add_users,
     )

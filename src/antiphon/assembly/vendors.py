@@ -1,6 +1,7 @@
-"""Builds the models that are served by routes, and the clients of their providers.
+"""Builds the routed models, and the clients of their providers.
 
-The clients' code is imported only where there is a provider: it is a fifth of an HTTP process's start.
+The clients' code is imported only if there is a provider, because the import takes a fifth of an HTTP
+process's start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,19 +40,24 @@ class Vendors:
 
 
 def build_vendors(settings: Settings, environ: Mapping[str, str], before: Vendors | None = None) -> Vendors:
-    """Builds the clients of all providers. They connect when they are used. A provider whose settings are as
-    before keeps its client. Raises SettingsError."""
-    resolved = {name: resolve_provider(name, each, environ) for name, each in settings.providers.items()}
-    kept = (
+    """Builds the clients of all providers. They connect when they are used. A provider with unchanged
+    settings keeps its client. Raises SettingsError."""
+    resolved = {
+        name: resolve_provider(name, provider, environ) for name, provider in settings.providers.items()
+    }
+    kept_clients = (
         {}
         if before is None
         else {
             name: before.clients[name]
-            for name, each in resolved.items()
-            if name in before.resolved and before.resolved[name].settings == each.settings
+            for name, provider in resolved.items()
+            if name in before.resolved and before.resolved[name].settings == provider.settings
         }
     )
-    return Vendors(resolved, {name: kept.get(name) or build_client(each) for name, each in resolved.items()})
+    return Vendors(
+        resolved,
+        {name: kept_clients.get(name) or build_client(provider) for name, provider in resolved.items()},
+    )
 
 
 def build_client(provider: ResolvedProvider) -> "Provider":
@@ -117,18 +123,18 @@ class RoutedModelBuilder:
         return self._build(settings, settings.name, settings.name)
 
     def build_pattern(self, settings: RoutedModelSettings) -> ModelPattern:
-        """Builds a pattern. Its own model stands for it in lists."""
+        """Builds a pattern of models. Lists show the pattern as one model."""
         return ModelPattern(self._build(settings, settings.name, STAR), partial(self._build, settings))
 
-    def _build(self, settings: RoutedModelSettings, name: str, rest: str) -> Model:
-        """Builds the model of a name. `rest`: the vendor's model of routes that name none."""
+    def _build(self, settings: RoutedModelSettings, name: str, vendor_model: str) -> Model:
+        """Builds the model of a name. `vendor_model`: the vendor's model for routes that name none."""
         routes = tuple(
-            built
+            model_route
             for route in settings.list_routes()
-            for built in (
+            for model_route in (
                 self._build_local_routes(route, name)
                 if route.provider is None
-                else (self._build_vendor_route(route, settings, (name, rest)),)
+                else (self._build_vendor_route(route, settings, (name, vendor_model)),)
             )
         )
         return Model(
@@ -140,7 +146,7 @@ class RoutedModelBuilder:
             prefers_prefix=settings.prefer_prefix,
         )
 
-    def _build_local_routes(self, route: RouteSettings, served: str) -> Iterator[ModelRoute]:
+    def _build_local_routes(self, route: RouteSettings, model_name: str) -> Iterator[ModelRoute]:
         """Yields a route to each host of a local model. The hosts share the weight, and the label by which
         requests in flight are counted. `served`: the routed model's name."""
         model = self.local[route.engine or ""]
@@ -154,17 +160,17 @@ class RoutedModelBuilder:
                 weight=route.weight / len(model.routes),
                 order=route.order,
                 in_flight_limit=route.in_flight,
-                state=self.states.get((served, host.name)) or RouteState(),
+                state=self.states.get((model_name, host.name)) or RouteState(),
             )
 
     def _build_vendor_route(
         self, route: RouteSettings, settings: RoutedModelSettings, names: tuple[str, str]
     ) -> ModelRoute:
-        """Builds a route to a vendor's model. `names`: the model's name, and the vendor's if the route names
-        none."""
-        served, rest = names
+        """Builds a route to a vendor's model. `names`: the model's name, and the vendor's model for routes
+        that name none."""
+        model_name, default_model = names
         model, resolved = (
-            name_vendor_model(route, settings, rest),
+            name_vendor_model(route, settings, default_model),
             self.vendors.resolved[route.provider or ""],
         )
         name = f"{resolved.name}/{model}"
@@ -178,17 +184,19 @@ class RoutedModelBuilder:
             weight=route.weight,
             order=route.order,
             in_flight_limit=route.in_flight,
-            state=self.states.get((served, name)) or RouteState(),
+            state=self.states.get((model_name, name)) or RouteState(),
         )
 
-    def _build_engine(self, provider: ResolvedProvider, model: str, given: ProfileSettings) -> "VendorEngine":
+    def _build_engine(
+        self, provider: ResolvedProvider, model: str, profile_settings: ProfileSettings
+    ) -> "VendorEngine":
         """Builds the engine of a vendor's model."""
         from antiphon.engines.vendors.engine import VendorEngine
 
         settings, preset = provider.settings, provider.preset
         base, deployment = split_deployment(preset, model)
-        profile = find_vendor_profile(provider, base, given)
-        described = VendorModel(
+        profile = find_vendor_profile(provider, base, profile_settings)
+        vendor_model = VendorModel(
             deployment,
             provider.name,
             profile,
@@ -203,33 +211,36 @@ class RoutedModelBuilder:
             extra_fields=frozenset(settings.extra_params),
             extra_headers=frozenset(header.lower() for header in settings.extra_headers),
         )
-        shown = build_profile(profile, provider.name, preset.kind, described.refused_parameters)
-        return VendorEngine(self.vendors.clients[provider.name], described, shown)
+        public_profile = build_profile(profile, provider.name, preset.kind, vendor_model.refused_parameters)
+        return VendorEngine(self.vendors.clients[provider.name], vendor_model, public_profile)
 
 
 def split_deployment(preset: ProviderPreset, model: str) -> tuple[str, str]:
-    """Returns the model whose profile counts, and the name that the vendor gets. They differ only for a
-    deployment, MODEL/DEPLOYMENT."""
+    """Returns the model whose profile applies, and the name that is sent to the vendor. They differ only for
+    a deployment, which is written as MODEL/DEPLOYMENT."""
     base, _, deployment = model.rpartition("/")
     return (base, deployment) if preset.has_deployments and base and deployment else (model, model)
 
 
-def name_vendor_model(route: RouteSettings, settings: RoutedModelSettings, rest: str) -> str:
-    """Returns the vendor's name of a route's model. A `*` in it stands for the rest of the caller's name."""
+def name_vendor_model(route: RouteSettings, settings: RoutedModelSettings, vendor_model: str) -> str:
+    """Returns the vendor's name of a route's model. In a pattern, `vendor_model` replaces `*` in the name."""
     if route.model is None:
-        return rest
-    return route.model.replace("*", rest) if is_pattern(settings.name) else route.model
+        return vendor_model
+    return route.model.replace("*", vendor_model) if is_pattern(settings.name) else route.model
 
 
-def find_vendor_profile(provider: ResolvedProvider, model: str, given: ProfileSettings) -> VendorProfile:
-    """Returns the operator's profile of a model, over the table's, over the provider's defaults."""
+def find_vendor_profile(
+    provider: ResolvedProvider, model: str, profile_settings: ProfileSettings
+) -> VendorProfile:
+    """Returns the profile of a model. The operator's values come first, then the table's, then the provider's
+    defaults."""
     settings, preset = provider.settings, provider.preset
-    found = find_profile(provider.table, model)
-    if found is None:
-        found = VendorProfile(
+    profile = find_profile(provider.table, model)
+    if profile is None:
+        profile = VendorProfile(
             context_length=settings.context_length or preset.context_length,
             max_output=settings.max_output or preset.max_output,
             modalities=preset.modalities,
             reasoning=True if preset.reasoning_field is not None else None,
         )
-    return merge_profile(found, given)
+    return merge_profile(profile, profile_settings)

@@ -80,13 +80,13 @@ class RequestProgress:
     HTTP edge reads them."""
 
     __slots__ = (
-        "account",
         "attempts",
         "body",
         "embedded",
         "has_own_schemas",
         "is_ended",
         "limit_statuses",
+        "log_fields",
         "memory",
         "model",
         "relaxed",
@@ -96,7 +96,7 @@ class RequestProgress:
     )
 
     def __init__(self) -> None:
-        self.account: Mapping[str, object] = {}
+        self.log_fields: Mapping[str, object] = {}
         """The values that the log record gets if the request ends with an error."""
         self.attempts = 0
         """Number of attempts at an engine."""

@@ -143,7 +143,7 @@ def record_failure(
         ),
         model=request.progress.model or None,
         **(fields or {}),
-        **request.progress.account,
+        **request.progress.log_fields,
     )
 
 

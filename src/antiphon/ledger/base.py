@@ -1,4 +1,4 @@
-"""The interface of the ledger, which writes a generation when it begins and again when it ends."""
+"""The interfaces of the ledger, which records each generation when it begins and again when it ends."""
 
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -9,8 +9,8 @@ from antiphon.domain.ledger import Entry
 class Ledger(Protocol):
     """Keeps one entry for each generation, even if this process dies.
 
-    Both methods return once the kernel has the record. So a killed process loses nothing, and no method waits
-    for a disk or a database.
+    Both methods return once the kernel has the record. So a killed process loses no entry, and no method
+    waits for a disk or a database.
     """
 
     def begin(self, intent: Entry) -> None:
@@ -24,13 +24,13 @@ class Ledger(Protocol):
 
 
 class LedgerState(StrEnum):
-    """Whether the ledger takes entries."""
+    """Whether the ledger accepts entries."""
 
     WELL = "well"
     WAITING = "waiting"
     """The database is unavailable. Entries wait in local files."""
     FULL = "full"
-    """No generation can begin until the database or the disk takes entries again."""
+    """No generation can begin until the database or the disk accepts entries again."""
 
 
 @runtime_checkable
@@ -49,5 +49,6 @@ class Recorder(Protocol):
     def wants(self, project: str) -> bool:
         """Whether a project keeps its requests."""
 
-    def keep(self, id_: str, project: str, at: int, request: str, answer: str) -> None:
-        """Keeps a request and its answer. `id_`: id of its ledger entry. `at`: Unix milliseconds."""
+    def keep(self, id_: str, project: str, started_ms: int, request: str, answer: str) -> None:
+        """Keeps a request and its answer. `id_`: the id of its ledger entry. `started_ms`: the start of the
+        request in Unix milliseconds."""

@@ -1,7 +1,7 @@
 """Moves entries from the spool into the database. One thread of one process on each node does this.
 
-The spool holds everything that must not be lost. A file is deleted once all its entries are in the database.
-Entries that are read twice, after a restart, are inserted once.
+A file of the spool is deleted once all its entries are in the database. After a restart the drain reads the
+files again. An entry that is already in the database is not inserted twice.
 """
 
 import logging
@@ -17,14 +17,14 @@ from antiphon.domain.ledger import Entry
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
 from antiphon.ledger.records import encode_entry
 from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock
-from antiphon.ledger.spool import AWAY_FILE, prepare_directory
+from antiphon.ledger.spool import UNAVAILABLE_FILE, prepare_directory
 from antiphon.store.base import EntryStore
 from antiphon.telemetry.logs import describe_exception, record
 
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
-"""Name of the file for entries that the database refuses, one JSON object per line. It should stay empty: the
-store replaces values that the database cannot hold."""
+"""The file for entries that the database refuses, one JSON object per line. No such entry is expected,
+because the store replaces values that the database cannot hold."""
 
 PAUSE_S = 0.25
 """Seconds between two rounds. An entry reaches the database about this long after its end."""
@@ -37,7 +37,7 @@ DRAIN_S = 5.0
 
 OTHER_DRAIN_S = 1.0
 """Seconds that `drain_now` waits if another process drains the spool. The other process needs one pause and
-one transaction, and does not report when it has finished."""
+one transaction. It does not report when it has finished."""
 
 BATCH = 500
 """Entries per transaction."""
@@ -50,14 +50,14 @@ STALE_S = 60.0
 class DrainStatus:
     """The state of the drain."""
 
-    drains: bool
+    is_draining: bool
     """Whether this process drains the spool. Otherwise another process does, and this one waits to take
     over."""
-    away: str = ""
+    unavailable_reason: str = ""
     """Why the database is unavailable; empty if it is available."""
     waiting: int = 0
-    """Number of entries that were read but are not in the database yet. The spool can contain more."""
-    another_drains: bool = False
+    """The number of entries that were read but not inserted yet. The spool can contain more."""
+    other_is_draining: bool = False
     """Whether another process drains the spool."""
 
 
@@ -69,10 +69,10 @@ class Drain:
         self._entries = entries
         self._readers: dict[Path, SegmentReader] = {}
         self._unreadable: set[Path] = set()
-        self._entries_read: list[Entry] = []
-        self._drains = False
-        self._another_drains = False
-        self._away = ""
+        self._batch: list[Entry] = []
+        self._is_draining = False
+        self._other_is_draining = False
+        self._unavailable_reason = ""
         self._pause = PAUSE_S
         self._stopping = False
         self._awake = threading.Event()
@@ -85,7 +85,9 @@ class Drain:
     @property
     def status(self) -> DrainStatus:
         """The current state. Any thread can ask."""
-        return DrainStatus(self._drains, self._away, len(self._entries_read), self._another_drains)
+        return DrainStatus(
+            self._is_draining, self._unavailable_reason, len(self._batch), self._other_is_draining
+        )
 
     def start(self) -> None:
         """Starts the thread. Raises StartupError if files cannot be locked in the directory."""
@@ -93,29 +95,29 @@ class Drain:
         _require_locks(self._directory / LOCK_FILE)
         self._thread.start()
 
-    def drain_now(self, within: float = DRAIN_S) -> bool:
-        """Blocks until everything that has ended is in the database. Returns False if this takes longer than
-        `within` seconds. If another process drains, waits OTHER_DRAIN_S for it, then returns False unless
-        this process has taken over."""
+    def drain_now(self, timeout: float = DRAIN_S) -> bool:
+        """Blocks until all ended entries are in the database. Returns False if this takes longer than
+        `timeout` seconds. If another process drains the spool, returns False after OTHER_DRAIN_S, unless this
+        process has taken over."""
         with self._progress:
             round_number = self._requested_round = self._round_number + 1
             self._awake.set()
             if self._progress.wait_for(
-                lambda: self._caught_up_round >= round_number, min(within, OTHER_DRAIN_S)
+                lambda: self._caught_up_round >= round_number, min(timeout, OTHER_DRAIN_S)
             ):
                 return True
-            if self._another_drains:
+            if self._other_is_draining:
                 return False
             return self._progress.wait_for(
-                lambda: self._caught_up_round >= round_number, within - OTHER_DRAIN_S
+                lambda: self._caught_up_round >= round_number, timeout - OTHER_DRAIN_S
             )
 
-    def stop(self, within: float) -> bool:
-        """Inserts the rest and ends the thread; blocks. Returns False if this takes longer than `within`
-        seconds. The spool keeps the rest."""
+    def stop(self, timeout: float) -> bool:
+        """Inserts the remaining entries and ends the thread; blocks. Returns False if this takes longer than
+        `timeout` seconds; the spool then keeps the entries."""
         self._stopping = True
         self._awake.set()
-        self._thread.join(within)
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     # --- the thread -----------------------------------------------------------------------------------------
@@ -129,20 +131,20 @@ class Drain:
                 self._pause_or_wake()
                 if self._stopping:
                     return
-            if self._another_drains:
+            if self._other_is_draining:
                 record("ledger_drained_here", logging.INFO)
-            self._drains, self._another_drains = True, False
-            self._signal_away(away=False)
+            self._is_draining, self._other_is_draining = True, False
+            self._signal_unavailable(is_unavailable=False)
             self._drain()
         finally:
-            self._drains = False
+            self._is_draining = False
             os.close(lock)
 
     def _log_other_drain(self) -> None:
         """Logs once that another process drains the spool."""
-        if not self._another_drains:
+        if not self._other_is_draining:
             record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
-        self._another_drains = True
+        self._other_is_draining = True
 
     def _drain(self) -> None:
         """Runs rounds until the drain is stopped and everything is inserted, or the database is
@@ -156,9 +158,9 @@ class Drain:
                 with self._progress:
                     self._caught_up_round = self._round_number
                     self._progress.notify_all()
-            if is_last_round and (caught_up or self._away):
+            if is_last_round and (caught_up or self._unavailable_reason):
                 break
-            if self._away or (caught_up and self._requested_round <= self._caught_up_round):
+            if self._unavailable_reason or (caught_up and self._requested_round <= self._caught_up_round):
                 self._pause_or_wake()
         self._reset_readers()
 
@@ -174,34 +176,35 @@ class Drain:
         as after a restart."""
         try:
             return self._run_round()
-        except StoreUnavailable as problem:
-            self._handle_failure(problem.message)
-        except Exception as problem:  # noqa: BLE001 - a border: the spool keeps what was not inserted
-            self._handle_failure(describe_exception(problem))
+        except StoreUnavailable as error:
+            self._handle_failure(error.message)
+        except Exception as error:  # noqa: BLE001 - a border: the spool keeps what was not inserted
+            self._handle_failure(describe_exception(error))
             self._reset_readers()
         return False
 
     def _reset_readers(self) -> None:
         """Forgets everything that was read, so that the spool is read again."""
-        self._entries_read = []
+        self._batch = []
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
     def _run_round(self) -> bool:
-        """Reads and inserts once. Returns whether everything that had ended before is in the database."""
+        """Reads and inserts once. Returns whether all entries that had ended before this round are in the
+        database."""
         caught_up = False
-        if not self._entries_read:  # otherwise the database did not take the last batch
+        if not self._batch:  # otherwise the last batch was not inserted
             self._open_new()
             self._read_all()
-            caught_up = len(self._entries_read) < BATCH
-        if self._entries_read:
-            self._insert(self._entries_read)
-        if self._away:
+            caught_up = len(self._batch) < BATCH
+        if self._batch:
+            self._insert(self._batch)
+        if self._unavailable_reason:
             record("ledger_store_back", logging.WARNING)
-            self._signal_away(away=False)
-        self._away, self._pause = "", PAUSE_S
-        self._entries_read = []
+            self._signal_unavailable(is_unavailable=False)
+        self._unavailable_reason, self._pause = "", PAUSE_S
+        self._batch = []
         self._delete_done()
         return caught_up
 
@@ -210,8 +213,8 @@ class Drain:
         try:
             _remove_stale(self._directory)
             paths = list_segments(self._directory)
-        except OSError as problem:
-            self._log_unreadable(self._directory, problem)
+        except OSError as error:
+            self._log_unreadable(self._directory, error)
             paths = []
         for path in paths:
             if path not in self._readers:
@@ -221,41 +224,40 @@ class Drain:
         """Opens one file. Logs a file that cannot be opened."""
         try:
             self._readers[path] = SegmentReader(path)
-        except OSError as problem:
-            self._log_unreadable(path, problem)
+        except OSError as error:
+            self._log_unreadable(path, error)
 
     def _read_all(self) -> None:
         """Reads ended entries from all files until a batch is full."""
         for path, reader in self._readers.items():
             try:
-                self._entries_read += reader.read(BATCH - len(self._entries_read))
-            except OSError as problem:
-                self._log_unreadable(path, problem)
-            if len(self._entries_read) >= BATCH:
+                self._batch += reader.read(BATCH - len(self._batch))
+            except OSError as error:
+                self._log_unreadable(path, error)
+            if len(self._batch) >= BATCH:
                 return
 
-    def _log_unreadable(self, path: Path, problem: OSError) -> None:
+    def _log_unreadable(self, path: Path, error: OSError) -> None:
         """Logs a file or directory that cannot be read, once. The next round tries again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
-            reason = os.strerror(problem.errno or 0)
+            reason = os.strerror(error.errno or 0)
             record("spool_unreadable", logging.ERROR, segment=path.name, problem=reason)
 
-    def _handle_failure(self, problem: str) -> None:
-        """Logs that the database is unavailable, signals this to the other processes, and makes the pause
-        longer."""
-        if not self._away:
-            record("ledger_store_away", logging.ERROR, problem=problem, directory=str(self._directory))
-            self._signal_away(away=True)
-        self._away = problem
+    def _handle_failure(self, reason: str) -> None:
+        """Logs that the database is unavailable, signals it to the other processes, and doubles the pause."""
+        if not self._unavailable_reason:
+            record("ledger_store_away", logging.ERROR, problem=reason, directory=str(self._directory))
+            self._signal_unavailable(is_unavailable=True)
+        self._unavailable_reason = reason
         self._pause = min(2 * self._pause, MAX_PAUSE_S)
 
-    def _signal_away(self, away: bool) -> None:
-        """Creates or deletes a file that says to the node's processes that the database is unavailable.
-        Without the file, they only see that the spool is full."""
-        flag = self._directory / AWAY_FILE
+    def _signal_unavailable(self, is_unavailable: bool) -> None:
+        """Creates or deletes the file that tells the node's processes that the database is unavailable. If
+        this fails, they only notice when the spool is full."""
+        flag = self._directory / UNAVAILABLE_FILE
         with suppress(OSError):
-            if away:
+            if is_unavailable:
                 flag.touch(mode=0o600)
             else:
                 flag.unlink(missing_ok=True)
@@ -285,8 +287,8 @@ class Drain:
             if reader.is_done:
                 try:
                     path.unlink(missing_ok=True)
-                except OSError as problem:
-                    self._log_unreadable(path, problem)
+                except OSError as error:
+                    self._log_unreadable(path, error)
                     continue
                 reader.close()
                 del self._readers[path]
@@ -302,8 +304,8 @@ def _remove_stale(directory: Path) -> None:
 
 
 def _require_locks(path: Path) -> None:
-    """Raises StartupError if a file lock does not exclude a second descriptor. Without locks, living writers
-    would look dead, and two drains would run at once."""
+    """Raises StartupError if the file system does not support locks. Without locks the drain would take
+    running writers for dead ones, and two drains could run at once."""
     first = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     second = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

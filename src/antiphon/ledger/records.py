@@ -2,9 +2,9 @@
 
     FF A7 4C 31 | kind, 1 byte | number, 4 | length, 4 | CRC-32 of the other fields, 4 | payload
 
-Numbers are big-endian. Every record begins with the byte FF, which UTF-8 and therefore JSON never contain. So
-nothing that a caller sends looks like a record, and a reader finds the next record after a damaged one. No
-payload contains a zero byte, so zeros mark the unwritten rest of a file. This module does no I/O.
+Numbers are big-endian. Every record begins with the byte FF, which never occurs in UTF-8, so not in JSON. So
+no text of a caller looks like a record, and a reader finds the next record after a damaged one. No payload
+contains a zero byte, so zeros mark the unwritten rest of a file. This module does no I/O.
 """
 
 import json
@@ -28,11 +28,12 @@ HEADER = _HEAD.size + _CHECK.size
 """Bytes before each payload."""
 
 MAX_PAYLOAD = 64 * 1024
-"""Bytes of the largest payload: enough for 16 tags of OpenAI's maximum size, however they are escaped."""
+"""Bytes of the largest payload: enough for 16 tags of OpenAI's maximum size, even if JSON escapes all
+characters."""
 
 
 class RecordKind(IntEnum):
-    """A generation has two records."""
+    """The kinds of records. A generation has one of each."""
 
     INTENT = 1
     """The generation is about to begin."""
@@ -57,27 +58,27 @@ def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
     return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
 
 
-def parse_record(data: bytes, at: int) -> SpoolRecord | None:
+def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
     """Returns the complete record at an offset, or None."""
-    if len(data) - at < HEADER:
+    if len(data) - offset < HEADER:
         return None
-    mark, kind, number, length = _HEAD.unpack_from(data, at)
-    begin = at + HEADER
+    mark, kind, number, length = _HEAD.unpack_from(data, offset)
+    begin = offset + HEADER
     if mark != MARK or length > MAX_PAYLOAD or begin + length > len(data):
         return None
     payload = data[begin : begin + length]
-    (check,) = _CHECK.unpack_from(data, at + _HEAD.size)
-    if check != crc32(payload, crc32(data[at : at + _HEAD.size])):
+    (check,) = _CHECK.unpack_from(data, offset + _HEAD.size)
+    if check != crc32(payload, crc32(data[offset : offset + _HEAD.size])):
         return None
     return SpoolRecord(kind, number, payload, HEADER + length)
 
 
-def find_record(data: bytes, at: int) -> int | None:
+def find_record(data: bytes, offset: int) -> int | None:
     """Returns the offset of the first complete record at or after `at`, or None."""
-    while (at := data.find(MARK, at)) >= 0:
-        if parse_record(data, at) is not None:
-            return at
-        at += 1
+    while (offset := data.find(MARK, offset)) >= 0:
+        if parse_record(data, offset) is not None:
+            return offset
+        offset += 1
     return None
 
 

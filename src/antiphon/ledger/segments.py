@@ -1,12 +1,12 @@
-"""One file of the spool: its writer, and its reader in the drain.
+"""A segment: one file of the spool. Contains its writer, and its reader in the drain.
 
 A file is created at its full size and written by `pwrite`. Both records of a generation are in the same file:
-the intent reserves the space of the completion. The writer holds a lock (flock) that ends when it closes the
-file or dies. A process that gets the lock then knows that the file is final.
+the intent reserves the space of the completion. The writer holds a lock (flock), which ends when the writer
+closes the file or dies. If another process gets the lock, the file is final.
 
-The drain reads files while they grow. A record that cannot be read is read again later, because it may be
-half written. It counts as damaged if a complete record follows it, or if the writer is gone. Damaged bytes
-are skipped and logged; everything around them is kept.
+The drain reads files while they grow. It reads an unreadable record again later, because the record may be
+half written. The record counts as damaged if a complete record follows, or if the writer has ended. Damaged
+bytes are skipped and logged; all other records are kept.
 """
 
 import errno
@@ -37,8 +37,8 @@ SIZE = 1024 * 1024
 
 SUFFIX = ".seg"
 UNFINISHED = ".new"
-"""Suffix of a file that is being created. Such a file has no lock for a moment, so the drain must not read
-it."""
+"""Suffix of a file that is being created. The drain must not read such a file, because it is not locked at
+first."""
 
 
 class SegmentWriter:
@@ -46,7 +46,7 @@ class SegmentWriter:
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
-        self.unsynced = False
+        self.is_unsynced = False
         """Whether the file has bytes that may not be on disk yet."""
         self._descriptor = descriptor
         self._position = 0
@@ -88,12 +88,12 @@ class SegmentWriter:
 
     def sync(self) -> None:
         """Waits until the disk has all written bytes, unless the file is closed. Raises OSError."""
-        self.unsynced = False
+        self.is_unsynced = False
         if self._descriptor >= 0:
             _sync(self._descriptor)
 
     def close(self) -> None:
-        """Ends the writing. The drain can lock the file now."""
+        """Closes the file, so the drain can lock it."""
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
@@ -104,8 +104,7 @@ def frame_size(payload: int) -> int:
 
 
 def create_segment(directory: Path) -> SegmentWriter:
-    """Creates a file, locks it and allocates its full size. Raises OSError, and leaves no file behind
-    then."""
+    """Creates a file, locks it and allocates its full size. Raises OSError, and then removes the file."""
     path = directory / f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -170,7 +169,7 @@ CHUNK = 4 * (HEADER + MAX_PAYLOAD)
 
 
 class SegmentReader:
-    """The drain's position in one file, and the intents without completion."""
+    """Reads one file for the drain. Stores the position in the file, and the intents without completion."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -178,9 +177,9 @@ class SegmentReader:
         self.is_done = False
         """Whether the file is final and was read to its end."""
         self._descriptor = os.open(path, os.O_RDONLY)
-        self._at = 0
+        self._position = 0
         self._intents: dict[int, bytes] = {}
-        self._abandoned = False
+        self._is_final = False
 
     def read(self, max_entries: int) -> list[Entry]:
         """Returns about `max_entries` entries that ended since the last call. Raises OSError."""
@@ -188,13 +187,13 @@ class SegmentReader:
         if self.is_done:
             return entries
         # Try the lock before reading: then the read sees everything that a dead writer wrote.
-        self._abandoned = self._abandoned or try_lock(self._descriptor)
+        self._is_final = self._is_final or try_lock(self._descriptor)
         while len(entries) < max_entries:
             if self._read_chunk(entries):
                 continue
             if self._skip_damage():
                 continue
-            if self._abandoned:
+            if self._is_final:
                 entries.extend(self._build_aborted())
                 self.is_done = True
             break
@@ -206,23 +205,23 @@ class SegmentReader:
 
     def _read_chunk(self, entries: list[Entry]) -> bool:
         """Reads the complete records at the position. Returns whether it found a record."""
-        data = os.pread(self._descriptor, CHUNK, self._at)
-        at = 0
-        while (spool_record := parse_record(data, at)) is not None:
-            at += spool_record.size
+        data = os.pread(self._descriptor, CHUNK, self._position)
+        offset = 0
+        while (spool_record := parse_record(data, offset)) is not None:
+            offset += spool_record.size
             if spool_record.kind == INTENT:
                 self._intents[spool_record.number] = spool_record.payload
             elif (entry := self._decode_completion(spool_record)) is not None:
                 entries.append(entry)
-        self._at += at
-        return at > 0
+        self._position += offset
+        return offset > 0
 
     def _decode_completion(self, completion: SpoolRecord) -> Entry | None:
         """Returns the entry of a completion, and removes its intent. Logs and returns None if this version
         cannot read the completion."""
         entry = decode_entry(completion.payload)
         if entry is None:
-            self._log_damage("a record is of another version", completion.size)
+            self._log_damage("a record has another version", completion.size)
         else:
             self._intents.pop(completion.number, None)
         return entry
@@ -233,35 +232,35 @@ class SegmentReader:
         for payload in self._intents.values():
             entry = decode_entry(payload)
             if entry is None:
-                self._log_damage("a record is of another version", len(payload))
+                self._log_damage("a record has another version", len(payload))
             else:
                 aborted.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._intents.clear()
         return aborted
 
     def _skip_damage(self) -> bool:
-        """Moves to the next complete record after bytes that cannot be read. Returns whether the position
-        moved."""
-        if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
+        """Skips bytes that cannot be read, up to the next complete record. Returns whether there is one, so
+        that reading can continue."""
+        if not self._is_final and os.pread(self._descriptor, 1, self._position) in (b"", b"\0"):
             return False  # not written yet
-        rest = self._read_pause()
-        next_record = find_record(rest, 0)
+        unread = self._read_unread()
+        next_record = find_record(unread, 0)
         if next_record is None:
-            cut_length = len(rest.rstrip(b"\0"))
-            if self._abandoned and cut_length:
-                self._log_damage("its writer was cut", cut_length)
+            damaged_length = len(unread.rstrip(b"\0"))
+            if self._is_final and damaged_length:
+                self._log_damage("its writer ended in a record", damaged_length)
             return False
-        # A reader can see a half-written record and a complete one after it. Read again: only then is the
-        # damage certain.
-        if parse_record(self._read_pause(), 0) is None:
+        # A half-written record can be visible before a complete one. So read again: damage is certain only if
+        # the record is still unreadable.
+        if parse_record(self._read_unread(), 0) is None:
             self._log_damage("a record is damaged", next_record)
-            self._at += next_record
+            self._position += next_record
         return True
 
-    def _read_pause(self) -> bytes:
+    def _read_unread(self) -> bytes:
         """Returns all bytes after the position."""
         size = os.fstat(self._descriptor).st_size
-        return os.pread(self._descriptor, max(0, size - self._at), self._at)
+        return os.pread(self._descriptor, max(0, size - self._position), self._position)
 
     def _log_damage(self, problem: str, size: int) -> None:
         """Logs bytes of the file that cannot be read."""
@@ -269,7 +268,7 @@ class SegmentReader:
             "spool_damaged",
             logging.WARNING,
             segment=self.path.name,
-            at=self._at,
+            at=self._position,
             bytes=size,
             problem=problem,
         )

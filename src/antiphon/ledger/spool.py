@@ -1,8 +1,8 @@
-"""The ledger's files, as a process writes them. A drain moves their entries into the database.
+"""Writes the ledger's files in a process. A drain moves their entries into the database.
 
 Only the event loop's thread calls `begin` and `complete`. They write into the page cache, which survives the
-process, and wait for no disk. A second thread creates files ahead, syncs several times per second, and closes
-finished files.
+process, and do not wait for a disk. A second thread creates files in advance, syncs several times per second,
+and closes finished files.
 """
 
 import logging
@@ -24,15 +24,16 @@ COMPLETION_ROOM = 1024
 """Bytes by which a completion can be longer than its intent: counts, times and names."""
 
 SPARES = 2
-"""Files that are created ahead. The second one is for large tags, which fill a file with few requests."""
+"""The number of files that are created in advance. With large tags a file is full after few requests, so two
+are needed."""
 
-AWAY_FILE = "away"
+UNAVAILABLE_FILE = "away"
 """The drain creates this file while the database is unavailable, to tell the processes of its node."""
 
 MAX_STATUS = 64
 """Characters of the status in a shortened completion."""
 
-TOO_LARGE = "the spool is as large as it may be, which happens when the database is away"
+TOO_LARGE = "the spool has reached its largest size, which happens when the database is unavailable"
 
 RETRY_S = 1.0
 """Seconds until a refused request should be sent again. The drain frees space faster unless the database is
@@ -45,18 +46,19 @@ class _OpenEntry(NamedTuple):
     intent: Entry
     segment: SegmentWriter
     number: int
-    room: int
+    reserved: int
     """Bytes that are reserved for the completion."""
 
 
 class Spool:
-    """A `Ledger` in files. `most_bytes` limits the files of all processes together. Beyond it, `begin` raises
-    LedgerFull until a drain has deleted some."""
+    """A `Ledger` in files. `max_bytes` limits the files of all processes together. Above this size `begin`
+    raises LedgerFull until a drain has deleted files."""
 
-    def __init__(self, directory: Path, most_bytes: int, sync_interval: float) -> None:
-        """`sync_interval`: seconds between two syncs. A power failure can lose the entries of that time."""
+    def __init__(self, directory: Path, max_bytes: int, sync_interval: float) -> None:
+        """`sync_interval`: seconds between two syncs. A power failure can lose the entries since the last
+        sync."""
         self._directory = directory
-        self._most = max(1, most_bytes // SIZE)
+        self._max_files = max(1, max_bytes // SIZE)
         self._interval = sync_interval
         self._open: dict[str, _OpenEntry] = {}
         self._current: SegmentWriter | None = None
@@ -79,18 +81,18 @@ class Spool:
         """The current state. Every read checks whether the drain's file exists."""
         if self._problem and not self._spares:
             return LedgerState.FULL
-        return LedgerState.WAITING if (self._directory / AWAY_FILE).exists() else LedgerState.WELL
+        return LedgerState.WAITING if (self._directory / UNAVAILABLE_FILE).exists() else LedgerState.WELL
 
     def start(self) -> None:
-        """Creates the first files; blocks. A full spool starts too, and takes entries once it is drained.
+        """Creates the first files; blocks. A full spool starts too, and accepts entries once it is drained.
         Raises StartupError if the directory cannot be used."""
         prepare_directory(self._directory)
-        self._make_spares()
+        self._create_spares()
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the writing; blocks until everything is on disk. Intents without completion become
-        `aborted`."""
+        """Stops writing; blocks until everything is on disk. Intents without completion become entries with
+        the status `aborted`."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -116,9 +118,9 @@ class Spool:
         segment = self._pick_segment(frame_size(size) + reserved)
         try:
             number = segment.begin(payload, reserved)
-        except OSError as problem:
+        except OSError as error:
             self._retire(segment)
-            raise _build_full_error(os.strerror(problem.errno or 0)) from None
+            raise _build_full_error(os.strerror(error.errno or 0)) from None
         self._open[intent.id] = _OpenEntry(intent, segment, number, reserved)
         self._mark_unsynced(segment)
 
@@ -126,15 +128,15 @@ class Spool:
         """See `Ledger.complete`."""
         open_entry = self._open.pop(entry.id, None)
         if open_entry is None:
-            raise InternalError("a generation ended in the ledger that had not begun there")
+            raise InternalError("the ledger has no intent of the generation that ended")
         payload = encode_entry(entry)
-        if frame_size(len(payload)) > open_entry.room:
+        if frame_size(len(payload)) > open_entry.reserved:
             payload = encode_entry(_shorten_entry(entry, open_entry.intent))
             record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
         try:
-            open_entry.segment.complete(open_entry.number, payload, open_entry.room)
-        except OSError as problem:
-            raise _build_full_error(os.strerror(problem.errno or 0)) from None
+            open_entry.segment.complete(open_entry.number, payload, open_entry.reserved)
+        except OSError as error:
+            raise _build_full_error(os.strerror(error.errno or 0)) from None
         finally:
             self._mark_unsynced(open_entry.segment)
             self._finish(open_entry.segment)
@@ -149,7 +151,7 @@ class Spool:
         try:
             self._current = self._spares.popleft()
         except IndexError:
-            raise _build_full_error(self._problem or "the next file is being made") from None
+            raise _build_full_error(self._problem or "the next file is being created") from None
         finally:
             self._wake.set()
         return self._current
@@ -161,15 +163,15 @@ class Spool:
         self._finish(segment)
 
     def _finish(self, segment: SegmentWriter) -> None:
-        """Gives a file to the thread, which closes it, if no more records will be written into it."""
+        """Passes a file to the thread to close it, if no more records will be written into it."""
         if segment is not self._current and segment.is_settled and segment in self._retired:
             self._retired.remove(segment)
             self._finished.append(segment)
 
     def _mark_unsynced(self, segment: SegmentWriter) -> None:
-        """Has the thread sync this file."""
-        if not segment.unsynced:
-            segment.unsynced = True
+        """Adds the file to those that the thread syncs next."""
+        if not segment.is_unsynced:
+            segment.is_unsynced = True
             self._unsynced.append(segment)
 
     # --- the thread -----------------------------------------------------------------------------------------
@@ -179,23 +181,23 @@ class Spool:
         while not self._stopping:
             self._wake.wait(self._interval)
             self._wake.clear()
-            self._make_spares()
+            self._create_spares()
             self._sync()
             self._close_finished()
 
-    def _make_spares(self) -> None:
-        """Creates files ahead, and sets `problem` if this fails."""
+    def _create_spares(self) -> None:
+        """Creates files in advance, and sets `problem` if this fails."""
         try:
             while len(self._spares) < SPARES and self._has_room():
                 self._spares.append(create_segment(self._directory))
             problem = "" if len(self._spares) == SPARES else TOO_LARGE
-        except OSError as refused:
-            problem = os.strerror(refused.errno or 0)
+        except OSError as error:
+            problem = os.strerror(error.errno or 0)
         self._set_problem(problem)
 
     def _has_room(self) -> bool:
-        """Whether the spool may have another file."""
-        return len(list_segments(self._directory)) < self._most
+        """Whether the spool's limit allows another file."""
+        return len(list_segments(self._directory)) < self._max_files
 
     def _set_problem(self, problem: str) -> None:
         """Logs once that no file can be created, and once that files can be created again."""
@@ -214,7 +216,7 @@ class Spool:
         """Closes the files into which nothing more will be written."""
         while self._finished:
             segment = self._finished.popleft()
-            if segment.unsynced:  # written since the last sync
+            if segment.is_unsynced:  # written since the last sync
                 _sync_segment(segment)
             segment.close()
 
@@ -223,8 +225,8 @@ def _sync_segment(segment: SegmentWriter) -> None:
     """Syncs one file, and logs a failure."""
     try:
         segment.sync()
-    except OSError as problem:
-        reason = os.strerror(problem.errno or 0)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
         record("spool_sync_failed", logging.ERROR, segment=segment.path.name, problem=reason)
 
 
@@ -233,8 +235,8 @@ def prepare_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
-    except OSError as problem:
-        reason = os.strerror(problem.errno or 0)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
         raise StartupError(f"the ledger's spool {directory} cannot be written: {reason}") from None
 
 
@@ -244,8 +246,8 @@ def _build_full_error(problem: str) -> LedgerFull:
 
 
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
-    """Returns a completion that fits its reserved space: the counts and the status of `entry`, and the names
-    of `intent`. It names no routes, because the intent does not contain their results."""
+    """Returns a completion that fits its reserved space: the counts and status of `entry`, and the names of
+    `intent`. It has no routes, because the intent does not contain their results."""
     return changed(
         intent,
         attempts=entry.attempts,

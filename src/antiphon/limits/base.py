@@ -10,8 +10,8 @@ class Limiter(Protocol):
     """Admits requests within their limits, exactly. A reserved amount counts as used until the request is
     settled.
 
-    Each amount counts from the moment it was reserved. No 60 seconds ever count more than a limit per minute
-    allows. No day, week or month counts more than a budget allows.
+    Each amount counts from the moment it was reserved. No period of 60 seconds exceeds a limit per minute,
+    and no day, week or month exceeds a budget.
     """
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
@@ -28,9 +28,9 @@ class Limiter(Protocol):
         form. A removed limit refuses nothing. Returns the status of the limits, in their order. Raises the
         same errors as `reserve`, and changes nothing then."""
 
-    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
-        """Ends a claim, and returns without waiting. The amounts that were really used count, even if they
-        are more than was reserved. An unknown claim is ignored. `at`: the end of the request in the ledger,
+    def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
+        """Ends a claim, and returns without waiting. `amounts`: the used amounts, which count even if they
+        exceed the reserved ones. Ignores an unknown claim. `ended_ms`: the end of the request in the ledger,
         in Unix milliseconds; None if the ledger has no entry."""
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:

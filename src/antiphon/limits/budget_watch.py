@@ -1,7 +1,7 @@
-"""Watches how much of each budget is used, and reports each share that is reached.
+"""Watches how much of each budget is used, and reports when a share of it is reached, for example 80 percent.
 
-The watch keeps its state in memory. Another process, or this one before a restart, can report the same
-share.
+The watch keeps its state in memory. So several processes can report the same share, and a process can report
+it again after a restart.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,39 +11,38 @@ from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.limits.windows import find_period
 
 WHOLE_BUDGET = 1.0
-"""This share counts as reached also when the budget refuses a request."""
+"""The share that also counts as reached when the budget refuses a request."""
 
 
 class BudgetWatch:
     """Reports reached shares of the budgets of one limiter."""
 
     def __init__(self, shares: Sequence[float], warn: Callable[[BudgetWarning], None]) -> None:
-        """`shares`: fractions of a budget to report, above 0 and at most 1. `warn`: gets the reports; must
-        not wait."""
+        """`shares`: the fractions of a budget to report, above 0 and at most 1. `warn` is called with each
+        report, and must not block."""
         self._shares = frozenset(shares)
-        self._least = min(self._shares, default=inf)
+        self._smallest_share = min(self._shares, default=inf)
         self._warn = warn
         self._reported: dict[str, tuple[int, frozenset[float]]] = {}
-        """By limit id: the beginning of the budget's window, and the shares that were reported in this
-        window."""
+        """By limit id: the beginning of the budget's period, and the shares reported in this period."""
 
     def observe(self, limit: Limit, used: int, now: float, is_exhausted: bool = False) -> None:
         """Reports the shares that are newly reached. `used`: the amount used in the window of `now` (Unix
         seconds). `is_exhausted`: whether the budget refused a request."""
         if limit.window is None or not limit.is_budget or not limit.amount:
             return
-        if used < self._least * limit.amount and not is_exhausted:  # nearly always
+        if used < self._smallest_share * limit.amount and not is_exhausted:  # the usual case
             return
         reached = {share for share in self._shares if used >= share * limit.amount}
         if is_exhausted and WHOLE_BUDGET in self._shares:
             reached.add(WHOLE_BUDGET)
         if not reached:
             return
-        begin, end = find_period(limit.window, now)
-        reported_begin, reported = self._reported.get(limit.id, (begin, frozenset[float]()))
-        if reported_begin != begin:
+        period_begin, period_end = find_period(limit.window, now)
+        reported_begin, reported = self._reported.get(limit.id, (period_begin, frozenset[float]()))
+        if reported_begin != period_begin:
             reported = frozenset()
-        if new := sorted(reached - reported):
-            self._reported[limit.id] = begin, reported | reached
-            for share in new:
-                self._warn(BudgetWarning(limit, share, used, int(now), begin, end))
+        if new_shares := sorted(reached - reported):
+            self._reported[limit.id] = period_begin, reported | reached
+            for share in new_shares:
+                self._warn(BudgetWarning(limit, share, used, int(now), period_begin, period_end))

@@ -1,8 +1,8 @@
 """The limiter of one process: exact, in memory.
 
 An amount counts from its reservation until its window has passed or until it is given back. A new counter
-starts with the past usage in the ledger. Only reading the ledger waits. All methods must be called in one
-event loop.
+starts with the past usage from the ledger. No method waits, except to read the ledger. Call all methods in
+one event loop.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.errors import BudgetExceeded
 from antiphon.limits.budget_watch import BudgetWatch
-from antiphon.limits.refusals import Refusal, build_refusal, pick_worst
+from antiphon.limits.refusals import Refusal, build_refusal, pick_longest
 from antiphon.limits.seeding import SeedAmounts, Seeder, SeedReader
 from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapshot
-from antiphon.limits.windows import SECOND, ClockReading, UsageCounter, make_counter
+from antiphon.limits.windows import SECOND, ClockReading, UsageCounter, create_counter
 
 UNUSED_NS = 24 * 3600 * SECOND
 """Nanoseconds after which an unused counter is dropped. The ledger still knows its usage."""
@@ -26,7 +26,7 @@ UNUSED_NS = 24 * 3600 * SECOND
 
 @dataclass(slots=True)
 class LimitCounter:
-    """A limit, as the last call described it, and its counter."""
+    """A limit in its latest form, and its counter."""
 
     limit: Limit
     counter: UsageCounter
@@ -34,9 +34,9 @@ class LimitCounter:
     claims: int = 0
     """Number of open claims."""
     reserved: int = 0
-    """The sum of the amounts of open claims, also in windows that have passed."""
+    """The sum of the amounts of open claims, including amounts whose window has passed."""
     is_budget: bool = False
-    """Whether the watch gets its usage."""
+    """Whether its usage is reported to the budget watch."""
 
 
 @dataclass(slots=True)
@@ -48,18 +48,18 @@ class ClaimPart:
     """Pairs of a place (see `limits.windows`) and the amount that counts there, the oldest first."""
     amount: int = 0
     """The sum of all parts."""
-    is_sized: bool = False
+    is_extended: bool = False
     """Whether the claim was extended after its first reservation."""
 
-    def initial_amount(self, now: ClockReading) -> int:
-        """Returns the amount of the first reservation that still counts. Returns 0 if the claim was extended:
-        then the first reservation is part of the request's size."""
-        if self.is_sized:
+    def count_initial(self, now: ClockReading) -> int:
+        """Returns the part of the first reservation that still counts. Returns 0 if the claim was extended,
+        because the request's size then includes the first reservation."""
+        if self.is_extended:
             return 0
         counter = self.limit_counter.counter
         return sum(amount for place, amount in self.parts if counter.is_current(now, place))
 
-    def take(self, now: ClockReading, amount: int) -> None:
+    def add(self, now: ClockReading, amount: int) -> None:
         """Adds an amount to the claim, and counts it."""
         limit_counter = self.limit_counter
         limit_counter.reserved += amount
@@ -67,8 +67,8 @@ class ClaimPart:
         self.parts.append((limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
-        """Changes the claim's amount to the amount that was used: gives the rest back, the newest first, or
-        counts the missing amount."""
+        """Changes the claim's amount to the used amount. Gives the excess back, the newest part first, or
+        counts what is missing."""
         parts, counter, excess = self.parts, self.limit_counter.counter, self.amount - used
         self.limit_counter.reserved -= self.amount
         self.amount = used
@@ -83,18 +83,18 @@ class ClaimPart:
 class LocalLimiter:
     """A `Limiter` for one process."""
 
-    def __init__(self, clock: Clock, seeds: Seeder | None = None, opens: bool = False) -> None:
-        """`opens`: whether counters start at 0 if the ledger cannot be read. Otherwise every request is then
-        refused."""
+    def __init__(self, clock: Clock, seeder: Seeder | None = None, fails_open: bool = False) -> None:
+        """`fails_open`: whether counters start at 0 if the ledger cannot be read. Otherwise every request is
+        then refused."""
         self._clock = clock
-        self._seed_reader = SeedReader(seeds, clock, opens)
-        self._is_only_record = seeds is None
+        self._seed_reader = SeedReader(seeder, clock, fails_open)
+        self._has_no_ledger = seeder is None
         """Whether no ledger keeps past usage, so that a counter in use must not be dropped."""
         self._counters: OrderedDict[str, LimitCounter] = OrderedDict()
         self._claims: dict[str, list[ClaimPart]] = {}
         self._seeding = asyncio.Lock()
         self.watch: BudgetWatch | None = None
-        """Gets the usage of budgets; None if nobody is warned."""
+        """Receives the usage of budgets; None if budget warnings are off."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
@@ -119,19 +119,19 @@ class LocalLimiter:
 
     def extend_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Like `extend`, without waiting."""
-        by_id = {each.limit_counter.limit.id: each for each in self._claims.get(claim, ())}
+        by_id = {part.limit_counter.limit.id: part for part in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
         parts = [by_id[limit.id] for limit in limits]
         now = self.now()
         needed = [amounts.get_amount(limit.measure) for limit in limits]
         totals = self._require_room(limits, parts, needed, now)
-        for each, amount in zip(parts, needed, strict=True):
+        for part, amount in zip(parts, needed, strict=True):
             if amount:
-                each.take(now, amount)
-            each.is_sized = True
+                part.add(now, amount)
+            part.is_extended = True
         return _build_statuses(limits, parts, map(add, totals, needed), now)
 
-    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+    def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         now = self.now()
         for part in self._claims.pop(claim, ()):
             limit_counter = part.limit_counter
@@ -151,7 +151,7 @@ class LocalLimiter:
                 self._report_usage(part.limit_counter, now)
 
     def _report_usage(self, limit_counter: LimitCounter, now: ClockReading) -> None:
-        """Reports to the watch what ended requests have used of a limit."""
+        """Reports to the watch the usage of a limit, without the amounts of open claims."""
         if self.watch is not None:
             used = limit_counter.counter.total(now) - limit_counter.reserved
             self.watch.observe(limit_counter.limit, max(0, used), now.wall)
@@ -167,8 +167,8 @@ class LocalLimiter:
                 self.watch.observe(limit_counter.limit, used, now.wall, is_exhausted=True)
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
-        """Counts an open claim that a process reports to a limiter that has just started. Refuses nothing.
-        Raises LimitsUnavailable."""
+        """Counts a claim that a process already had open before this limiter started. Refuses nothing. Raises
+        LimitsUnavailable."""
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
@@ -183,7 +183,7 @@ class LocalLimiter:
         """Like `read_status`, for limits whose counters exist."""
         now = self.now()
         parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-        totals = [each.limit_counter.counter.total(now) for each in parts]
+        totals = [part.limit_counter.counter.total(now) for part in parts]
         return _build_statuses(limits, parts, totals, now)
 
     async def aclose(self) -> None:
@@ -192,13 +192,15 @@ class LocalLimiter:
     def snapshot(self) -> Snapshot:
         """Returns the current counters and claims."""
         counters = (
-            CounterState(each.limit, each.counter.export_amounts()) for each in self._counters.values()
+            CounterState(counter.limit, counter.counter.export_amounts())
+            for counter in self._counters.values()
         )
         claims = (
             ClaimState(
                 claim,
                 tuple(
-                    PartState(each.limit_counter.limit.id, tuple(each.parts), each.is_sized) for each in parts
+                    PartState(part.limit_counter.limit.id, tuple(part.parts), part.is_extended)
+                    for part in parts
                 ),
             )
             for claim, parts in self._claims.items()
@@ -216,14 +218,14 @@ class LocalLimiter:
                     self._counters[part.limit],
                     list(part.parts),
                     sum(amount for _, amount in part.parts),
-                    part.is_sized,
+                    part.is_extended,
                 )
-                for part in claim.held
+                for part in claim.parts
             ]
             self._claims[claim.id] = parts
-            for each in parts:
-                each.limit_counter.claims += 1
-                each.limit_counter.reserved += each.amount
+            for part in parts:
+                part.limit_counter.claims += 1
+                part.limit_counter.reserved += part.amount
 
     def has_claim(self, claim: str) -> bool:
         """Whether a claim is open."""
@@ -242,8 +244,8 @@ class LocalLimiter:
     def _require_room(
         self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
     ) -> list[int]:
-        """Returns the amount that counts now of each limit. Raises the refusal that lasts longest, if any
-        limit has no room."""
+        """Returns the amount of each limit that is used now. If limits have no room, raises the refusal that
+        lasts longest."""
         totals: list[int] = []
         refusals: list[tuple[Refusal, int]] = []
         for limit, part, amount in zip(limits, parts, needed, strict=True):
@@ -255,7 +257,7 @@ class LocalLimiter:
         if refusals:
             self._report_refusals(refusals, parts, now)
             try:
-                raise pick_worst(refusals, _build_statuses(limits, parts, totals, now))
+                raise pick_longest(refusals, _build_statuses(limits, parts, totals, now))
             finally:
                 del refusals  # the error's own traceback would keep the whole request in memory
         return totals
@@ -265,32 +267,33 @@ class LocalLimiter:
     ) -> None:
         """Keeps a claim, and counts its amounts."""
         self._claims[claim] = parts
-        for each, amount in zip(parts, needed, strict=True):
-            each.limit_counter.claims += 1
+        for part, amount in zip(parts, needed, strict=True):
+            part.limit_counter.claims += 1
             if amount:
-                each.take(now, amount)
+                part.add(now, amount)
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
         """Returns the counter of a limit, and records when it was used. Creates the counter if it is
         missing."""
         limit_counter = self._counters.get(limit.id)
         if limit_counter is None:
-            limit_counter = LimitCounter(limit, make_counter(limit), now.monotonic, is_budget=limit.is_budget)
+            limit_counter = LimitCounter(
+                limit, create_counter(limit), now.monotonic, is_budget=limit.is_budget
+            )
             self._counters[limit.id] = limit_counter
         limit_counter.last_used = now.monotonic
         limit_counter.limit = limit
         return limit_counter
 
     def _drop_one_unused(self, now: ClockReading) -> None:
-        """Checks one counter, the next one in each call. Drops the counter if it was unused for a long
-        time."""
+        """Checks one counter, the next one in each call. Drops it if it was unused for UNUSED_NS."""
         if not self._counters:
             return
         id_ = next(iter(self._counters))
         limit_counter = self._counters[id_]
         is_recent = limit_counter.last_used > now.monotonic - UNUSED_NS
-        must_stay = self._is_only_record and not is_recent and limit_counter.counter.total(now) > 0
-        if limit_counter.claims or must_stay or is_recent:
+        is_needed = self._has_no_ledger and not is_recent and limit_counter.counter.total(now) > 0
+        if limit_counter.claims or is_needed or is_recent:
             self._counters.move_to_end(id_)
         else:
             del self._counters[id_]
@@ -325,7 +328,7 @@ def _build_limit_refusal(
     return build_refusal(
         limit,
         needed,
-        part.initial_amount(now),
+        part.count_initial(now),
         part.limit_counter.counter.seconds_until_room(now, excess),
         now.wall,
     )
@@ -334,11 +337,11 @@ def _build_limit_refusal(
 def _build_statuses(
     limits: Sequence[Limit], parts: Sequence[ClaimPart], totals: Iterable[int], now: ClockReading
 ) -> tuple[LimitStatus, ...]:
-    """Returns the current status of each limit. `totals`: the amount that counts now of each."""
+    """Returns the current status of each limit. `totals`: the amount of each limit that is used now."""
     statuses = []
-    for limit, each, total in zip(limits, parts, totals, strict=True):
+    for limit, part, total in zip(limits, parts, totals, strict=True):
         remaining = limit.amount - total if total < limit.amount else 0
-        statuses.append(LimitStatus(limit, remaining, each.limit_counter.counter.seconds_until_reset(now)))
+        statuses.append(LimitStatus(limit, remaining, part.limit_counter.counter.seconds_until_reset(now)))
     return tuple(statuses)
 
 

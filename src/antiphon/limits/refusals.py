@@ -1,4 +1,4 @@
-"""Error messages for limits: which limit it is, and why a request does not fit."""
+"""Builds the errors of limits, which name the limit and why the request does not fit."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -44,18 +44,18 @@ def format_amount(measure: Measure, amount: int) -> str:
     return f"{amount:,} {singular if amount == 1 else plural}"
 
 
-def build_refusal(limit: Limit, needed: int, already_taken: int, wait: float, wall: float) -> Refusal:
-    """Builds the error for a limit that has no room for `needed` more. `already_taken`: the amount that this
-    request reserved before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds.
+def build_refusal(limit: Limit, needed: int, reserved: int, wait: float, wall: float) -> Refusal:
+    """Builds the error for a limit that has no room for `needed` more. `reserved`: the amount that this
+    request reserved before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds now.
 
     RateLimited and BudgetExceeded begin with OpenAI's words, because clients search for them. LargerThanLimit
     must not contain these words: clients would send the request again.
     """
     name = describe_limit(limit)
-    size = already_taken + needed
-    if size > limit.amount:
+    total = reserved + needed
+    if total > limit.amount:
         return LargerThanLimit(
-            f"this request alone takes {format_amount(limit.measure, size)}, which is larger "
+            f"this request alone takes {format_amount(limit.measure, total)}, which is larger "
             f"than the limit of {name}: ask for less"
         )
     if limit.is_budget:
@@ -73,16 +73,22 @@ def build_refusal(limit: Limit, needed: int, already_taken: int, wait: float, wa
     )
 
 
-def pick_worst(refusals: Iterable[tuple[Refusal, int]], statuses: tuple[LimitStatus, ...]) -> Refusal:
-    """Picks the refusal that lasts longest. A request that is larger than its limit lasts for ever; then come
-    budgets, then the longest wait.
+def pick_longest(refusals: Iterable[tuple[Refusal, int]], statuses: tuple[LimitStatus, ...]) -> Refusal:
+    """Returns the refusal that lasts longest. The refusal of a request that is larger than its limit never
+    ends. Then come refusals of budgets, then the longest wait.
 
-    `refusals`: with the index of their limits. The returned error carries all statuses, with the status of
-    its own limit first. Pass the refusals as an iterator if the caller raises the error: a frame that holds
-    the raised error would keep the whole request in memory.
+    `refusals`: each with the index of its limit. The returned error has all statuses, with the status of its
+    own limit first. If the caller raises the error, no variable of the caller may store it. Otherwise its
+    traceback would keep the whole request in memory.
     """
     kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
-    error, first = max(refusals, key=lambda each: (kinds.index(type(each[0])), each[0].retry_after or 0.0))
-    error.limit = statuses[first].limit.id
-    error.standings = (statuses[first], *statuses[:first], *statuses[first + 1 :])
-    return error
+    refusal, index = max(
+        refusals,
+        key=lambda pair: (
+            kinds.index(type(pair[0])),
+            pair[0].retry_after or 0.0,
+        ),
+    )
+    refusal.limit = statuses[index].limit.id
+    refusal.statuses = (statuses[index], *statuses[:index], *statuses[index + 1 :])
+    return refusal

@@ -19,10 +19,10 @@ SECOND = 1_000
 HOUR = 3600 * SECOND
 """Milliseconds. For calendar periods the ledger sums by hours, because every period begins with a full
 hour."""
-MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
-"""Milliseconds of the sliding window, including its last bucket."""
+SLIDING_WINDOW = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
+"""Milliseconds of the sliding window plus one bucket."""
 GRACE_MS = 10 * SECOND
-"""Milliseconds after the start of a coordinator in which every process has reported its running and ended
+"""Milliseconds after the start of a coordinator. Within this time every process reports its running and ended
 requests."""
 RETRY_PAUSE_S = 1.0
 """Seconds without a new try after the ledger could not be read."""
@@ -36,27 +36,28 @@ Seeder = Callable[[Sequence[Limit]], Awaitable[SeedAmounts]]
 class SeedReader:
     """Reads past usage, and pauses after a failure."""
 
-    def __init__(self, seeds: Seeder | None, clock: Clock, opens: bool) -> None:
-        """`seeds`: None if there is no past usage. `opens`: whether counters start
-        at 0 if reading fails."""
-        self._seeds = seeds
+    def __init__(self, seeder: Seeder | None, clock: Clock, fails_open: bool) -> None:
+        """`seeder`: None if there is no ledger. `fails_open`: whether counters start at 0 if reading
+        fails."""
+        self._seeder = seeder
         self._clock = clock
-        self._opens = opens
-        self._failed: float | None = None
+        self._fails_open = fails_open
+        self._failed_at: float | None = None
 
     async def read(self, limits: Sequence[Limit]) -> SeedAmounts:
         """Reads the past usage of these limits. Raises LimitsUnavailable."""
-        if self._seeds is None:
+        if self._seeder is None:
             return {}
-        if self._failed is None or self._clock.monotonic() - self._failed > RETRY_PAUSE_S:
+        if self._failed_at is None or self._clock.monotonic() - self._failed_at > RETRY_PAUSE_S:
             try:
-                return await self._seeds(limits)
+                return await self._seeder(limits)
             except StoreUnavailable:
-                self._failed = self._clock.monotonic()
-        if self._opens:
+                self._failed_at = self._clock.monotonic()
+        if self._fails_open:
             return {}
         raise LimitsUnavailable(
-            "nobody knows how much of a limit is used: the ledger cannot be read; try again", retry_after=1.0
+            "it is unknown how much of a limit is used, because the ledger cannot be read; try again",
+            retry_after=1.0,
         )
 
 
@@ -66,20 +67,20 @@ class LedgerSeeder:
     def __init__(
         self,
         entries: EntryStore,
-        clock: Callable[[], float],
+        get_time: Callable[[], float],
         drain: Callable[[], object] | None = None,
         families: Callable[[], Mapping[str, str]] = dict,
-        started_at: int | None = None,
+        started_ms: int | None = None,
     ) -> None:
-        """`clock`: Unix seconds. `drain` writes all spooled entries into the ledger. `families` maps the id
-        of each successor key to the id of its first key. Both block, and raise StoreUnavailable.
-        `started_at`: Unix milliseconds when counting began; processes report later requests themselves, so
-        these are not read."""
+        """`clock` returns Unix seconds. `drain` writes all spooled entries into the ledger. `families` maps
+        the id of each successor key to the id of its first key. Both block, and raise StoreUnavailable.
+        `started_ms`: when counting began, in Unix milliseconds. Later requests are not read from the ledger,
+        because processes report them."""
         self._entries = entries
-        self._clock = clock
+        self._get_time = get_time
         self._drain = drain
         self._families = families
-        self._started_at = started_at
+        self._started_ms = started_ms
         self._thread = ThreadPoolExecutor(1, "antiphon-seeds")
 
     async def __call__(self, limits: Sequence[Limit]) -> SeedAmounts:
@@ -90,7 +91,7 @@ class LedgerSeeder:
         self._thread.shutdown()
 
     def _read_amounts(self, limits: Sequence[Limit]) -> SeedAmounts:
-        """Reads the past usage of these limits from the ledger. First writes the spool to it."""
+        """Reads the past usage of these limits from the ledger, after writing the spool into it."""
         counted_limits = [limit for limit in limits if limit.measure is not Measure.CONCURRENT]
         if not counted_limits:
             return {}
@@ -98,31 +99,35 @@ class LedgerSeeder:
             self._drain()
         amounts: dict[str, list[tuple[float, int]]] = {}
         families = self._families()
-        now = self._clock()
+        now = self._get_time()
         queries: dict[tuple[Window | None, int | None], list[Limit]] = {}
         for limit in counted_limits:
             queries.setdefault((limit.window, self._find_upper_bound(limit, now)), []).append(limit)
-        for (window, before), limits_of_query in queries.items():
-            rows = self._entries.sum_usage(*_find_start(window, now), before)
+        for (window, until_ms), limits_of_query in queries.items():
+            rows = self._entries.sum_usage(*_find_start(window, now), until_ms)
             for id_, at, amount in _match_rows(rows, limits_of_query, families):
                 amounts.setdefault(id_, []).append((at, amount))
         return amounts
 
     def _find_upper_bound(self, limit: Limit, now: float) -> int | None:
-        """Returns the Unix milliseconds up to which the ledger is read, since processes report later requests
-        themselves. None reads everything: for limits newer than this coordinator, and after the grace
-        period."""
-        began = self._started_at
-        if began is None or now * SECOND >= began + GRACE_MS or limit.created >= began // SECOND:
+        """Returns the time up to which the ledger is read, in Unix milliseconds, because processes report
+        later requests. Returns None, which reads everything, for limits newer than this coordinator and after
+        GRACE_MS."""
+        started_ms = self._started_ms
+        if (
+            started_ms is None
+            or now * SECOND >= started_ms + GRACE_MS
+            or limit.created >= started_ms // SECOND
+        ):
             return None
-        return began
+        return started_ms
 
 
 def _find_start(window: Window | None, now: float) -> tuple[int, int]:
-    """Returns the start of the window in Unix milliseconds, and the length of the periods that the ledger
-    sums."""
+    """Returns the start of the window, and the length of the periods by which the ledger sums usage. Both are
+    milliseconds."""
     if window in (None, Window.MINUTE):
-        return int(now * SECOND) - MINUTE, 1
+        return int(now * SECOND) - SLIDING_WINDOW, 1
     return find_period(window, now)[0] * SECOND, HOUR
 
 
@@ -137,7 +142,7 @@ def _match_rows(
             target = families.get(target, target)
         by_target.setdefault((limit.subject, target), []).append(limit)
     for row in rows:
-        row_limits = chain.from_iterable(by_target.get(each, ()) for each in _list_targets(row, families))
+        row_limits = chain.from_iterable(by_target.get(target, ()) for target in _list_targets(row, families))
         for limit in row_limits:
             if limit.models is None or matches((limit.models,), row.model):
                 yield limit.id, row.at / SECOND, row.amounts.get_amount(limit.measure)

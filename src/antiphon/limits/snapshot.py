@@ -1,4 +1,4 @@
-"""A limiter's counters and claims as values, and the file that keeps them during a restart."""
+"""The state of a limiter as values, and the file that stores it during a restart."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.processes.ipc import FrameError, from_line, to_line
 
 MAX_AGE_S = 60.0
-"""An older file is not used. All sliding windows have passed by then, and the ledger has the other usage."""
+"""The age in seconds above which a file is not used. All its sliding windows have passed, and the ledger has
+the other usage."""
 
 MAX_DRIFT_S = 1.0
 """Seconds. If the two clocks differ by more since the file was written, the machine was restarted or its
@@ -35,7 +36,7 @@ class PartState:
     """Id of the limit."""
     parts: tuple[tuple[int, int], ...]
     """Pairs of a place and the amount that counts there, the oldest first."""
-    is_sized: bool
+    is_extended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,12 @@ class ClaimState:
     """An open claim."""
 
     id: str
-    held: tuple[PartState, ...]
+    parts: tuple[PartState, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that a limiter counted, at one moment."""
+    """All counters and open claims of a limiter at one moment."""
 
     at: ClockReading
     counters: tuple[CounterState, ...] = ()

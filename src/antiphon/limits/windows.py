@@ -1,7 +1,7 @@
 """Usage counters. A counter covers the last 60 seconds, a calendar period, or the requests that run now.
 
-A counter refuses nothing. `add` returns a place: the bucket or period in which the amount was counted.
-`subtract` gives an amount back at that place.
+A counter refuses nothing. `add` returns a place: the number of the bucket or period that counts the amount.
+`subtract` removes an amount from that place.
 """
 
 from collections import OrderedDict
@@ -15,12 +15,12 @@ from antiphon.domain.values import Value
 WINDOW = 60_000_000_000
 """Nanoseconds of the sliding window."""
 BUCKETS = 1_000
-"""Buckets of one window. An amount counts as if it was used at the end of its bucket. So no 60 seconds exceed
-the limit, and an amount counts at most one bucket too long."""
+"""Buckets of one window. An amount counts as if it was used at the end of its bucket. So the limit holds for
+every period of 60 seconds, and an amount counts at most one bucket too long."""
 BUCKET = WINDOW // BUCKETS
 SECOND = 1_000_000_000
 CONCURRENT_RETRY_S = 1.0
-"""Seconds until a client should retry when too many requests run."""
+"""Seconds after which a client should retry when too many requests run."""
 
 
 class ClockReading(Value, frozen=True):
@@ -48,7 +48,7 @@ class UsageCounter(Protocol):
         """Whether a place still counts."""
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
-        """Counts an amount that was used earlier. `at`: when, in Unix seconds."""
+        """Counts an amount that was used earlier. `at`: the time of the usage in Unix seconds."""
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         """Returns the seconds until the total has fallen by `excess`, if nothing more is added."""
@@ -223,7 +223,7 @@ class ConcurrencyCounter:
         self._running = places.get(0, 0)
 
 
-def make_counter(limit: Limit) -> UsageCounter:
+def create_counter(limit: Limit) -> UsageCounter:
     """Makes a new counter of the kind that a limit needs."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return ConcurrencyCounter()
@@ -231,7 +231,7 @@ def make_counter(limit: Limit) -> UsageCounter:
 
 
 SKEW_S = 3600.0
-"""Seconds by which another machine's clock can be behind ours."""
+"""Seconds by which another machine's clock can be behind this one's."""
 
 DAYS = {Window.DAY: 1, Window.WEEK: 7}
 
@@ -248,12 +248,12 @@ def find_period(window: Window, at: float) -> tuple[int, int]:
             begin = day.replace(day=1)
             end = (begin + timedelta(days=31)).replace(day=1)
         case Window.MINUTE:
-            raise ValueError("a window that slides has no beginning")
+            raise ValueError("a sliding window has no period")
     return int(begin.timestamp()), int(end.timestamp())
 
 
 def find_period_bounds(window: Window, at: float) -> tuple[int, int, int]:
-    """Returns the beginning of a period, its end, and the end of the next period. A clock that differs from
-    `at` by at most SKEW_S shows a time in one of the two periods."""
+    """Returns the beginning of a period, its end, and the end of the next period, in Unix seconds. The time
+    of a clock that differs from `at` by at most SKEW_S is in one of the two periods."""
     begin, end = find_period(window, at - SKEW_S)
     return begin, end, find_period(window, end)[1]

@@ -1,13 +1,14 @@
-"""Adapters as models: loads, replaces and unloads them while requests run. This module knows names; the
-adapter store knows files, and engines know digests.
+"""Adapters as models: loads, replaces and unloads them while requests run. This module manages names. The
+adapter store manages files, and engines manage adapters by their digests.
 
 A name exists from the moment its engine has the adapter until it is unloaded. After that, new requests get
-"no such model", and running requests finish as before. One content can have several names; the engine
-releases it with the last one. All processes of a server have the same names: every process knows a change
-before it is answered. The next server has the names of its settings again, and those that `KeptNames` kept.
+"no such model", and running requests finish as before. Several names can have the same content. The engine
+releases the content with the last name. All processes of a server have the same names: every process applies
+a change before the caller gets the answer. After a restart the server has the names of its settings, and
+those in `KeptNames`.
 
-An adapter that a project's key loaded belongs to that project: its name means nothing to others, and two
-projects can use one name. The operator's names come first.
+An adapter that a project's key loaded belongs to that project. Other projects cannot see its name, and two
+projects can use the same name. The operator's names take precedence.
 """
 
 import asyncio
@@ -44,12 +45,12 @@ from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
 MAX_ADAPTERS = 2048
-"""Most names at once. Each is an entry of /v1/models and several series of /metrics."""
+"""The most names at once. Each name is an entry of /v1/models and several series of /metrics."""
 
-MAX_KEEPS = 10
-"""How often one request keeps its file, if the file goes away again."""
+MAX_STORES = 10
+"""How often one request stores its file, if the file is removed again."""
 
-KeepAdapter = Callable[[str, Path | None], Awaitable[Adapter]]
+StoreAdapter = Callable[[str, Path | None], Awaitable[Adapter]]
 """Checks the files at a path that a caller sent, and stores them by digest. The second argument is the one
 allowed directory; None allows the operator's directories. Raises InvalidValue for `lora_path`, and
 PermissionDenied."""
@@ -57,16 +58,16 @@ PermissionDenied."""
 
 @dataclass(frozen=True, slots=True)
 class AdapterTarget:
-    """A base model that takes adapters."""
+    """A base model that can use adapters."""
 
     engine: AdapterEngine
-    keep: KeepAdapter
+    store_adapter: StoreAdapter
     create_engines: Callable[[str], tuple[Engine, ...]]
-    """Makes the engines that compute with the adapter of a digest, one for each route of the base model."""
-    note_adapters: Callable[[Mapping[str, str]], None] = lambda _: None
+    """Creates the engines for the adapter of a digest, one for each route of the base model."""
+    report_adapters: Callable[[Mapping[str, str]], None] = lambda _: None
     """Called with all adapters of the engine, as paths by digest, including adapters that other processes
     added."""
-    note_unloaded: Callable[[str, str], None] = lambda *_: None
+    report_refused: Callable[[str, str], None] = lambda *_: None
     """Called with the digest of a named adapter that the engine refused, and the reason. The engine is asked
     again later."""
     fingerprint: str = ""
@@ -95,7 +96,7 @@ class AdapterRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProjectQuota:
-    """What one project may have."""
+    """The most adapters of one project, and the most bytes of them together."""
 
     adapters: int = 0
     total_bytes: int = 0
@@ -119,7 +120,7 @@ class SharedNames(Protocol):
 
 
 class KeptNames(Protocol):
-    """The names that last over a restart, and the files of their adapters. Every method blocks, except
+    """The names that survive a restart, and the files of their adapters. Every method blocks, except
     `hold_changes`."""
 
     def hold_changes(self) -> AbstractAsyncContextManager[None]:
@@ -130,13 +131,13 @@ class KeptNames(Protocol):
         """Returns the names, the oldest first."""
 
     def find_obstacle(self, adapter: Adapter) -> str | None:
-        """Says why the adapter's file cannot be used; None if it can."""
+        """Returns why the adapter's file cannot be used; None if it can."""
 
     def locate(self, adapter: Adapter) -> Adapter:
         """Returns the adapter with the path of its file in this server's registry."""
 
     def remove_file(self, digest: str) -> None:
-        """Removes the file of an adapter that no kept name of any server has."""
+        """Removes the file of an adapter if no kept name of any server uses it."""
 
 
 @runtime_checkable
@@ -167,7 +168,7 @@ class AdapterRegistry:
         self._shared = shared
         self._kept = kept
         self.quota = NO_QUOTA
-        """What each project may have. Set it before anything is loaded."""
+        """The quota of each project. Set it before anything is loaded."""
         self._file_lock = asyncio.Lock()
         """Held while files are read, because reading takes time and memory: one adapter at a time."""
         self._change_lock = asyncio.Lock()
@@ -199,7 +200,7 @@ class AdapterRegistry:
                 _log_unrestored(entry.name, entry.project, entry.base, obstacle)
 
     def _find_obstacle(self, kept: KeptName) -> str | None:
-        """Says why a kept name cannot be served now; None if it can."""
+        """Returns why a kept name cannot be served now; None if it can."""
         entry = kept.entry
         if entry.project is None and self._models.is_reserved(entry.name):
             return "the settings have a model or an alias of this name"
@@ -212,48 +213,51 @@ class AdapterRegistry:
         return None
 
     async def prepare_target(self, base: str, target: AdapterTarget) -> None:
-        """Gives the adapters of a base model to another engine. Raises InvalidValue or an EngineError."""
-        for model in tuple(self._adapters_of(base)):
+        """Loads the adapters of a base model into a new engine. Raises InvalidValue or an EngineError."""
+        for model in tuple(self._list_adapters(base)):
             if model.adapter is not None:
                 await target.engine.add_adapter(model.adapter.digest, model.adapter.path)
 
-    def replace_targets(self, targets: Mapping[str, AdapterTarget], same: Collection[str]) -> None:
-        """Replaces the base models. Adapters of one that is gone lose their names in this process. `same`:
-        base models whose engine is as before."""
-        same_targets = {name: self._targets[name] for name in same if name in self._targets}
-        self._targets = {**targets, **same_targets}
+    def replace_targets(self, targets: Mapping[str, AdapterTarget], unchanged_bases: Collection[str]) -> None:
+        """Replaces the base models. Removes the adapters of removed base models in this process.
+        `unchanged_bases`: base models that keep their engine."""
+        unchanged_targets = {name: self._targets[name] for name in unchanged_bases if name in self._targets}
+        self._targets = {**targets, **unchanged_targets}
         for model in self._models.list_adapters():
             base = model.parent or ""
-            if base in same_targets or model.adapter is None:
+            if base in unchanged_targets or model.adapter is None:
                 continue
             self._remove_model(model)
             if base in self._targets:
                 self._add_model(_build_name(model, base, model.adapter))
             else:
-                self._forget_series(model)
-        self._note_adapters()
+                self._end_series(model)
+        self._report_adapters()
 
     async def restore(self, base: str) -> None:
-        """Gives all named adapters to the engine of a base model. Raises EngineUnavailable. If the engine
-        refuses an adapter of the settings while the server starts, raises InvalidValue; a kept one then loses
-        its name. Later a refused adapter makes only its own requests fail, until the engine takes it."""
-        for model in tuple(self._adapters_of(base)):
+        """Loads all named adapters into the engine of a base model. Raises EngineUnavailable.
+
+        The engine can refuse an adapter. While the server starts, this raises InvalidValue for an adapter of
+        the settings, and removes the name of a kept one. Later only requests for this adapter fail, until the
+        engine accepts it.
+        """
+        for model in tuple(self._list_adapters(base)):
             if model.adapter is None:
                 continue
             digest = model.adapter.digest
             try:
                 await self._targets[base].engine.add_adapter(digest, model.adapter.path)
-            except InvalidValue as refused:
+            except InvalidValue as error:
                 is_starting = self._shared is None or not self._shared.revision
                 if is_starting and model.is_kept:
-                    _log_unrestored(model.name, model.project, base, refused.message)
+                    _log_unrestored(model.name, model.project, base, error.message)
                     self._remove_model(model)
                     continue
                 if is_starting:
                     raise InvalidValue(
-                        f"the adapter {model.name} cannot be served: {refused.message}", param="lora_path"
+                        f"the adapter {model.name} cannot be served: {error.message}", param="lora_path"
                     ) from None
-                self._targets[base].note_unloaded(digest, refused.message)
+                self._targets[base].report_refused(digest, error.message)
 
     async def publish_settings(self) -> None:
         """Publishes the names of the settings once they are served."""
@@ -261,26 +265,26 @@ class AdapterRegistry:
             await self._publish(self._collect_names())
 
     async def load(self, adapter_request: AdapterRequest) -> None:
-        """Makes an adapter a model. The same content can be loaded under the same name again. The call then
-        also gives the adapter to an engine that could not load it after a restart.
+        """Makes an adapter a model. The same content can be loaded again under the same name, for example if
+        an engine could not load it after a restart.
 
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError, and changes nothing then.
         """
         base, target = self._find_target(adapter_request.base, adapter_request.may_use)
         self._require_free(adapter_request)
-        for _ in range(MAX_KEEPS):
-            obstacle = await self._keep_and_load(adapter_request, base, target)
+        for _ in range(MAX_STORES):
+            obstacle = await self._store_and_load(adapter_request, base, target)
             if obstacle is None:
                 return
-        raise EngineError(f"the adapter cannot be kept: {obstacle}; try again")
+        raise EngineError(f"the adapter cannot be stored: {obstacle}; try again")
 
-    async def _keep_and_load(
+    async def _store_and_load(
         self, adapter_request: AdapterRequest, base: str, target: AdapterTarget
     ) -> str | None:
-        """Returns why the file that was kept cannot be used: the last other name of the same content can go
-        meanwhile, and its file with it. Returns None if the adapter is loaded."""
+        """Stores the adapter's file and loads the adapter. Returns None, or why the stored file cannot be
+        used: when the last other name of its content was unloaded meanwhile, the file was removed."""
         async with self._file_lock:
-            adapter = await target.keep(adapter_request.path, adapter_request.directory)
+            adapter = await target.store_adapter(adapter_request.path, adapter_request.directory)
         async with self._hold_changes():
             if self._kept is not None:
                 obstacle = await asyncio.to_thread(self._kept.find_obstacle, adapter)
@@ -288,9 +292,9 @@ class AdapterRegistry:
                     return obstacle
             try:
                 while not await self._load(adapter_request, base, adapter):
-                    pass  # another process was first, and this process now knows the change of the other one
+                    pass  # another process changed the names first, and this process now has its change
             except BaseException:
-                with suppress(EngineError):  # learn first whether the name was published after all
+                with suppress(EngineError):  # finds out whether the name was published after all
                     await self._publish(self._collect_names())
                 await self._discard_file(adapter_request.project, adapter.digest)
                 raise
@@ -298,28 +302,27 @@ class AdapterRegistry:
 
     @asynccontextmanager
     async def _hold_changes(self) -> AsyncIterator[None]:
-        """Excludes other changes until the block ends, also those of other processes. Otherwise one could
-        remove an adapter from the engine and the registry while another gives it a name. Raises
-        EngineError."""
+        """Excludes other changes until the block ends, including those of other processes. Otherwise one
+        change could remove an adapter from the engine while another gives it a name. Raises EngineError."""
         async with self._change_lock, AsyncExitStack() as stack:
             if self._kept is not None:
                 try:
                     await stack.enter_async_context(self._kept.hold_changes())
-                except OSError as problem:
+                except OSError as error:
                     raise EngineError(
                         "the adapters cannot be changed: the registry (ANTIPHON_LORA_REGISTRY) cannot be "
-                        f"written: {problem.strerror}"
+                        f"written: {error.strerror}"
                     ) from None
             yield
 
     async def _load(self, adapter_request: AdapterRequest, base: str, adapter: Adapter) -> bool:
-        """Gives the adapter to the engine, and publishes its name. Returns False if another process changed
+        """Loads the adapter into the engine, and publishes its name. Returns False if another process changed
         the names first."""
         self._require_free(adapter_request)
-        before = self._models.find_own(adapter_request.name, adapter_request.project)
-        self._require_room(adapter_request, adapter, before)
-        again = before is not None and _is_same(before, base, adapter)
-        if before is not None and not again and not adapter_request.in_place:
+        earlier_model = self._models.find_own(adapter_request.name, adapter_request.project)
+        self._require_room(adapter_request, adapter, earlier_model)
+        is_same_content = earlier_model is not None and _is_same(earlier_model, base, adapter)
+        if earlier_model is not None and not is_same_content and not adapter_request.in_place:
             raise InvalidValue(
                 f"the adapter {adapter_request.name!r} is loaded already, with other content; send "
                 "load_inplace true to put this in its place, or unload it first",
@@ -327,10 +330,10 @@ class AdapterRegistry:
             )
         try:
             await self._targets[base].engine.add_adapter(adapter.digest, adapter.path)
-        except InvalidValue as refused:
-            raise InvalidValue(refused.message, param="lora_path") from None
+        except InvalidValue as error:
+            raise InvalidValue(error.message, param="lora_path") from None
         deployed = adapter_request.deployed and adapter_request.deployed(base)
-        if again and deployed is None:
+        if is_same_content and deployed is None:
             return True
         name, project = adapter_request.name, adapter_request.project
         entry = AdapterName(name, base, adapter, int(self._clock.wall()), deployed, project, True)
@@ -338,14 +341,14 @@ class AdapterRegistry:
         if not await self._publish(self._collect_names() | {entry.key: entry}, change):
             return False
         record("adapter_loaded", name=name, base=base, digest=adapter.digest, project=project)
-        if before is not None and not again:
-            await self._release_adapter(before)
+        if earlier_model is not None and not is_same_content:
+            await self._release_adapter(earlier_model)
         return True
 
     async def unload(self, name: str, owner: str | None = None) -> None:
-        """Removes the name of an owner at once: of a project, or None for the operator. Running requests
-        finish. A kept name that could not be served is removed too. Raises ModelNotFound, or InvalidValue for
-        a base model."""
+        """Removes a name at once. Running requests finish. `owner`: the project of the adapter; None for the
+        operator's. Also removes a kept name that could not be served. Raises ModelNotFound, or InvalidValue
+        for a base model."""
         async with self._hold_changes():
             while True:
                 model = self._models.find_own(name, owner)
@@ -367,28 +370,28 @@ class AdapterRegistry:
                 await self._release_adapter(model)
 
     async def _has_kept(self, name: str, owner: str | None) -> bool:
-        """Whether the name is kept, though it may not be served."""
+        """Whether `KeptNames` has the name, even if it is not served."""
         if self._kept is None:
             return False
         kept_names = await asyncio.to_thread(self._kept.read)
         return any(kept.entry.key == (owner, name) for kept in kept_names)
 
     def update_names(self, names: bytes) -> None:
-        """Applies the names that this or another process has published."""
+        """Applies the names that this process or another one has published."""
         self._apply_names({entry.key: entry for entry in from_line(names, tuple[AdapterName, ...])})
 
-    def _apply_names(self, there: Mapping[AdapterKey, AdapterName]) -> None:
-        """Makes this process serve these names: removes other models and adds missing ones."""
+    def _apply_names(self, names: Mapping[AdapterKey, AdapterName]) -> None:
+        """Serves exactly these names: removes other adapters and adds missing ones."""
         for model in self._models.list_adapters():
-            entry = there.get((model.project, model.name))
+            entry = names.get((model.project, model.name))
             if entry is None or not self._is_served(entry):
                 self._remove_model(model)
             if entry is None:
-                self._forget_series(model)
-        for entry in there.values():
+                self._end_series(model)
+        for entry in names.values():
             if entry.base in self._targets and not self._is_served(entry):
                 self._add_model(entry)
-        self._note_adapters()
+        self._report_adapters()
 
     def _remove_model(self, model: Model) -> None:
         """Removes an adapter's name in this process."""
@@ -397,18 +400,18 @@ class AdapterRegistry:
             if isinstance(route.engine, Closable):
                 route.engine.close()
 
-    def _forget_series(self, model: Model) -> None:
-        """Ends the series of an adapter. A project's adapter has none of its own."""
+    def _end_series(self, model: Model) -> None:
+        """Ends the metrics series of an adapter. A project's adapter has no series of its own."""
         if model.project is None:
             self._metrics.forget(model.name)
 
-    def _note_adapters(self) -> None:
-        """Tells each base model's engine its adapters."""
+    def _report_adapters(self) -> None:
+        """Reports the current adapters to the engine of each base model."""
         for base, target in self._targets.items():
-            target.note_adapters(
+            target.report_adapters(
                 {
                     model.adapter.digest: model.adapter.path
-                    for model in self._adapters_of(base)
+                    for model in self._list_adapters(base)
                     if model.adapter
                 }
             )
@@ -432,8 +435,8 @@ class AdapterRegistry:
         self, names: Mapping[AdapterKey, AdapterName], change: NameChange | None = None
     ) -> bool:
         """Makes every process serve these names, and keeps the change over a restart. Returns False if
-        another process changed the names first. Raises EngineError if the other processes cannot be told, or
-        if the change cannot be kept, and changes nothing then."""
+        another process changed the names first. Raises EngineError if this fails, and changes nothing
+        then."""
         if self._shared is None:
             self._apply_names(names)
             return True
@@ -441,8 +444,8 @@ class AdapterRegistry:
         return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())), kept)
 
     def _add_model(self, entry: AdapterName) -> None:
-        """Adds a model for an adapter's name in this process. On several hosts its routes are those of its
-        base model, with their loads."""
+        """Adds a model for an adapter's name in this process. If the base model has several hosts, the model
+        has a route to each and shares the state of the base model's routes."""
         base = self._models.get(entry.base)
         engines = self._targets[entry.base].create_engines(entry.adapter.digest)
         routes = tuple(
@@ -465,28 +468,28 @@ class AdapterRegistry:
             )
         )
 
-    async def _release_adapter(self, gone: Model) -> None:
-        """Removes an adapter from its engine if no name needs the adapter any more. Does nothing if the
-        engine is not available."""
-        for route in gone.routes:
+    async def _release_adapter(self, model: Model) -> None:
+        """Closes the engines of a removed model. Removes the adapter from the base model's engine if no other
+        name uses it. Skips an engine that is not available."""
+        for route in model.routes:
             await route.engine.aclose()
-        if gone.parent is None or gone.adapter is None:
+        if model.parent is None or model.adapter is None:
             return
-        digest = gone.adapter.digest
-        if any(_has_digest(model, digest) for model in self._adapters_of(gone.parent)):
+        digest = model.adapter.digest
+        if any(_has_digest(model, digest) for model in self._list_adapters(model.parent)):
             return
         with suppress(EngineUnavailable):
-            await self._targets[gone.parent].engine.remove_adapter(digest)
-        await self._discard_file(gone.project, digest)
+            await self._targets[model.parent].engine.remove_adapter(digest)
+        await self._discard_file(model.project, digest)
 
     async def _discard_file(self, project: str | None, digest: str) -> None:
-        """Removes the file of a project's adapter that no name needs any more, so that a project cannot fill
-        the disk. Files of the operator's adapters stay."""
+        """Removes the file of a project's adapter if no name uses it any more, so a project cannot fill the
+        disk. Files of the operator's adapters stay."""
         is_used = any(_has_digest(model, digest) for model in self._models.list_adapters())
         if project is not None and self._kept is not None and not is_used:
             await asyncio.to_thread(self._kept.remove_file, digest)
 
-    def _adapters_of(self, base: str) -> Iterable[Model]:
+    def _list_adapters(self, base: str) -> Iterable[Model]:
         """Yields the models that are adapters of a base model."""
         return (model for model in self._models.list_adapters() if model.parent == base)
 
@@ -507,19 +510,20 @@ class AdapterRegistry:
         if name not in self._targets:
             try:
                 model = self._models.get(name, may_use)
-            except ModelNotFound as refusal:
-                raise ModelNotFound(refusal.message, param="base_model_name") from None
+            except ModelNotFound as error:
+                raise ModelNotFound(error.message, param="base_model_name") from None
             raise UnsupportedParameter(f"{model.name} takes no adapters", param="base_model_name")
         return name, self._targets[name]
 
     def require_no_alias(self, name: str) -> None:
-        """Raises InvalidValue if the name is an alias, because its callers would get this adapter instead."""
+        """Raises InvalidValue if the name is an alias. Otherwise callers of the alias would get the
+        adapter."""
         if self._models.is_alias(name):
             raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
 
     def _require_free(self, adapter_request: AdapterRequest) -> None:
-        """Raises InvalidValue for a name that no adapter can have, before any file is read. Raises
-        PermissionDenied for a project that may have no adapters."""
+        """Raises InvalidValue for a name that the adapter cannot have, before any file is read. Raises
+        PermissionDenied if projects may have no adapters."""
         name, project = adapter_request.name, adapter_request.project
         if project is not None:
             self.require_project_adapters()
@@ -545,18 +549,24 @@ class AdapterRegistry:
                 "(ANTIPHON_LORA_PROJECT_ADAPTERS) and restart the server"
             )
 
-    def _require_room(self, adapter_request: AdapterRequest, adapter: Adapter, before: Model | None) -> None:
+    def _require_room(
+        self, adapter_request: AdapterRequest, adapter: Adapter, earlier_model: Model | None
+    ) -> None:
         """Raises PermissionDenied if a project would have too many adapters, or too many bytes of them."""
         project, quota = adapter_request.project, self.quota
         if project is None:
             return
-        others = [each for each in self._models.list_adapters() if each.project == project and each != before]
+        others = [
+            model
+            for model in self._models.list_adapters()
+            if model.project == project and model != earlier_model
+        ]
         if len(others) >= quota.adapters:
             raise PermissionDenied(
                 f"the project has {len(others)} adapters, which is the most; unload one first",
                 param="lora_name",
             )
-        size = adapter.size + sum(each.adapter.size for each in others if each.adapter)
+        size = adapter.size + sum(model.adapter.size for model in others if model.adapter)
         if size > quota.total_bytes:
             raise PermissionDenied(
                 f"the project's adapters would have {size:,} bytes, and {quota.total_bytes:,} are the most; "

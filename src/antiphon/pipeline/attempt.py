@@ -1,12 +1,12 @@
-"""Starts a request on one of a model's routes, and tries the next route until the first event.
+"""Starts a request on one of a model's routes, and tries other routes until the first event arrives.
 
-The next route is tried after a failure of an engine or a vendor, at most three attempts in all. A route that
-cannot do the request is no attempt. A refusal that every route would repeat ends the request.
+After a failure of an engine or a vendor the next route is tried, with at most three attempts in all. A route
+that does not support the request does not count as an attempt. An error that every route would repeat ends
+the request.
 
-A restarting engine refuses with a retryable error. If no other route is ready, the request waits for it,
-within its patience and its deadline. For a model that is being loaded it waits up to its deadline. So the
-death of an engine's process costs queued requests only time.
-Nothing is tried again after the first event.
+A restarting engine refuses with a retryable error. If no other route is ready, the request waits for the
+engine, at most `restart_patience` seconds. For a model that is being loaded it waits until its deadline. So
+the death of an engine's process only delays queued requests. Nothing is tried again after the first event.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from antiphon.pipeline.routing import (
     choose_route,
     choose_unready,
     find_affinity,
+    has_retry_after,
     is_full,
-    is_held,
     request_loads,
 )
 
@@ -53,11 +53,11 @@ T = TypeVar("T")
 FIRST_PAUSE_S = 0.05
 """Seconds before the first retry. An engine's process needs at least this long to come back."""
 
-MAX_LOSSES = 1
-"""Deaths of engine processes that one request survives. The request itself may cause the second."""
+MAX_ENGINE_DEATHS = 1
+"""Deaths of engine processes after which a request is tried again. It may itself cause the second death."""
 
 MAX_PAUSE_S = 0.5
-"""Longest pause in seconds: short beside the loading of a model, long beside the cost of asking."""
+"""The longest pause in seconds. It is short compared with loading a model, and long compared with a retry."""
 
 MAX_ATTEMPTS = 3
 """The most attempts of one request. Waiting for a restarting engine is no attempt."""
@@ -65,13 +65,13 @@ MAX_ATTEMPTS = 3
 FULL_RETRY_S = 1.0
 """Seconds that callers are told to wait when every route is full."""
 
-FAILURES = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, EngineBusy)
+ROUTE_FAILURES = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, EngineBusy)
 """The errors after which the next route is tried."""
 
-INABILITIES = (UnsupportedParameter, ContextLengthExceeded)
-"""The errors of a route that cannot do a request that another route may do."""
+UNSUPPORTED = (UnsupportedParameter, ContextLengthExceeded)
+"""The errors of a route that does not support a request. Another route may support it."""
 
-LIMITED = ProviderRateLimited.code
+RATE_LIMITED = ProviderRateLimited.code
 
 Reserve = Callable[[ModelRoute, RequestSize], Awaitable[None]]
 """Reserves a request of this size in its limits. Raises the refusal."""
@@ -128,7 +128,7 @@ async def try_routes(
     """Returns the result of `start` for the first route that works. Raises the error of the last try, or
     ProviderUnavailable or ProviderRateLimited if no route can be tried. `start` closes its use after a
     success."""
-    search = RouteSearch(model, context, policy.patience)
+    search = RouteSearch(model, context, policy.restart_patience)
     while True:
         route = search.choose(affinity)
         if route is None:
@@ -142,11 +142,11 @@ async def try_routes(
         except AntiphonError as error:
             use.close(error)
             use.add_try(error.code)
-            if search.is_over(use, error):
+            if search.record_error(use, error):
                 raise
         except BaseException as error:
             use.close(error)
-            use.add_try(None)  # the end of the request tells why
+            use.add_try(None)  # takes the code with which the request ends
             raise
         use.close()
 
@@ -157,109 +157,113 @@ class RouteSearch:
     __slots__ = (
         "_attempts",
         "_context",
+        "_engine_deaths",
         "_failure",
-        "_give_up",
-        "_inabilities",
-        "_is_refused_place",
-        "_losses",
+        "_found_full_route",
         "_model",
         "_pause",
+        "_restarting",
         "_skipped",
-        "_waiting",
+        "_unsupported",
+        "_wait_until",
     )
 
-    def __init__(self, model: Model, context: Context, patience: float) -> None:
-        """`patience`: the most seconds to wait for a restarting engine."""
+    def __init__(self, model: Model, context: Context, restart_patience: float) -> None:
+        """`restart_patience`: the most seconds to wait for a restarting engine."""
         self._model = model
         self._context = context
-        self._give_up = context.clock.monotonic() + patience
+        self._wait_until = context.clock.monotonic() + restart_patience
         if context.deadline is not None:
-            self._give_up = min(self._give_up, context.deadline)
-        self._attempts = self._losses = 0
+            self._wait_until = min(self._wait_until, context.deadline)
+        self._attempts = self._engine_deaths = 0
         self._pause = FIRST_PAUSE_S
         self._skipped: tuple[ModelRoute, ...] = ()
         """The routes that are not tried again."""
-        self._waiting: tuple[ModelRoute, ...] = ()
+        self._restarting: tuple[ModelRoute, ...] = ()
         """The routes whose engine is not available, and is tried again after a pause."""
-        self._is_refused_place = False
+        self._found_full_route = False
         self._failure: AntiphonError | None = None
-        self._inabilities: dict[ModelRoute, AntiphonError] = {}
+        self._unsupported: dict[ModelRoute, AntiphonError] = {}
 
     def choose(self, affinity: bytes | None) -> ModelRoute | None:
         """Returns the next route to try; None if the request should wait. Raises the error of the request if
         no route is left."""
         model, clock = self._model, self._context.clock
-        skipped = self._skipped + self._waiting
+        skipped = self._skipped + self._restarting
         route = choose_route(model, skipped, clock, affinity)
         if route is not None:
             if len(model.routes) > 1:
                 request_loads(model, route)
             return route
         route = choose_resting(model, skipped, clock.monotonic()) or choose_unready(model, skipped)
-        if route is None and not self._waiting:
+        if route is None and not self._restarting:
             raise self._build_error()
         return route
 
     async def wait(self) -> None:
-        """Waits a moment for a restarting or loading engine. Raises the error of the last try if it is too
-        late."""
-        is_loading = any(route.engine.state() in LOADS_ON_REQUEST for route in self._waiting)
-        end = self._context.deadline if is_loading else self._give_up
-        if end is not None and self._context.clock.monotonic() + self._pause >= end:
+        """Pauses for a restarting or loading engine. Raises the error of the last try if the pause would end
+        too late."""
+        is_loading = any(route.engine.state() in LOADS_ON_REQUEST for route in self._restarting)
+        deadline = self._context.deadline if is_loading else self._wait_until
+        if deadline is not None and self._context.clock.monotonic() + self._pause >= deadline:
             raise self._build_error()
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_S)
-        self._waiting = ()
+        self._restarting = ()
 
     def add_full(self, route: ModelRoute) -> None:
-        """Notes that a route has no place in its limit over all processes."""
+        """Skips a route whose limit of requests in flight is reached over all processes."""
         self._skipped += (route,)
-        self._is_refused_place = True
+        self._found_full_route = True
 
-    def is_over(self, use: RouteUse, error: AntiphonError) -> bool:
-        """Returns whether an error ends the request. Otherwise notes why the try failed."""
+    def record_error(self, use: RouteUse, error: AntiphonError) -> bool:
+        """Returns whether an error ends the request. If not, records the error of the route."""
         self._attempts += use.has_begun and not isinstance(error, EngineUnavailable)
-        self._losses += isinstance(error, EngineLost)
+        self._engine_deaths += isinstance(error, EngineLost)
         if self._is_final(error):
             return True
         progress = self._context.progress
-        progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False  # told of this route
-        error.with_traceback(None)  # it refers to the frame that refers to this search
+        progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False  # those of this route
+        error.with_traceback(None)  # the traceback refers to a frame that refers to this search
         if _can_wait(use.route, error):
-            self._waiting += (use.route,)
+            self._restarting += (use.route,)
         else:
             self._skipped += (use.route,)
-        if isinstance(error, INABILITIES):
-            self._inabilities[use.route] = error
+        if isinstance(error, UNSUPPORTED):
+            self._unsupported[use.route] = error
         else:
             self._failure = error
         return False
 
     def _is_final(self, error: AntiphonError) -> bool:
         """Whether no further route is tried after an error."""
-        if isinstance(error, INABILITIES):
+        if isinstance(error, UNSUPPORTED):
             return len(self._model.routes) == 1
         if isinstance(error, EngineUnavailable):
-            return self._losses > MAX_LOSSES
-        is_last = self._attempts >= MAX_ATTEMPTS or self._context.remaining() == 0
-        return is_last or not isinstance(error, FAILURES)
+            return self._engine_deaths > MAX_ENGINE_DEATHS
+        is_exhausted = self._attempts >= MAX_ATTEMPTS or self._context.remaining() == 0
+        return is_exhausted or not isinstance(error, ROUTE_FAILURES)
 
     def _build_error(self) -> AntiphonError:
-        """Returns the error of a request that has no route left, and forgets it: an error that is raised must
-        not be kept here."""
+        """Returns the error of a request that has no route left, and deletes it here. An object in the
+        traceback must not store the error."""
         failure, self._failure = self._failure, None
-        inabilities, self._inabilities = self._inabilities, {}
+        unsupported, self._unsupported = self._unsupported, {}
         if failure is not None:
             return failure
-        left = [route for route in self._model.routes if route not in self._skipped]
-        if self._is_refused_place or any(map(is_full, left)):
+        untried = [route for route in self._model.routes if route not in self._skipped]
+        if self._found_full_route or any(map(is_full, untried)):
             return ProviderUnavailable(
                 f"every route of {self._model.name} that can serve this request is full; try again",
                 retry_after=FULL_RETRY_S,
             )
         now = self._context.clock.monotonic()
-        held = [route for route in left if is_held(route, now)]
-        return _build_rest_error(held, now) if held else _join_inabilities(self._model, inabilities)
+        rate_limited = [route for route in untried if has_retry_after(route, now)]
+        return (
+            _build_rest_error(rate_limited, now)
+            if rate_limited
+            else _build_unsupported_error(self._model, unsupported)
+        )
 
 
 def _can_wait(route: ModelRoute, error: AntiphonError) -> bool:
@@ -269,25 +273,32 @@ def _can_wait(route: ModelRoute, error: AntiphonError) -> bool:
     return route.engine.state() is not EngineState.FAILED
 
 
-def _build_rest_error(held: Sequence[ModelRoute], now: float) -> AntiphonError:
-    """Returns the error that rested the route whose rest ends first, with the rest that is left."""
-    first = min(held, key=lambda route: route.state.held_until)
-    left = math.ceil(first.state.held_until - now)
-    failure = first.state.vendor_failure
-    cls = ProviderRateLimited if failure is not None and failure.code == LIMITED else ProviderUnavailable
-    reason = "" if failure is None else f": {failure.message}"
-    return cls(f"the route {first.name} rests for another {left} s{reason}", retry_after=left)
+def _build_rest_error(resting: Sequence[ModelRoute], now: float) -> AntiphonError:
+    """Returns the last error of the route that is available again first, with the seconds until then."""
+    first = min(resting, key=lambda route: route.state.held_until)
+    seconds_left = math.ceil(first.state.held_until - now)
+    vendor_failure = first.state.vendor_failure
+    error_type = (
+        ProviderRateLimited
+        if vendor_failure is not None and vendor_failure.code == RATE_LIMITED
+        else ProviderUnavailable
+    )
+    reason = "" if vendor_failure is None else f": {vendor_failure.message}"
+    return error_type(
+        f"the route {first.name} rests for another {seconds_left} s{reason}", retry_after=seconds_left
+    )
 
 
-def _join_inabilities(model: Model, inabilities: Mapping[ModelRoute, AntiphonError]) -> AntiphonError:
-    """Returns one error for a request that no route can do. It names the field and each route."""
-    too_long = [each for each in inabilities.values() if isinstance(each, ContextLengthExceeded)]
+def _build_unsupported_error(model: Model, unsupported: Mapping[ModelRoute, AntiphonError]) -> AntiphonError:
+    """Returns one error for a request that no route supports. It names each route, and the field if it is the
+    same for all."""
+    too_long = [error for error in unsupported.values() if isinstance(error, ContextLengthExceeded)]
     if too_long:
         return too_long[-1]
-    told = "; ".join(f"{route.name}: {each.message}" for route, each in inabilities.items())
-    params = {each.param for each in inabilities.values()}
+    reasons = "; ".join(f"{route.name}: {error.message}" for route, error in unsupported.items())
+    params = {error.param for error in unsupported.values()}
     return UnsupportedParameter(
-        f"no route of {model.name} can do this request: {told}",
+        f"no route of {model.name} supports this request: {reasons}",
         param=next(iter(params)) if len(params) == 1 else None,
     )
 
@@ -295,7 +306,7 @@ def _join_inabilities(model: Model, inabilities: Mapping[ModelRoute, AntiphonErr
 async def _start_route(
     use: RouteUse, *, request: GenerationRequest, context: Context, reserve: Reserve
 ) -> StartedStream:
-    """Tries one route. Closes the stream if it fails before its first event."""
+    """Starts the stream on one route, and waits for its first event. Closes the stream if it fails before."""
     prepared = await prepare(use.route.engine, request, context)
     await reserve(use.route, prepared.size)
     use.begin()

@@ -1,7 +1,7 @@
-"""The calls that a request makes on its way to its answer, such as the one that writes a summary.
+"""Child calls: calls of models that a request makes before its answer, for example to write a summary.
 
-They are its children in the ledger. Their tokens and their cost count, but they are no requests of the caller
-and take no place of a limit of concurrent requests. A parent always gets an entry.
+They are the request's children in the ledger. Their tokens and their cost count. They do not count as
+requests, nor in limits of concurrent requests. A parent always gets an entry.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -21,7 +21,7 @@ from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
 Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]
 """`Pipeline.embed`."""
 
-Rank = Callable[[RerankRequest, Context], Awaitable[Ranking]]
+Rerank = Callable[[RerankRequest, Context], Awaitable[Ranking]]
 """`Pipeline.rerank`."""
 
 Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
@@ -29,65 +29,68 @@ Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIt
 
 
 @contextmanager
-def name_model(field: str, failure: str) -> Iterator[None]:
-    """Names a call's model in the call's errors. `field`: where the caller named the model. `failure`: what
-    the model could not do, as `w could not write a summary`."""
+def name_model_in_errors(field: str, failure: str) -> Iterator[None]:
+    """Adds the model to the messages of errors in the block. `field`: the field that names the model.
+    `failure`: for example `w could not write a summary`."""
     try:
         yield
-    except DeadlineExceeded:  # the time of the whole request is over
+    except DeadlineExceeded:  # the deadline of the whole request has passed
         raise
     except (RequestError, EngineError, ProviderError) as error:
-        named = copy(error)
-        named.message = f"{field}: {failure}: {error.message}"
-        named.args = (named.message,)
-        named.param = None if error.param is None else field
-        raise named from None
+        error_with_field = copy(error)
+        error_with_field.message = f"{field}: {failure}: {error.message}"
+        error_with_field.args = (error_with_field.message,)
+        error_with_field.param = None if error.param is None else field
+        raise error_with_field from None
 
 
 class ChildCalls:
-    """Makes the calls of one request, as its caller and within its time."""
+    """Makes the child calls of one request, with its actor and its deadline."""
 
     def __init__(
-        self, run: Run, embed: Embed, rank: Rank, context: Context, account: RequestMeter | None
+        self, run: Run, embed: Embed, rerank: Rerank, context: Context, meter: RequestMeter | None
     ) -> None:
-        """`account`: the parent's; None if keys are off."""
+        """`meter`: the parent's; None if keys are off."""
         self._run = run
         self._embed = embed
-        self._rank = rank
+        self._rerank = rerank
         self._context = context
-        self._account = account
+        self._meter = meter
         self.project = context.actor.project
-        self.at = int(context.clock.wall() * MILLISECONDS) if account is None else account.at
-        """Unix milliseconds of the parent's beginning."""
+        self.started_ms = int(context.clock.wall() * MILLISECONDS) if meter is None else meter.started_ms
+        """The start of the parent in Unix milliseconds."""
 
     @contextmanager
-    def within(self, stage: AbstractContextManager[Span | None]) -> Iterator[Span | None]:
-        """Puts the spans of calls below the span of a stage, while the block runs. Yields that span."""
-        whole = self._context
+    def trace_stage(self, stage: AbstractContextManager[Span | None]) -> Iterator[Span | None]:
+        """Makes the span of a stage the parent of the calls' spans, while the block runs. Yields that
+        span."""
+        outer_context = self._context
         with stage as span:
-            self._context = changed(whole, span=span)
+            self._context = changed(outer_context, span=span)
             try:
                 yield span
             finally:
-                self._context = whole
+                self._context = outer_context
 
     async def generate(self, request: GenerationRequest) -> CollectedGeneration:
-        """Returns the whole answer. Raises what `Pipeline.run` raises, and the refusal of the parent's
+        """Returns the whole answer. Raises the errors of `Pipeline.run`, and the refusal of the parent's
         limits."""
-        async with self._run(request, await self._enter()) as events:
+        async with self._run(request, await self._build_child_context()) as events:
             return await collect(events)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Returns the vectors. Raises as `generate` does."""
-        return await self._embed(request, await self._enter())
+        """Returns the vectors. Raises the errors of `Pipeline.embed`, and the refusal of the parent's
+        limits."""
+        return await self._embed(request, await self._build_child_context())
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Returns the scores. Raises as `generate` does."""
-        return await self._rank(request, await self._enter())
+        """Returns the scores. Raises the errors of `Pipeline.rerank`, and the refusal of the parent's
+        limits."""
+        return await self._rerank(request, await self._build_child_context())
 
-    async def _enter(self) -> Context:
-        """Writes the parent's intent, and returns the circumstances of a call."""
-        if self._account is None:
+    async def _build_child_context(self) -> Context:
+        """Writes the parent's intent, and returns the context of a child call."""
+        if self._meter is None:
             return changed(self._context, progress=RequestProgress())
-        await self._account.admit()
-        return changed(self._context, progress=RequestProgress(), parent=self._account.id)
+        await self._meter.admit()
+        return changed(self._context, progress=RequestProgress(), parent=self._meter.id)

@@ -34,41 +34,45 @@ def replace_messages(request: GenerationRequest, messages: tuple[Message, ...]) 
 
 @dataclass(frozen=True, slots=True)
 class PromptSize:
-    """The tokens of a prompt, and what it must fit into."""
+    """The tokens of a prompt, and the model's context length."""
 
     tokens: int | None
-    """The most tokens of the prompt; None if it does not fit the context beside the answer."""
+    """The tokens of the prompt; None if prompt and answer together do not fit the context."""
     context_length: int | None
     """The model's context; None if it is unknown."""
     is_counted: bool = True
-    """Whether the model's own tokenizer counts. Otherwise `tokens` is an upper bound."""
+    """Whether the model's own tokenizer counted. Otherwise `tokens` is an upper bound."""
 
 
 async def measure_prompt(engine: Engine, request: GenerationRequest, context: Context) -> PromptSize:
-    """Returns the size of the request's prompt on the engine, counted as by `count_tokens`."""
+    """Returns the size of the request's prompt on the engine. `count_tokens` explains the count."""
     size = await _prepare_probe(engine, request, context)
-    length = (await engine.profile()).context_length  # after the preparation, which loads a parked model
+    context_length = (
+        await engine.profile()
+    ).context_length  # after the preparation, which loads a parked model
     return (
-        PromptSize(None, length) if size is None else PromptSize(size.prompt_tokens, length, size.is_counted)
+        PromptSize(None, context_length)
+        if size is None
+        else PromptSize(size.prompt_tokens, context_length, size.is_counted)
     )
 
 
 async def count_tokens(engine: Engine, request: GenerationRequest, context: Context) -> int | None:
-    """Returns the most tokens that the request's prompt takes on the engine; None if it does not fit the
-    context beside the requested answer. Only what shapes the prompt is looked at."""
+    """Returns the tokens of the request's prompt on the engine, or an upper bound. Returns None if prompt and
+    requested answer together do not fit the context."""
     size = await _prepare_probe(engine, request, context)
     return None if size is None else size.prompt_tokens
 
 
 async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Context) -> RequestSize | None:
-    """Returns the size of a request with the same prompt and the same limit of tokens; None if these are more
-    than the context."""
-    given = request.output
+    """Returns the size of a request with the same prompt and token limit, and without options that do not
+    change the prompt. Returns None if it does not fit the context."""
+    requested = request.output
     output = Output(
-        max_tokens=given.max_tokens or None,
-        constraint=given.constraint,
-        overflow=given.overflow,
-        is_usual=given.is_usual,
+        max_tokens=requested.max_tokens or None,
+        constraint=requested.constraint,
+        overflow=requested.overflow,
+        is_usual=requested.is_usual,
     )
     probe = changed(request, output=output, sampling=SamplingOptions())
     try:
@@ -97,8 +101,7 @@ async def count_messages(
     context: Context,
     policy: RoutePolicy,
 ) -> int | None:
-    """Returns the tokens of the request's prompt with other messages; None if they are more than the context
-    has."""
+    """Returns the tokens of the request's prompt with other messages; None if they do not fit the context."""
     changed_request = replace_messages(request, messages)
 
     async def count(use: RouteUse) -> int | None:
@@ -112,12 +115,12 @@ async def count_messages(
 def choose_prompt_budget(
     strategy: BudgetedStrategy, size: PromptSize, request: GenerationRequest, model: Model
 ) -> PromptBudget:
-    """Returns the budget of the prompt. Raises MissingParameter if neither the caller nor the model tells
-    one."""
+    """Returns the token budget of the prompt. Raises MissingParameter if the caller set none and the model's
+    context is unknown."""
     output = request.output
-    answer = 0 if output.overflow is Overflow.SHORTEN else output.max_tokens or 0
-    length = size.context_length if size.is_counted or strategy.tokens is None else None
-    budget = choose_budget(strategy.tokens, length, answer)
+    answer_tokens = 0 if output.overflow is Overflow.SHORTEN else output.max_tokens or 0
+    context_length = size.context_length if size.is_counted or strategy.tokens is None else None
+    budget = choose_budget(strategy.tokens, context_length, answer_tokens)
     if budget is None:
         raise MissingParameter(
             f"{strategy.tokens_field} is missing: the context of {model.name} is not known here, so the "

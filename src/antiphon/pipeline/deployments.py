@@ -1,8 +1,8 @@
-"""Adapters that callers deploy, from the hub or from the operator's directories: who deployed what, and when.
-`weights` fetches the files, and `pipeline.adapters` serves the names.
+"""Deploys adapters for callers, from the hub or from the operator's directories, and records who deployed
+them. `weights` fetches the files, and `pipeline.adapters` serves the names.
 
-A deployment replaces an earlier deployment of the same name, and nothing else. It cannot take the name of an
-adapter that the operator named or that was loaded by its path.
+A deployment can replace only an earlier deployment of the same name. It cannot have the name of an adapter
+that the operator named or that was loaded by its path.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from antiphon.pipeline.resolve import authorize_name
 from antiphon.telemetry.logs import record
 
 MAX_FETCHING = 2
-"""Adapters that are fetched at once. Each takes a process and a share of the network."""
+"""The most adapters that are fetched at once. Each needs a process, and bandwidth."""
 
 MAX_WAITING = 16
-"""Deployments from the hub that can wait."""
+"""The most deployments from the hub that can wait."""
 
-NAMES = {"lora_path": "model_name", "lora_name": "name"}
-"""Fields of loading an adapter, and their names in a deployment."""
+DEPLOYMENT_FIELDS = {"lora_path": "model_name", "lora_name": "name"}
+"""The fields of a deployment, by the names that they have when an adapter is loaded by its path."""
 
-REMEDY = (
+DEPLOYING_IS_OFF = (
     "adapters are deployed only where the operator allows it: set lora.repositories "
     "(ANTIPHON_LORA_REPOSITORIES) for the hub or lora.directories (ANTIPHON_LORA_DIRECTORIES) for files, and "
     "restart the server"
@@ -66,15 +66,15 @@ class Deployments:
         self,
         models: ModelRegistry,
         adapters: AdapterRegistry | None = None,
-        fetching: AdapterSource | None = None,
+        source: AdapterSource | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`adapters`: None if callers cannot deploy."""
         self._models = models
         self._adapters = adapters
-        self._fetching = fetching
+        self._source = source
         self._clock = clock or SystemClock()
-        self._turns = asyncio.Semaphore(MAX_FETCHING)
+        self._fetch_slots = asyncio.Semaphore(MAX_FETCHING)
         self._waiting = 0
 
     async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
@@ -87,21 +87,28 @@ class Deployments:
             if deployment.source is AdapterOrigin.LOCAL:
                 if owner is not None:
                     raise PermissionDenied(HUB_ONLY, param="model_source")
-                path, noted = _require_relative(deployment), self._prepare_record(deployment, None, actor)
+                path, build_record = (
+                    _require_relative(deployment),
+                    self._create_record_builder(deployment, None, actor),
+                )
                 await adapters.load(
-                    AdapterRequest(deployment.name, path, deployment.base, True, None, actor.may_use, noted)
+                    AdapterRequest(
+                        deployment.name, path, deployment.base, True, None, actor.may_use, build_record
+                    )
                 )
                 return self._report_deployed(deployment.name, None)
-            if self._fetching is None:
-                raise PermissionDenied(REMEDY)
-            self._fetching.require_allowed(deployment)
-            async with self._take_turn(), self._fetching.fetch(deployment) as fetched:
+            if self._source is None:
+                raise PermissionDenied(DEPLOYING_IS_OFF)
+            self._source.require_allowed(deployment)
+            async with self._hold_fetch_slot(), self._source.fetch(deployment) as fetched:
                 self._require_free(deployment.name, owner, adapters)
                 base = deployment.base or self._guess_base(adapters, fetched)
                 path, directory = fetched.path, fetched.directory
-                noted = self._prepare_record(deployment, fetched.commit, actor)
+                build_record = self._create_record_builder(deployment, fetched.commit, actor)
                 await adapters.load(
-                    AdapterRequest(deployment.name, path, base, True, directory, actor.may_use, noted, owner)
+                    AdapterRequest(
+                        deployment.name, path, base, True, directory, actor.may_use, build_record, owner
+                    )
                 )
                 return self._report_deployed(deployment.name, owner)
 
@@ -144,12 +151,12 @@ class Deployments:
     def _require_adapters(self) -> AdapterRegistry:
         """Returns the adapter registry. Raises PermissionDenied if callers cannot deploy."""
         if self._adapters is None:
-            raise PermissionDenied(REMEDY)
+            raise PermissionDenied(DEPLOYING_IS_OFF)
         return self._adapters
 
     def _require_free(self, name: str, owner: str | None, adapters: AdapterRegistry) -> None:
-        """Raises InvalidValue if a model that is no deployment has the name. Raises PermissionDenied for a
-        project that may have no adapters."""
+        """Raises InvalidValue if the name belongs to a model that was not deployed. Raises PermissionDenied
+        if projects may have no adapters."""
         if owner is not None:
             adapters.require_project_adapters()
         if name not in self._models:
@@ -159,40 +166,40 @@ class Deployments:
             raise InvalidValue(f"{name!r} is a name of the operator; choose another", param="name")
         if self._models.get(name).deployed is not None:
             return
-        whose = (
+        holder = (
             "a base model" if self._models.get(name).parent is None else "an adapter that was not deployed"
         )
-        raise InvalidValue(f"{name!r} is the name of {whose}; choose another", param="name")
+        raise InvalidValue(f"{name!r} is the name of {holder}; choose another", param="name")
 
     @asynccontextmanager
-    async def _take_turn(self) -> AsyncIterator[None]:
-        """Waits for a turn to fetch, and holds it until the block ends. Raises Overloaded if too many
+    async def _hold_fetch_slot(self) -> AsyncIterator[None]:
+        """Waits for a free fetch slot, and holds it until the block ends. Raises Overloaded if too many
         deployments wait."""
         if self._waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} deployments wait already; try again later")
         self._waiting += 1
         try:
-            await self._turns.acquire()
+            await self._fetch_slots.acquire()
         finally:
             self._waiting -= 1
         try:
             yield
         finally:
-            self._turns.release()
+            self._fetch_slots.release()
 
     def _guess_base(self, adapters: AdapterRegistry, adapter: FetchedAdapter) -> str | None:
-        """Returns the base model that the adapter's configuration names. Returns None if there is only one
-        base model, or if not exactly one matches."""
+        """Returns the base model that the adapter's configuration names. Returns None if there is no choice,
+        or if the configuration does not match exactly one base model."""
         if len(adapters.bases) == 1 or adapter.base is None:
             return None
         names = {adapter.base.casefold(), adapter.base.rpartition("/")[2].casefold()}
         bases = [base for base in adapters.bases if base.casefold() in names]
         return bases[0] if len(bases) == 1 else None
 
-    def _prepare_record(
+    def _create_record_builder(
         self, deployment: DeploymentRequest, commit: str | None, actor: Actor
     ) -> Callable[[str], DeployedAdapter]:
-        """Returns a function that makes the record of a deployment from the base model's name."""
+        """Returns a function that builds the record of a deployment from the base model's name."""
 
         def build_record(base: str) -> DeployedAdapter:
             now = int(self._clock.wall())
@@ -223,15 +230,15 @@ class Deployments:
         deployed = model.deployed
         if deployed is not None:
             creator = deployed.creator
-            is_told = actor.admin or (creator is not None and creator.project == actor.project)
-            return deployed if is_told else replace(deployed, creator=None)
+            may_see_creator = actor.admin or (creator is not None and creator.project == actor.project)
+            return deployed if may_see_creator else replace(deployed, creator=None)
         content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
         return DeployedAdapter(model.name, model.parent or "", content, AdapterOrigin.LOCAL, model.created)
 
 
 async def unload_adapter(models: ModelRegistry, adapters: AdapterRegistry, name: str, actor: Actor) -> None:
-    """Removes an adapter's name: the actor's project's, or for the operator also its own. Raises
-    ModelNotFound, also for another project's name, and PermissionDenied for the operator's."""
+    """Removes an adapter's name. A project can remove only its own adapters, and the operator all that it can
+    see. Raises ModelNotFound, also for another project's adapter, and PermissionDenied for the operator's."""
     if not actor.may_use(name):
         raise ModelNotFound(f"the adapter {name[:100]!r} cannot be found", param="lora_name")
     owner = actor.adapter_owner
@@ -259,11 +266,13 @@ def _require_relative(deployment: DeploymentRequest) -> str:
 
 @contextmanager
 def _rename_fields() -> Iterator[None]:
-    """Renames the field of an error from loading to deploying."""
+    """Gives errors in the block the field names of a deployment."""
     try:
         yield
-    except RequestError as refused:
-        if refused.param not in NAMES:
+    except RequestError as error:
+        if error.param not in DEPLOYMENT_FIELDS:
             raise
-        renamed = type(refused)(refused.message, param=NAMES[refused.param], retry_after=refused.retry_after)
+        renamed = type(error)(
+            error.message, param=DEPLOYMENT_FIELDS[error.param], retry_after=error.retry_after
+        )
         raise renamed from None

@@ -1,7 +1,4 @@
-"""Requests without generated text: vectors of texts, and rankings of documents.
-
-They pass the same stages as a generation.
-"""
+"""Embeddings of texts, and rankings of documents. They pass the same stages as a generation."""
 
 import logging
 import sys
@@ -29,7 +26,7 @@ from antiphon.telemetry.logs import record
 
 
 class CountedAnswer(Protocol):
-    """An answer that tells how many tokens were read."""
+    """An answer with the number of tokens that the model read."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -41,12 +38,12 @@ class CountedAnswer(Protocol):
 T = TypeVar("T", bound=CountedAnswer)
 
 Attempt = Callable[[RouteUse, Reserve], Awaitable[T]]
-"""Does the work on one route, after the request is reserved."""
+"""Sends the request on one route, after its usage is reserved."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a request asks for, for the records."""
+class RequestInfo:
+    """The facts of a request that are logged and counted."""
 
     kind: str
     """The event of the log record: `embedding` or `rerank`."""
@@ -60,7 +57,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingStages:
-    """The stages of requests without generated text."""
+    """The stages of embeddings and rankings."""
 
     models: ModelRegistry
     policy: RoutePolicy
@@ -71,43 +68,43 @@ class EmbeddingStages:
         Cancelling ends the work.
 
         Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model,
-        UnsupportedParameter for a model that makes no vectors, and LedgerFull if the request cannot be
-        written down.
+        UnsupportedParameter for a model that makes no vectors, and LedgerFull if the ledger cannot record
+        the request.
         """
         model = resolve(self.models, request.model, context.actor)
         if context.span is not None:
             context = open_operation(EMBEDDINGS, model, context, context.span)
         attempt = partial(_embed, replace(request, model=model.name), context)
         count = self.policy.metrics.count_embedding
-        work = Work("embedding", model, request.model, len(request.inputs), count)
-        return await self._run(work, attempt, context)
+        info = RequestInfo("embedding", model, request.model, len(request.inputs), count)
+        return await self._run(info, attempt, context)
 
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
-        """Returns the scores of a request's documents. Raises as `embed` does, and UnsupportedParameter for a
-        model that is no reranker."""
+        """Returns the scores of a request's documents. Raises the errors of `embed`, and UnsupportedParameter
+        for a model that is not a reranker."""
         model = resolve(self.models, request.model, context.actor)
         if context.span is not None:
             context = open_operation(RERANK, model, context, context.span)
         attempt = partial(_rank, replace(request, model=model.name), context)
         count = self.policy.metrics.count_rerank
-        work = Work("rerank", model, request.model, len(request.documents), count)
-        return await self._run(work, attempt, context)
+        info = RequestInfo("rerank", model, request.model, len(request.documents), count)
+        return await self._run(info, attempt, context)
 
-    async def _run(self, work: Work, attempt: Attempt[T], context: Context) -> T:
-        """Does the work on one of the model's routes, and records it."""
-        model = work.model
+    async def _run(self, info: RequestInfo, attempt: Attempt[T], context: Context) -> T:
+        """Sends the request on the first route that works, and records it."""
+        model = info.model
         context.progress.model = model.name
-        account = None
+        meter = None
         if self.accounting is not None:
-            account = RequestMeter(
-                self.accounting, model, work.requested_model, True, context, self.policy.metrics
+            meter = RequestMeter(
+                self.accounting, model, info.requested_model, True, context, self.policy.metrics
             )
-        reserve = pass_unlimited if account is None else account.reserve
-        began, answer, lost = context.clock.monotonic(), None, None
+        reserve = pass_unlimited if meter is None else meter.reserve
+        started_at, answer, ledger_error = context.clock.monotonic(), None, None
         status = OK
         try:
-            if account is not None:
-                await account.open()
+            if meter is not None:
+                await meter.open()
             answer = await try_routes(model, lambda use: attempt(use, reserve), context, self.policy)
         except BaseException as error:
             status = find_status(error, context)
@@ -117,17 +114,17 @@ class EmbeddingStages:
                 usage = Usage(context.progress.embedded, 0)
             else:
                 usage = Usage(answer.prompt_tokens, 0, source=answer.source)
-            ended = RequestOutcome(status, usage, context.clock.monotonic() - began)
-            lost = None if account is None else account.close(ended)
-            answered = lost is not None or is_logged_by_edge(sys.exception(), context)
-            ended = ended if lost is None else changed(ended, status=lost.code)
-            close_operation(context, model, ended)
-            _report(ended, work, context, answered)
+            outcome = RequestOutcome(status, usage, context.clock.monotonic() - started_at)
+            ledger_error = None if meter is None else meter.close(outcome)
+            logged_by_edge = ledger_error is not None or is_logged_by_edge(sys.exception(), context)
+            outcome = outcome if ledger_error is None else changed(outcome, status=ledger_error.code)
+            close_operation(context, model, outcome)
+            _report(outcome, info, context, logged_by_edge)
         try:
-            if lost is not None:
-                raise lost
+            if ledger_error is not None:
+                raise ledger_error
         finally:
-            del lost  # the error's own traceback would keep the whole request in memory
+            del ledger_error  # the error's own traceback would keep the whole request in memory
         return answer
 
 
@@ -151,7 +148,7 @@ async def _rank(request: RerankRequest, context: Context, use: RouteUse, reserve
     """Scores the documents on one route."""
     engine = use.route.engine
     if not isinstance(engine, RerankEngine):
-        raise UnsupportedParameter(f"{request.model} is no reranker; name one", param="model")
+        raise UnsupportedParameter(f"{request.model} is not a reranker; name one", param="model")
     prepared = await engine.prepare_rerank(request, context)
     await reserve(use.route, prepared.size)
     use.begin()
@@ -161,18 +158,19 @@ async def _rank(request: RerankRequest, context: Context, use: RouteUse, reserve
     return answer
 
 
-def _report(ended: RequestOutcome, work: Work, context: Context, answered: bool) -> None:
-    """Counts the request in the metrics, and writes or passes on the values of its log record."""
-    tokens = ended.usage.prompt_tokens
-    work.count(work.model.label, ended.status, tokens, ended.total)
-    values = {
+def _report(outcome: RequestOutcome, info: RequestInfo, context: Context, logged_by_edge: bool) -> None:
+    """Counts the request in the metrics. Writes its log record, or passes the fields to the HTTP edge if the
+    edge writes the record."""
+    tokens = outcome.usage.prompt_tokens
+    info.count(info.model.label, outcome.status, tokens, outcome.total)
+    fields = {
         "actor": context.actor.id,
-        "inputs": work.inputs,
+        "inputs": info.inputs,
         "prompt_tokens": tokens,
-        "total_ms": round(ended.total * 1000, 1),
+        "total_ms": round(outcome.total * 1000, 1),
     }
-    if answered:
-        context.progress.account = values
+    if logged_by_edge:
+        context.progress.log_fields = fields
     else:
-        log_fields = {"request_id": context.request_id, "model": work.model.name, "status": ended.status}
-        record(work.kind, logging.INFO, **log_fields, **values)
+        log_fields = {"request_id": context.request_id, "model": info.model.name, "status": outcome.status}
+        record(info.kind, logging.INFO, **log_fields, **fields)

@@ -2,8 +2,8 @@
 metrics, and with keys on the ledger entry and the limits. If it ends with an error, the HTTP edge writes the
 log record with these numbers.
 
-A generation that is cut short counts the tokens that were made. If the deltas carry none, as a vendor's do,
-its tokens are estimated from the text so far. This module holds no limits and no prices.
+A generation that is cut short counts the tokens that were generated. A vendor's deltas have no token counts,
+so these tokens are estimated from the text so far. This module contains no limits and no prices.
 
 `record_stream` records the text of requests and answers, for projects that turned it on.
 """
@@ -59,15 +59,15 @@ class GenerationTally:
     reasoning_tokens: int = 0
     source: UsageSource = UsageSource.ENGINE
     is_estimated: bool = False
-    """Whether the deltas carry no tokens, so that the bytes of their text are counted."""
+    """Whether the deltas have no token counts, so the bytes of their text are counted instead."""
     text_bytes: int = 0
     """Bytes of text, tool calls and speech, if `is_estimated`."""
     reasoning_bytes: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     is_whole: bool = False
-    """Whether the stream came to its end."""
+    """Whether the stream has ended normally, with its usage."""
     answer: RecordedAnswer | None = None
-    """The texts so far, where spans contain them."""
+    """The texts so far, if spans contain texts; otherwise None."""
 
     def add(self, event: Event, clock: Clock) -> None:
         """Counts an event. The most frequent kind is tested first: nearly all events of a stream are text
@@ -116,12 +116,13 @@ class GenerationTally:
             self.reasoning_tokens,
             self.source,
         )
-        first = None if self.first_token is None else self.first_token - self.started_at
-        return RequestOutcome(status, usage, now - self.started_at, self.queued, first)
+        first_token = None if self.first_token is None else self.first_token - self.started_at
+        return RequestOutcome(status, usage, now - self.started_at, self.queued, first_token)
 
 
 def measure_delta(event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> int:
-    """Returns the bytes of text in a part of a call, or of a text as long as a part of speech."""
+    """Returns the bytes of text in a part of a tool call. For a part of speech, returns an equivalent number
+    of bytes."""
     if isinstance(event, SpeechDelta):
         return measure_text(event.transcript) + measure_speech(event.data)
     return measure_text(event.name if isinstance(event, ToolCallStarted) else event.arguments)
@@ -130,7 +131,7 @@ def measure_delta(event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> int:
 class Settlement:
     """A context that settles a generation when it ends, for any reason."""
 
-    __slots__ = ("_account", "_context", "_metrics", "_model", "_tally")
+    __slots__ = ("_context", "_meter", "_metrics", "_model", "_tally")
 
     def __init__(
         self,
@@ -138,13 +139,13 @@ class Settlement:
         model: Model,
         context: Context,
         metrics: Metrics,
-        account: RequestMeter | None,
+        meter: RequestMeter | None,
     ) -> None:
         self._tally = tally
         self._model = model
         self._context = context
         self._metrics = metrics
-        self._account = account
+        self._meter = meter
 
     async def __aenter__(self) -> None:
         self._metrics.begin_generation(self._model.label)
@@ -152,68 +153,69 @@ class Settlement:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settles the generation and reports it. Raises LedgerFull if the end of a complete generation cannot
-        be written."""
+        """Settles the generation and reports it. Raises LedgerFull if a complete generation cannot be written
+        to the ledger."""
         tally, context = self._tally, self._context
         is_complete = tally.is_whole and not isinstance(error, AntiphonError)
-        ended = tally.build_outcome(
+        outcome = tally.build_outcome(
             OK if is_complete else find_status(error, context), context.clock.monotonic()
         )
-        lost = None if self._account is None else self._account.close(ended)
-        if lost is not None:
-            ended = changed(ended, status=lost.code)
+        ledger_error = None if self._meter is None else self._meter.close(outcome)
+        if ledger_error is not None:
+            outcome = changed(outcome, status=ledger_error.code)
         if context.span is not None:
-            close_operation(context, self._model, ended, tally.finish_reasons, tally.answer)
-        answered = lost is not None or is_logged_by_edge(error, context)
-        _report(ended, tally.finish_reasons, self._model, context, self._metrics, answered)
+            close_operation(context, self._model, outcome, tally.finish_reasons, tally.answer)
+        logged_by_edge = ledger_error is not None or is_logged_by_edge(error, context)
+        _report(outcome, tally.finish_reasons, self._model, context, self._metrics, logged_by_edge)
         try:
-            if lost is not None and error is None:
-                raise lost
+            if ledger_error is not None and error is None:
+                raise ledger_error
         finally:
-            del lost  # the error's own traceback would keep the whole request in memory
+            del ledger_error  # the error's own traceback would keep the whole request in memory
 
 
 async def meter_stream(
-    begin: Callable[[], Awaitable[StartedStream]],
+    start_stream: Callable[[], Awaitable[StartedStream]],
     model: Model,
     context: Context,
     metrics: Metrics,
-    account: RequestMeter | None = None,
+    meter: RequestMeter | None = None,
 ) -> AsyncGenerator[Event, None]:
     """Starts a stream and yields its events. Reserves more tokens when the reserved ones are used up. Settles
     the generation when it ends, for any reason.
 
-    Raises LedgerFull if the end of a complete generation cannot be written; its last bytes are then not sent.
+    Raises LedgerFull if a complete generation cannot be written to the ledger. Its last bytes are then not
+    sent.
     """
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
     span = context.span
     if span is not None and span.is_recorded and span.records_content:
         tally.answer = RecordedAnswer()
-    settlement = Settlement(tally, model, context, metrics, account)
-    async with settlement, await _start_metered(begin, account) as stream:
+    settlement = Settlement(tally, model, context, metrics, meter)
+    async with settlement, await _start_metered(start_stream, meter) as stream:
         event: Event | None = stream.first
         while event is not None:
             tally.add(event, clock)
             if tally.answer is not None:
                 tally.answer.add(event)
             if (
-                account is not None
-                and tally.completion_tokens > account.granted
-                and not tally.is_whole  # the vendor's own count comes last, and refuses nothing any more
+                meter is not None
+                and tally.completion_tokens > meter.granted
+                and not tally.is_whole  # the final count of the vendor must not refuse the request
             ):
-                await account.grow(tally.completion_tokens)
+                await meter.grow(tally.completion_tokens)
             yield event
             event = await anext(stream.events, None)
 
 
 async def _start_metered(
-    begin: Callable[[], Awaitable[StartedStream]], account: RequestMeter | None
+    start_stream: Callable[[], Awaitable[StartedStream]], meter: RequestMeter | None
 ) -> StartedStream:
     """Reserves the request early if its limits need that, then starts the stream."""
-    if account is not None:
-        await account.open()
-    return await begin()
+    if meter is not None:
+        await meter.open()
+    return await start_stream()
 
 
 def find_status(error: BaseException | None, context: Context) -> str:
@@ -228,54 +230,54 @@ def find_status(error: BaseException | None, context: Context) -> str:
 
 
 def _report(
-    ended: RequestOutcome,
-    reasons: Sequence[str],
+    outcome: RequestOutcome,
+    finish_reasons: Sequence[str],
     model: Model,
     context: Context,
     metrics: Metrics,
-    answered: bool,
+    logged_by_edge: bool,
 ) -> None:
-    """Counts the generation in the metrics, and writes or passes on the values of its log record."""
-    usage, first = ended.usage, ended.first_token
+    """Counts the generation in the metrics. Writes its log record, or passes the fields to the HTTP edge if
+    the edge writes the record."""
+    usage, first_token = outcome.usage, outcome.first_token
     metrics.end_generation(
         Generation(
             model.label,
-            ended.status,
+            outcome.status,
             usage.prompt_tokens,
             usage.completion_tokens,
             usage.cached_tokens,
-            ended.total,
-            first,
+            outcome.total,
+            first_token,
         )
     )
-    values: dict[str, object] = {
+    fields: dict[str, object] = {
         "actor": context.actor.id,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "cached_tokens": usage.cached_tokens,
-        "finish_reasons": reasons,
-        "ttft_ms": None if first is None else round(first * 1000, 1),
-        "total_ms": round(ended.total * 1000, 1),
+        "finish_reasons": finish_reasons,
+        "ttft_ms": None if first_token is None else round(first_token * 1000, 1),
+        "total_ms": round(outcome.total * 1000, 1),
     }
     if model.is_routed:
-        values["route"] = context.progress.route.decode()
-    if answered:
-        context.progress.account = values
+        fields["route"] = context.progress.route.decode()
+    if logged_by_edge:
+        context.progress.log_fields = fields
     else:
-        log_fields = {"request_id": context.request_id, "model": model.name, "status": ended.status}
-        record("generation", logging.INFO, **log_fields, **values)
+        log_fields = {"request_id": context.request_id, "model": model.name, "status": outcome.status}
+        record("generation", logging.INFO, **log_fields, **fields)
 
 
 def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
-    """Whether the HTTP edge answers with an error. The edge then writes the only log record of the
-    request."""
+    """Whether the HTTP edge sends an error for this request. The edge then writes the only log record."""
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )
 
 
 async def record_stream(
-    events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
+    events: AsyncGenerator[Event, None], meter: RequestMeter, context: Context, recorder: Recorder
 ) -> AsyncGenerator[Event, None]:
     """Yields the same events, and records the answer at the end, for any reason. Records nothing if the
     request was refused before it ran."""
@@ -286,6 +288,6 @@ async def record_stream(
                 answer.add(event)
                 yield event
     finally:
-        if account.is_admitted:
+        if meter.is_admitted:
             body = context.progress.body.decode("utf-8", "replace")
-            recorder.keep(account.id, context.actor.project, account.at, body, answer.to_json())
+            recorder.keep(meter.id, context.actor.project, meter.started_ms, body, answer.to_json())

@@ -13,9 +13,9 @@ from antiphon.errors import UnsupportedParameter
 
 
 async def prepare(engine: Engine, request: GenerationRequest, context: Context) -> PreparedRequest:
-    """Prepares the request. Raises a RequestError, also for a parameter that the engine lacks and the request
-    needs."""
-    left_out: tuple[str, ...] = ()
+    """Prepares the request, and records in the progress which optional parameters were removed. Raises
+    UnsupportedParameter for a parameter that is not optional, or another RequestError."""
+    removed_names: tuple[str, ...] = ()
     while True:
         try:
             prepared = await engine.prepare(request, context)
@@ -24,29 +24,32 @@ async def prepare(engine: Engine, request: GenerationRequest, context: Context) 
             if name not in request.optional:
                 raise
         else:
-            context.progress.unread += left_out
+            context.progress.unread += removed_names
             return prepared
-        request, left_out = leave_out(request, name), (*left_out, name)
+        request, removed_names = remove_parameter(request, name), (*removed_names, name)
 
 
-def leave_out(request: GenerationRequest, name: str) -> GenerationRequest:
+def remove_parameter(request: GenerationRequest, name: str) -> GenerationRequest:
     """Returns the request without one of its optional parameters."""
     request = changed(request, optional=request.optional - {name})
     if name in SamplingOptions.__struct_fields__:
         return changed(request, sampling=changed(request.sampling, **{name: None}))
     if name == "stop":
         return changed(request, output=changed(request.output, stop=()))
-    forget = partial(_forget_reasoning, name)
-    return changed(request, prompts=tuple(_change_reasoning(prompt, forget) for prompt in request.prompts))
+    remove_option = partial(_remove_reasoning_option, name)
+    return changed(
+        request, prompts=tuple(_change_reasoning(prompt, remove_option) for prompt in request.prompts)
+    )
 
 
 def _change_reasoning(prompt: Prompt, change: Callable[[Reasoning], Reasoning]) -> Prompt:
-    """Returns the prompt with its reasoning changed. A raw prompt has none."""
+    """Returns the prompt with its reasoning changed. A raw prompt has no reasoning."""
     return replace(prompt, reasoning=change(prompt.reasoning)) if isinstance(prompt, Conversation) else prompt
 
 
-def _forget_reasoning(name: str, reasoning: Reasoning) -> Reasoning:
-    """Returns the options of reasoning without the effort or the budget, by the dialect's name."""
+def _remove_reasoning_option(name: str, reasoning: Reasoning) -> Reasoning:
+    """Returns the reasoning options without the effort or the budget. `name`: the dialect's name of the
+    option to remove."""
     if name == reasoning.terms.effort:
         return replace(reasoning, effort=None, wanted=False)
     return replace(reasoning, budget=None) if name == reasoning.terms.budget else reasoning

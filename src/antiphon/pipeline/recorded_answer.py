@@ -32,15 +32,15 @@ class RecordedChoice:
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, RecordedCall] = field(default_factory=dict)
     transcript: list[str] = field(default_factory=list)
-    """What was spoken. The recording is not kept."""
-    reason: str | None = None
+    """The transcript of the speech. The audio is not recorded."""
+    finish_reason: str | None = None
 
     def to_dict(self, index: int) -> dict[str, object]:
         """Returns the choice in the JSON form that is stored."""
         fields: dict[str, object] = {
             "index": index,
             "text": "".join(self.text),
-            "finish_reason": self.reason,
+            "finish_reason": self.finish_reason,
         }
         if self.reasoning:
             fields["reasoning"] = "".join(self.reasoning)
@@ -64,30 +64,32 @@ class RecordedAnswer:
     def add(self, event: Event) -> None:
         """Records an event of the stream."""
         if isinstance(event, TextDelta):
-            self._choice(event.choice).text.append(event.text)
+            self._get_choice(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):
-            self._choice(event.choice).reasoning.append(event.text)
+            self._get_choice(event.choice).reasoning.append(event.text)
         elif isinstance(event, SpeechDelta):
-            self._choice(event.choice).transcript.append(event.transcript)
+            self._get_choice(event.choice).transcript.append(event.transcript)
         elif isinstance(event, ToolCallStarted):
-            self._choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
+            self._get_choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
         elif isinstance(event, ToolCallDelta):
-            self._choice(event.choice).calls[event.index].arguments.append(event.arguments)
+            self._get_choice(event.choice).calls[event.index].arguments.append(event.arguments)
         elif isinstance(event, Finished):
-            self._choice(event.choice).reason = event.reason
+            self._get_choice(event.choice).finish_reason = event.reason
         elif isinstance(event, References):
             self._references = event
 
     def to_json(self) -> str:
-        """Returns all choices as JSON, and what was searched for and found in a knowledge table, without its
-        texts. A choice that was cut has no finish reason."""
+        """Returns all choices as JSON, and the query and the ids of chunks if a knowledge table was searched.
+        A choice that was cut off has no finish reason."""
         choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
         fields: dict[str, object] = {"choices": choices}
-        if (found := self._references) is not None:
+        if (references := self._references) is not None:
             fields["references"] = {
-                "table_id": found.table,
-                "search_query": found.query,
-                "chunks": [{"document_id": each.document, "chunk_id": each.id} for each in found.chunks],
+                "table_id": references.table,
+                "search_query": references.query,
+                "chunks": [
+                    {"document_id": chunk.document, "chunk_id": chunk.id} for chunk in references.chunks
+                ],
             }
         return json.dumps(fields, ensure_ascii=False)
 
@@ -95,5 +97,5 @@ class RecordedAnswer:
         """Returns the choices in order."""
         return [choice for _, choice in sorted(self._choices.items())]
 
-    def _choice(self, choice: int) -> RecordedChoice:
+    def _get_choice(self, choice: int) -> RecordedChoice:
         return self._choices.setdefault(choice, RecordedChoice())

@@ -1,7 +1,7 @@
-"""Carries out the memory strategy `relevant`: the older turns nearest to the last one stay.
+"""Carries out the memory strategy `relevant`: keeps the older turns that are most similar to the last one.
 
-The vectors are made by calls that are the request's children in the ledger. Those of earlier requests are
-kept in the memory of the process, so a conversation that grows pays for each turn about once.
+Child calls of the request make the vectors. The process caches vectors, so a growing conversation pays for
+each turn about once.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,7 @@ from antiphon.errors import (
     PermissionDenied,
 )
 from antiphon.memory.relevant import LONGEST_TURN, SHORTEST_CUT, RankedTurns
-from antiphon.pipeline.child import ChildCalls, name_model
+from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
     count_messages,
@@ -31,43 +31,43 @@ from antiphon.pipeline.count_prompt import (
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy
 
-MOST_VECTORS = 4096
-"""Vectors that one process keeps."""
+MAX_VECTORS = 4096
+"""The most vectors in the cache of one process."""
 
 BATCH = 256
-"""Texts of one call."""
+"""The most texts of one call."""
 
 
 class TurnVectors:
-    """Vectors of turns by a digest of project, model and text. No text is kept. The vector that was not used
-    for the longest time goes first."""
+    """A cache of the vectors of turns, by a digest of project, model and text. It stores no text. The least
+    recently used vector is removed first."""
 
-    def __init__(self, most: int = MOST_VECTORS) -> None:
-        self._most = most
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+    def __init__(self, max_vectors: int = MAX_VECTORS) -> None:
+        self._max_vectors = max_vectors
+        self._vectors: OrderedDict[bytes, bytes] = OrderedDict()
 
     def find(self, project: str, model: str, text: str) -> bytes | None:
-        """Returns the vector of a text, if it is kept."""
+        """Returns the cached vector of a text, or None."""
         key = _digest(project, model, text)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+        if key in self._vectors:
+            self._vectors.move_to_end(key)
+        return self._vectors.get(key)
 
     def keep(self, project: str, model: str, text: str, vector: bytes) -> None:
-        """Keeps a vector."""
-        self._kept[_digest(project, model, text)] = vector
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        """Caches a vector."""
+        self._vectors[_digest(project, model, text)] = vector
+        while len(self._vectors) > self._max_vectors:
+            self._vectors.popitem(last=False)
 
 
 def _digest(*texts: str) -> bytes:
-    """Returns 32 bytes that stand for these texts."""
+    """Returns a digest of these texts, of 32 bytes."""
     return sha256(repr(texts).encode(errors="surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class RelevanceStages:
-    """What the strategy needs, built once."""
+    """The strategy and its cache, built once per process."""
 
     models: ModelRegistry
     policy: RoutePolicy
@@ -81,19 +81,19 @@ class RelevanceStages:
         context: Context,
         calls: ChildCalls,
     ) -> tuple[Message, ...]:
-        """Returns the messages that the model sees. Raises InvalidValue if the last turn does not fit, and
-        ModelNotFound, PermissionDenied or UnsupportedParameter for the model of the vectors."""
+        """Returns the messages that the model sees. Raises InvalidValue if the last turn does not fit the
+        budget, and ModelNotFound, PermissionDenied or UnsupportedParameter for the embedding model."""
         messages = require_conversation(request).messages
         encoder = self._resolve_encoder(strategy, context)
-        scratch = changed(context, progress=RequestProgress())
-        size = await measure_conversation(request, model, scratch, self.policy)
+        scratch_context = changed(context, progress=RequestProgress())
+        size = await measure_conversation(request, model, scratch_context, self.policy)
         budget = choose_prompt_budget(strategy, size, request, model)
         if size.tokens is not None and size.tokens <= budget.tokens:
             return messages
         turns = RankedTurns(messages)
 
         async def fits(count: int) -> bool:
-            tokens = await count_messages(request, turns.choose(count), model, scratch, self.policy)
+            tokens = await count_messages(request, turns.choose(count), model, scratch_context, self.policy)
             return tokens is not None and tokens <= budget.tokens
 
         if not await fits(0):
@@ -114,8 +114,7 @@ class RelevanceStages:
         return turns.choose(low)
 
     def _resolve_encoder(self, strategy: RelevantTurns, context: Context) -> Model:
-        """Returns the model of the vectors. Raises ModelNotFound and PermissionDenied, which name the
-        field."""
+        """Returns the embedding model. Raises ModelNotFound and PermissionDenied, which name the field."""
         try:
             return resolve(self.models, strategy.model or "", context.actor)
         except (ModelNotFound, PermissionDenied) as error:
@@ -125,28 +124,28 @@ class RelevanceStages:
     async def _embed(
         self, turns: RankedTurns, encoder: Model, strategy: RelevantTurns, calls: ChildCalls
     ) -> list[bytes]:
-        """Returns the vector of each turn. Texts that are longer than the model takes are cut further."""
-        longest = LONGEST_TURN
+        """Returns the vector of each turn. Cuts the texts further while the model refuses them."""
+        max_length = LONGEST_TURN
         while True:
             try:
-                with name_model(strategy.model_field, f"{encoder.name} could not make vectors"):
-                    return await self._embed_texts(turns.write_texts(longest), encoder, calls)
+                with name_model_in_errors(strategy.model_field, f"{encoder.name} could not make vectors"):
+                    return await self._embed_texts(turns.write_texts(max_length), encoder, calls)
             except (ContextLengthExceeded, InvalidValue):
-                longest //= 2
-                if longest < SHORTEST_CUT:
+                max_length //= 2
+                if max_length < SHORTEST_CUT:
                     raise
 
     async def _embed_texts(self, texts: list[str], encoder: Model, calls: ChildCalls) -> list[bytes]:
-        """Returns the vector of each text. Only vectors that are not kept are made."""
+        """Returns the vector of each text. Embeds only texts whose vectors are not cached."""
         project = calls.project
         model = f"{encoder.name} {encoder.created}"  # a reload can give the name to another model
-        found = {text: self.vectors.find(project, model, text) for text in texts}
-        missing = [text for text, vector in found.items() if vector is None]
+        vectors = {text: self.vectors.find(project, model, text) for text in texts}
+        missing = [text for text, vector in vectors.items() if vector is None]
         for begin in range(0, len(missing), BATCH):
-            some = missing[begin : begin + BATCH]
-            inputs = tuple(RawPrompt(text=text) for text in some)
-            made = await calls.embed(EmbeddingRequest(encoder.name, inputs))
-            for text, new in zip(some, made, strict=True):
-                self.vectors.keep(project, model, text, new)
-                found[text] = new
-        return [vector for text in texts if (vector := found[text]) is not None]
+            batch = missing[begin : begin + BATCH]
+            inputs = tuple(RawPrompt(text=text) for text in batch)
+            embeddings = await calls.embed(EmbeddingRequest(encoder.name, inputs))
+            for text, vector in zip(batch, embeddings, strict=True):
+                self.vectors.keep(project, model, text, vector)
+                vectors[text] = vector
+        return [found for text in texts if (found := vectors[text]) is not None]

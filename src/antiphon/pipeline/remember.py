@@ -1,7 +1,7 @@
 """Chooses the part of the conversation that the model sees, by the request's memory strategy.
 
-`antiphon.memory` decides. Tokens are counted by the engine that would serve the request: the most that it
-says its prompt can take.
+`antiphon.memory` makes the decisions. The engine that would serve the request counts the tokens of its
+prompt.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from antiphon.pipeline.summarise import SummaryStages
 
 @dataclass(frozen=True, slots=True)
 class MemoryStages:
-    """What memory strategies need, built once."""
+    """The stages of memory strategies that call models, built once per process."""
 
     summaries: SummaryStages
     relevance: RelevanceStages
@@ -33,23 +33,23 @@ class MemoryStages:
 async def remember(
     request: GenerationRequest, model: Model, context: Context, stages: MemoryStages, calls: ChildCalls
 ) -> GenerationRequest:
-    """Returns the request with the messages that the model sees, and reports them in the progress. Only a
-    summary makes tokens, by calls of its own. Raises a RequestError."""
+    """Returns the request with the messages that the model sees, and reports their number in the progress.
+    Raises a RequestError."""
     strategy, messages = request.memory, require_conversation(request).messages
     if strategy is None:
         return request
     if isinstance(strategy, LastMessages):
-        kept = keep_last_messages(messages, strategy.k, strategy.place)
+        kept_messages = keep_last_messages(messages, strategy.k, strategy.place)
     elif isinstance(strategy, LastTokens):
-        kept = await _keep_last_tokens(request, strategy, model, context, stages.summaries.policy)
+        kept_messages = await _keep_last_tokens(request, strategy, model, context, stages.summaries.policy)
     elif isinstance(strategy, RelevantTurns):
-        kept = await stages.relevance.choose(request, strategy, model, context, calls)
+        kept_messages = await stages.relevance.choose(request, strategy, model, context, calls)
     else:
-        kept, report = await stages.summaries.summarise(request, strategy, model, context, calls)
+        kept_messages, report = await stages.summaries.summarise(request, strategy, model, context, calls)
         context.progress.memory = report
-        return replace_messages(request, kept)
-    context.progress.memory = MemoryReport(len(kept), len(messages) - len(kept))
-    return replace_messages(request, kept)
+        return replace_messages(request, kept_messages)
+    context.progress.memory = MemoryReport(len(kept_messages), len(messages) - len(kept_messages))
+    return replace_messages(request, kept_messages)
 
 
 async def _keep_last_tokens(
@@ -57,13 +57,13 @@ async def _keep_last_tokens(
 ) -> tuple[Message, ...]:
     """Returns the leading messages and as many of the last turns as fit the budget. Raises InvalidValue if
     the last turn does not fit."""
-    scratch = changed(context, progress=RequestProgress())
+    scratch_context = changed(context, progress=RequestProgress())
 
     async def search(use: RouteUse) -> tuple[Message, ...]:
         turns = TurnSearch(require_conversation(request).messages, strategy.tokens)
         while (messages := turns.choose()) is not None:
             turns.add_count(
-                await count_tokens(use.route.engine, replace_messages(request, messages), scratch)
+                await count_tokens(use.route.engine, replace_messages(request, messages), scratch_context)
             )
         use.close()
         if turns.longest is not None:
@@ -78,4 +78,4 @@ async def _keep_last_tokens(
             param=f"{strategy.place}.tokens",
         )
 
-    return await try_routes(model, search, scratch, policy)
+    return await try_routes(model, search, scratch_context, policy)

@@ -1,7 +1,7 @@
-"""What one request reserves, and its ledger entry. Used where keys are on.
+"""Meters one request where keys are on: its reservation in the limits, and its ledger entry.
 
 The entry is written twice: as an intent before the engine starts, and as a completion at the end. A request
-that is refused earlier leaves no entry, and its limits get everything back.
+that is refused earlier leaves no entry, and its reservation is released.
 """
 
 import logging
@@ -31,7 +31,7 @@ class RequestOutcome(Value, frozen=True):
 
     status: str
     usage: Usage
-    """The tokens that were really computed and made."""
+    """The tokens that were computed and generated."""
     total: float
     queued: float | None = None
     first_token: float | None = None
@@ -51,10 +51,10 @@ class RequestMeter:
         "_requested_name",
         "_reservation",
         "_route",
-        "at",
         "granted",
         "id",
         "is_admitted",
+        "started_ms",
     )
 
     def __init__(
@@ -77,8 +77,8 @@ class RequestMeter:
         self._metrics = metrics
         self.id = context.clock.unique()
         """Id of the ledger entry."""
-        self.at = int(context.clock.wall() * MILLISECONDS)
-        """Unix milliseconds of the beginning."""
+        self.started_ms = int(context.clock.wall() * MILLISECONDS)
+        """The start of the request in Unix milliseconds."""
         self.is_admitted = False
         """Whether an intent was written."""
         self._route = model.routes[0]
@@ -86,7 +86,7 @@ class RequestMeter:
         if len(model.routes) == 1:
             self._set_price()
         self.granted = 0
-        """Output tokens that are granted. Call `grow` before more are made."""
+        """The number of output tokens that are reserved. Call `grow` before the engine makes more."""
         self._reservation = Reservation(accounting, self.id, model.counted_name, context, metrics)
 
     async def open(self) -> None:
@@ -94,8 +94,8 @@ class RequestMeter:
         await self._reservation.open()
 
     async def admit(self) -> None:
-        """Reserves one request and writes the intent, before the request makes calls on its way. A parent
-        then has an entry, even if it is refused later. Raises the refusal and LedgerFull."""
+        """Reserves one request and writes the intent, before the request makes child calls. So a parent has
+        an entry even if it is refused later. Raises the refusal, or LedgerFull."""
         if not self.is_admitted:
             await self._reservation.require()
             self._begin(Usage(0, 0, source=UsageSource.ESTIMATED))
@@ -127,33 +127,33 @@ class RequestMeter:
         """Sets the price of the route. Raises PermissionDenied if a cost limit applies and the route has no
         price."""
         name, rules = self._route.price or self._model.counted_name, self._accounting.limit_index.rules
-        self._price = rules.find_price(name, self.at // MILLISECONDS)
+        self._price = rules.find_price(name, self.started_ms // MILLISECONDS)
         if self._price is None:
             _require_countable(rules, self._context.actor, self._model.counted_name)
 
-    def close(self, ending: RequestOutcome) -> LedgerFull | None:
+    def close(self, outcome: RequestOutcome) -> LedgerFull | None:
         """Writes the completion and settles the limits. If the completion cannot be written, returns the
         error; the intent then remains as the entry."""
         if not self.is_admitted:
             self._reservation.settle(NOTHING)
             return None
         if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
-            self._price = None  # the currency was changed meanwhile, and sums have one currency
-        usage = ending.usage
-        if not self._is_counted and ending.first_token is None:  # the vendor's first event never came
+            self._price = None  # the currency has changed since, and sums can have only one currency
+        usage = outcome.usage
+        if not self._is_counted and outcome.first_token is None:  # the vendor's first event never came
             usage = changed(usage, source=UsageSource.ESTIMATED)
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
             self._metrics.add_cost(self._model.label, self._price.currency, cost)
         try:
-            self._accounting.ledger.complete(self._build_entry(usage, cost, ending))
-        except LedgerFull as full:
+            self._accounting.ledger.complete(self._build_entry(usage, cost, outcome))
+        except LedgerFull as error:
             record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
-            return full
+            return error
         finally:
             requests = 0 if self._context.parent is not None else 1
             used = Amounts(requests, usage.prompt_tokens, usage.completion_tokens, cost)
-            self._reservation.settle(used, self.at + round(ending.total * MILLISECONDS))
+            self._reservation.settle(used, self.started_ms + round(outcome.total * MILLISECONDS))
         return None
 
     def _compute_cost(self, usage: Usage) -> int:
@@ -162,12 +162,12 @@ class RequestMeter:
             return 0
         return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
-    def _build_entry(self, usage: Usage, cost: int, ending: RequestOutcome | None = None) -> Entry:
-        """Builds the ledger entry. Without an outcome it is the intent. To build both is faster than to copy
-        the intent."""
+    def _build_entry(self, usage: Usage, cost: int, outcome: RequestOutcome | None = None) -> Entry:
+        """Builds the ledger entry: the completion, or the intent if there is no outcome. Building both is
+        faster than copying the intent."""
         context, model, price = self._context, self._model, self._price
-        status = ABORTED if ending is None else ending.status
-        if ending is None and not context.progress.tries:
+        status = ABORTED if outcome is None else outcome.status
+        if outcome is None and not context.progress.tries:
             routes = self._route.aborted_try
         else:
             routes = encode_tries(context.progress.tries, status)
@@ -175,7 +175,7 @@ class RequestMeter:
         return Entry(
             id=self.id,
             request_id=context.request_id,
-            at=self.at,
+            at=self.started_ms,
             project=actor.project,
             key=actor.id,
             user=actor.user,
@@ -195,9 +195,9 @@ class RequestMeter:
             cost=cost,
             currency="" if price is None else price.currency,
             status=status,
-            queue_ms=None if ending is None else _to_milliseconds(ending.queued),
-            ttft_ms=None if ending is None else _to_milliseconds(ending.first_token),
-            total_ms=None if ending is None else _to_milliseconds(ending.total),
+            queue_ms=None if outcome is None else _to_milliseconds(outcome.queued),
+            ttft_ms=None if outcome is None else _to_milliseconds(outcome.first_token),
+            total_ms=None if outcome is None else _to_milliseconds(outcome.total),
             end_user=origin.end_user,
             parent=context.parent,
             tags=origin.tags,
@@ -211,7 +211,7 @@ def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
     for limit in rules.find_limits(actor, model):
         if limit.measure is Measure.COST:
             raise PermissionDenied(
-                f"the model {model} has no price here, and a limit in cost holds, which could not count it: "
+                f"the model {model} has no price here, so a limit in cost that applies cannot count it: "
                 f"{format_decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; "
                 "the operator adds a price, 0 where it is free (antiphon prices add)",
                 param="model",

@@ -1,5 +1,5 @@
-"""Reserves the usage of a request in its limits before it starts, extends it while it runs, and returns the
-rest. `LimitIndex` knows which limits and which price apply.
+"""Reserves the usage of a request in its limits before it starts, extends the reservation while it runs, and
+returns the rest. `RuleSet` finds the limits and the price that apply.
 
 A request without limits costs nothing here.
 """
@@ -19,12 +19,12 @@ from antiphon.ledger.base import Ledger, Recorder
 from antiphon.limits.base import Limiter
 from antiphon.telemetry.metrics import Metrics
 
-MAX_CACHED = 10_000
-"""Cached answers. Callers choose part of the cache key, so the cache is bounded."""
+MAX_CACHE_ENTRIES = 10_000
+"""The most entries of each cache. Callers choose part of the cache key, so the cache needs a bound."""
 
 
 class RuleSet:
-    """All limits and prices at one moment. It never changes; a change makes a new one."""
+    """All limits and prices at one moment. A rule set never changes; a change of a limit makes a new one."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class RuleSet:
         prices: tuple[Price, ...] = (),
         families: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`families`: maps the id of each successor key to the id of its first key. A limit of one key
-        applies to its whole family."""
+        """`families` maps the id of each successor key to the id of its first key. A limit of one key applies
+        to its whole family."""
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
@@ -43,8 +43,8 @@ class RuleSet:
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families
         for limit in limits:
-            of_key = limit.subject is Subject.KEY
-            target = families.get(limit.target, limit.target) if of_key else limit.target
+            is_key_limit = limit.subject is Subject.KEY
+            target = families.get(limit.target, limit.target) if is_key_limit else limit.target
             self._by_target.setdefault((limit.subject, target), []).append(limit)
         self._limits_by_request: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
@@ -52,13 +52,13 @@ class RuleSet:
         """Returns every limit that applies to requests of this actor to this model."""
         if not self._by_target:
             return ()
-        selector = (actor.id, actor.user, actor.project, model)
-        limits = self._limits_by_request.get(selector)
+        cache_key = (actor.id, actor.user, actor.project, model)
+        limits = self._limits_by_request.get(cache_key)
         if limits is None:
             limits = tuple(self._match_limits(actor, model))
-            if len(self._limits_by_request) >= MAX_CACHED:
+            if len(self._limits_by_request) >= MAX_CACHE_ENTRIES:
                 self._limits_by_request.clear()
-            self._limits_by_request[selector] = limits
+            self._limits_by_request[cache_key] = limits
         return limits
 
     def _match_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
@@ -72,17 +72,17 @@ class RuleSet:
                 if limit.models is None or matches((limit.models,), model):
                     yield limit
 
-    def find_price(self, model: str, at: int) -> Price | None:
+    def find_price(self, model: str, unix_seconds: int) -> Price | None:
         """Returns the price at a time (Unix seconds); None if there is none. Of several prices the one with
         the longest matching pattern is used, and of these the latest."""
-        known_price = self._prices_by_model.get(model)
-        if known_price is None:
-            known_price = tuple(price for price in self._prices if matches((price.models,), model))
-            if len(self._prices_by_model) >= MAX_CACHED:
+        matching_prices = self._prices_by_model.get(model)
+        if matching_prices is None:
+            matching_prices = tuple(price for price in self._prices if matches((price.models,), model))
+            if len(self._prices_by_model) >= MAX_CACHE_ENTRIES:
                 self._prices_by_model.clear()
-            self._prices_by_model[model] = known_price
-        for price in known_price:
-            if price.holds(at):
+            self._prices_by_model[model] = matching_prices
+        for price in matching_prices:
+            if price.holds(unix_seconds):
                 return price
         return None
 
@@ -103,25 +103,26 @@ class LimitIndex:
         self.rules = RuleSet(limits, prices, families)
 
 
-MINIMUM = Amounts(requests=1, input_tokens=1)
-"""What every request takes at least, before its prompt is counted."""
+REQUEST_MINIMUM = Amounts(requests=1, input_tokens=1)
+"""The amounts that a request reserves before its prompt is counted."""
 
 CHILD_MINIMUM = Amounts(input_tokens=1)
-"""What a call takes at least that another request makes on its way. It counts as no request."""
+"""The amounts that a child call reserves before its prompt is counted. It does not count as a request."""
 
 NOTHING = Amounts()
 
 UNLIMITED = sys.maxsize
 
-EXHAUSTED_S = 60.0
-"""Seconds for which a limit counts as exhausted lately."""
+EXHAUSTED_SECONDS = 60.0
+"""Seconds for which a limit stays in `ExhaustedLimits`."""
 
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 REFUSALS = (RateLimited, BudgetExceeded, LargerThanLimit)
 
 
 class ExhaustedLimits:
-    """Limits that recently had no room. Their requests are checked early; nothing is refused here."""
+    """Limits that recently had no room. Requests under these limits are reserved before their size is
+    known. This class refuses nothing."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -135,14 +136,14 @@ class ExhaustedLimits:
     def add(self, limit: Limit, now: float) -> None:
         """Remembers a limit that has no room. `now`: monotonic seconds."""
         self._until.pop(limit.id, None)
-        self._until[limit.id] = now + EXHAUSTED_S
+        self._until[limit.id] = now + EXHAUSTED_SECONDS
         while (
             self._until[first := next(iter(self._until))] <= now
-        ):  # forgets limits that no request asks for any more
+        ):  # removes limits that no request uses any more
             del self._until[first]
 
     def includes_any(self, limits: tuple[Limit, ...], now: float) -> bool:
-        """Whether one of these limits was exhausted lately. Forgets the limits whose time has passed."""
+        """Whether one of these limits was exhausted recently. Removes the limits whose time has passed."""
         for id_ in [limit.id for limit in limits if limit.id in self._until]:
             if self._until[id_] > now:
                 return True
@@ -165,7 +166,7 @@ class Accounting:
 
 
 class Reservation:
-    """What one request has taken of its limits. It is settled once."""
+    """The amounts that one request has reserved in its limits. It is settled once."""
 
     __slots__ = (
         "_actor",
@@ -177,16 +178,16 @@ class Reservation:
         "_limit_index",
         "_limiter",
         "_limits",
-        "_max_output",
+        "_max_output_tokens",
         "_metrics",
         "_minimum",
         "_model",
         "_price",
         "_progress",
-        "_prompt",
-        "_reserved_amounts",
+        "_prompt_tokens",
+        "_reserved",
         "_rules",
-        "_step",
+        "_step_tokens",
         "granted",
     )
 
@@ -198,29 +199,29 @@ class Reservation:
         context: Context,
         metrics: Metrics,
     ) -> None:
-        """`claim`: a unique id. `model`: the model's own name."""
+        """`claim`: the unique id of the reservation. `model`: the model's own name."""
         self._limiter = accounting.limiter
-        self._step = accounting.reserve_tokens
+        self._step_tokens = accounting.reserve_tokens
         self._claim = claim
         self._limit_index, self._rules = accounting.limit_index, accounting.limit_index.rules
         self._actor, self._model = context.actor, model
         self._is_child = context.parent is not None
-        self._minimum = CHILD_MINIMUM if self._is_child else MINIMUM
+        self._minimum = CHILD_MINIMUM if self._is_child else REQUEST_MINIMUM
         self._limits = self._find_limits()
         self._price: Price | None = None
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
         self._exhausted = accounting.exhausted
-        self._reserved_amounts = NOTHING
+        self._reserved = NOTHING
         self._is_open = False
-        self._prompt = self._max_output = 0
+        self._prompt_tokens = self._max_output_tokens = 0
         self.granted = 0 if self._limits else UNLIMITED
         """Output tokens that can be made before more must be reserved."""
 
     async def open(self) -> None:
-        """Reserves the request early if one of its limits was exhausted lately. So a flood of refused
-        requests costs no template and no tokenizing. Other requests are reserved once their size is known.
-        Raises RateLimited, BudgetExceeded or LimitsUnavailable."""
+        """Reserves the request early if one of its limits was exhausted recently. So many refused requests
+        cost no template and no tokenizing. Other requests are reserved once their size is known. Raises
+        RateLimited, BudgetExceeded or LimitsUnavailable."""
         if self._limits and self._exhausted.includes_any(self._limits, self._clock.monotonic()):
             await self.require()
 
@@ -236,12 +237,16 @@ class Reservation:
 
     async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
         """Reserves the prompt, the output and their cost. `is_bounded`: whether the caller limited the
-        output; all of it is then reserved. Otherwise one step of output is reserved, or as much of the step
-        as the limits allow."""
+        output; if so, the whole output is reserved. Otherwise one step of output is reserved, or as much of
+        the step as the limits allow."""
         if self.granted == UNLIMITED:
             return None
-        self._prompt, self._max_output, self._price = size.prompt_tokens, size.output_tokens, price
-        output = size.output_tokens if is_bounded else min(size.output_tokens, self._step)
+        self._prompt_tokens, self._max_output_tokens, self._price = (
+            size.prompt_tokens,
+            size.output_tokens,
+            price,
+        )
+        output = size.output_tokens if is_bounded else min(size.output_tokens, self._step_tokens)
         while True:
             try:
                 return await self._extend(max(output, self.granted))
@@ -255,7 +260,7 @@ class Reservation:
         """Reserves another step of output, or as much of it as the limits allow. `output_tokens`: the output
         so far. Raises RateLimited or BudgetExceeded if there is no room for these."""
         needed = output_tokens - self.granted
-        step = max(needed, min(self._step, self._max_output - self.granted))
+        step = max(needed, min(self._step_tokens, self._max_output_tokens - self.granted))
         while True:
             try:
                 return await self._extend(self.granted + step)
@@ -265,41 +270,41 @@ class Reservation:
                     raise
             step = max(needed, step // 2)
 
-    def settle(self, used: Amounts, at: int | None = None) -> None:
-        """Ends the reservation. `used`: the amounts that were really used. `at`: the end of the request in
-        the ledger, in Unix milliseconds."""
+    def settle(self, used: Amounts, ended_ms: int | None = None) -> None:
+        """Ends the reservation. `used`: the amounts that were used. `ended_ms`: the end of the request in the
+        ledger, in Unix milliseconds."""
         if self._is_open:
             self._is_open = False
-            self._limiter.settle(self._claim, used, at)
+            self._limiter.settle(self._claim, used, ended_ms)
 
     async def _extend(self, output: int) -> None:
         """Reserves the part of `output` tokens, and of their cost, that is not reserved yet."""
-        before, cost = self._reserved_amounts, 0
+        reserved, cost = self._reserved, 0
         if self._price is not None:
-            cost = self._price.most(self._prompt, output)
-        prompt = max(self._prompt, before.input_tokens)
-        await self._take(Amounts(self._minimum.requests, prompt, output, max(cost, before.cost)))
+            cost = self._price.most(self._prompt_tokens, output)
+        prompt = max(self._prompt_tokens, reserved.input_tokens)
+        await self._take(Amounts(self._minimum.requests, prompt, output, max(cost, reserved.cost)))
         self.granted = output
 
     async def _take(self, amounts: Amounts) -> None:
         """Reserves the part of these amounts that is not reserved yet."""
-        before = self._reserved_amounts
-        if before is NOTHING:
-            self._is_open = True  # from now on there is something to settle, even if no answer comes
+        reserved = self._reserved
+        if reserved is NOTHING:
+            self._is_open = True  # the limiter may count the reservation even if its answer is lost
             self._progress.limit_statuses = await self._limiter.reserve(
                 self._claim, self._refresh_limits(), amounts
             )
-        elif amounts != before:
+        elif amounts != reserved:
             added = Amounts(
                 0,
-                amounts.input_tokens - before.input_tokens,
-                amounts.output_tokens - before.output_tokens,
-                amounts.cost - before.cost,
+                amounts.input_tokens - reserved.input_tokens,
+                amounts.output_tokens - reserved.output_tokens,
+                amounts.cost - reserved.cost,
             )
             self._progress.limit_statuses = await self._limiter.extend(
                 self._claim, self._refresh_limits(), added
             )
-        self._reserved_amounts = amounts
+        self._reserved = amounts
 
     def _refresh_limits(self) -> tuple[Limit, ...]:
         """Returns the request's limits in their current form, without removed ones. A limit that was added
@@ -307,13 +312,14 @@ class Reservation:
         rules = self._limit_index.rules
         if rules is not self._rules:
             self._rules = rules
-            now = {limit.id: limit for limit in self._find_limits()}
-            self._limits = tuple(now[limit.id] for limit in self._limits if limit.id in now)
+            current_limits = {limit.id: limit for limit in self._find_limits()}
+            self._limits = tuple(
+                current_limits[limit.id] for limit in self._limits if limit.id in current_limits
+            )
         return self._limits
 
     def _find_limits(self) -> tuple[Limit, ...]:
-        """Returns the limits that apply now. A call that another request makes on its way takes no place of
-        its own."""
+        """Returns the limits that apply now. A child call does not count in limits of concurrent requests."""
         limits = self._rules.find_limits(self._actor, self._model)
         if not self._is_child:
             return limits
@@ -326,5 +332,5 @@ class Reservation:
                 self._metrics.count_refusal(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
                     self._exhausted.add(limit, self._clock.monotonic())
-        statuses = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
+        statuses = tuple(status for status in refusal.statuses if isinstance(status, LimitStatus))
         self._progress.limit_statuses = statuses or self._progress.limit_statuses

@@ -17,11 +17,11 @@ def authorize(actor: Actor, model: Model, name: str) -> None:
     """Raises PermissionDenied if the actor's key does not allow the model. The error repeats only the
     caller's `name`."""
     if not actor.may_use(model.name):
-        raise PermissionDenied(f"this key is not for the model {name}", param="model")
+        raise PermissionDenied(f"this key may not use the model {name}", param="model")
 
 
 def authorize_name(actor: Actor, name: str, param: str) -> None:
     """Raises PermissionDenied if the actor's key does not allow this name, whether the model exists or
     not."""
     if not actor.may_use(name):
-        raise PermissionDenied(f"this key is not for the model {name}", param=param)
+        raise PermissionDenied(f"this key may not use the model {name}", param=param)

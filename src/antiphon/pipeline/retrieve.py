@@ -1,7 +1,7 @@
-"""Answers from a knowledge table: searches, and puts what it finds before the question.
+"""Answers from a knowledge table: searches, and inserts the chunks before the question.
 
-The query, the vectors of the query and the ranking are calls that are the request's children in the ledger.
-No such call has tools. The references are the first event of the stream, once the engine has begun.
+Child calls of the request write the query, embed it and rank the chunks. These calls have no tools. The
+references are the first event of the stream, once the engine has begun.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -32,7 +32,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.pipeline.attempt import try_routes
-from antiphon.pipeline.child import ChildCalls, name_model
+from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import require_conversation
 from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.resolve import resolve
@@ -58,15 +58,15 @@ TABLE_FIELD = f"{RETRIEVAL_FIELD}.table_id"
 RERANKER_FIELD = f"{RETRIEVAL_FIELD}.reranking_model"
 
 RANKED_HITS = 4
-"""A reranker sees so many times the chunks that the caller wants."""
+"""A reranker gets this many times the number of chunks that the caller wants."""
 
 ANSWER_ROOM = 256
-"""Tokens that are left for the answer where the caller leaves its length to the server."""
+"""Tokens that stay free for the answer if the caller sets no maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalStages:
-    """What retrieval needs, built once."""
+    """The stages of retrieval, built once per process."""
 
     models: ModelRegistry
     policy: RoutePolicy
@@ -75,50 +75,51 @@ class RetrievalStages:
     async def retrieve(
         self, request: GenerationRequest, model: Model, context: Context, calls: ChildCalls
     ) -> tuple[GenerationRequest, References]:
-        """Returns the request with the chunks in its prompt, and the references. Raises what `open` raises,
-        and InvalidValue without a question."""
-        search = await self.open(request, context, calls)
-        wanted, table = search.wanted, await search.find_table()
+        """Returns the request with the chunks in its prompt, and the references. Raises the errors of `open`,
+        and InvalidValue if the messages contain no question."""
+        search = await self.prepare_search(request, context, calls)
+        retrieval, table = search.retrieval, await search.find_table()
         messages = require_conversation(request, RETRIEVAL_FIELD).messages
         question = find_question(messages, RETRIEVAL_FIELD)
-        query = wanted.query or await search.write_query(model.name, messages[: question + 1])
+        query = retrieval.query or await search.write_query(model.name, messages[: question + 1])
         chunks = await search.find(query, table)
-        request, kept = await self._fit(request, question, chunks, model, context)
-        if len(kept) < len(chunks):
+        request, fitting = await self._fit_chunks(request, question, chunks, model, context)
+        if len(fitting) < len(chunks):
             search.notes.append(
-                f"{len(chunks) - len(kept)} of {len(chunks)} chunks did not fit the context of {model.name}"
+                f"{len(chunks) - len(fitting)} of {len(chunks)} chunks did not fit the context of "
+                f"{model.name}"
             )
-        found = References(wanted.table, context.actor.project, query, kept, tuple(search.notes))
-        return request, found
+        references = References(retrieval.table, context.actor.project, query, fitting, tuple(search.notes))
+        return request, references
 
-    async def open(
+    async def prepare_search(
         self, request: GenerationRequest, context: Context, calls: ChildCalls
     ) -> "ReferenceSearch":
-        """Returns the search of a request, which costs nothing yet. Raises NotFound for a table that the
-        project does not have, ModelNotFound or PermissionDenied for the reranker, and UnsupportedParameter
+        """Checks the retrieval of a request, and returns its search, which has not started. Raises NotFound
+        for an unknown table, ModelNotFound or PermissionDenied for the reranker, and UnsupportedParameter
         for a raw prompt."""
-        wanted = request.retrieval
-        if wanted is None or self.index is None:
+        retrieval = request.retrieval
+        if retrieval is None or self.index is None:
             raise UnsupportedParameter(
                 f"{RETRIEVAL_FIELD}: this server keeps no knowledge tables; the operator turns them on",
                 param=RETRIEVAL_FIELD,
             )
         require_conversation(request, RETRIEVAL_FIELD)
-        self._check_reranker(wanted, context)
-        search = ReferenceSearch(self.index, wanted, context.actor.project, calls)
+        self._check_reranker(retrieval, context)
+        search = ReferenceSearch(self.index, retrieval, context.actor.project, calls)
         await search.find_table()
         return search
 
-    def _check_reranker(self, wanted: Retrieval, context: Context) -> None:
-        """Raises ModelNotFound and PermissionDenied, which name the field."""
-        if wanted.reranker is None:
+    def _check_reranker(self, retrieval: Retrieval, context: Context) -> None:
+        """Raises ModelNotFound or PermissionDenied if the caller cannot use the reranker."""
+        if retrieval.reranker is None:
             return
         try:
-            resolve(self.models, wanted.reranker, context.actor)
+            resolve(self.models, retrieval.reranker, context.actor)
         except (ModelNotFound, PermissionDenied) as error:
             raise type(error)(f"{RERANKER_FIELD}: {error.message}", param=RERANKER_FIELD) from None
 
-    async def _fit(
+    async def _fit_chunks(
         self,
         request: GenerationRequest,
         question: int,
@@ -126,31 +127,34 @@ class RetrievalStages:
         model: Model,
         context: Context,
     ) -> tuple[GenerationRequest, tuple[ReferencedChunk, ...]]:
-        """Returns the request with as many of the first chunks as fit the model's context, and these."""
-        scratch = changed(context, progress=RequestProgress())
-        low, high, at = 0, len(chunks), len(chunks)  # mostly all of them fit
+        """Returns the request with as many of the first chunks as fit the model's context, and these
+        chunks."""
+        scratch_context = changed(context, progress=RequestProgress())
+        low, high, count = 0, len(chunks), len(chunks)  # mostly all of them fit
         while low < high:
-            if await self._has_room(_insert(request, question, chunks[:at]), model, scratch):
-                low = at
+            if await self._has_room(_insert(request, question, chunks[:count]), model, scratch_context):
+                low = count
             else:
-                high = at - 1
-            at = (low + high + 1) // 2
+                high = count - 1
+            count = (low + high + 1) // 2
         return _insert(request, question, chunks[:low]), chunks[:low]
 
     async def _has_room(self, request: GenerationRequest, model: Model, context: Context) -> bool:
-        """Whether the whole prompt fits what the caller keeps of it and the model's context, and leaves room
-        for an answer."""
+        """Whether the prompt leaves room for an answer in the model's context, and is not longer than the
+        caller's truncation."""
         output = request.output
-        wanted = min(ANSWER_ROOM, ANSWER_ROOM if output.max_tokens is None else output.max_tokens)
-        wanted *= max(output.choices, output.best_of or 0)
-        kept = -1 if output.truncate_prompt is None else output.truncate_prompt
-        whole = changed(request, output=changed(output, truncate_prompt=None))
+        answer_tokens = min(ANSWER_ROOM, ANSWER_ROOM if output.max_tokens is None else output.max_tokens)
+        answer_tokens *= max(output.choices, output.best_of or 0)
+        max_prompt_tokens = -1 if output.truncate_prompt is None else output.truncate_prompt
+        untruncated = changed(request, output=changed(output, truncate_prompt=None))
 
         async def measure(use: RouteUse) -> bool:
-            prepared = await prepare(use.route.engine, whole, context)
+            prepared = await prepare(use.route.engine, untruncated, context)
             use.close()
             size = prepared.size
-            return size.output_tokens >= wanted and (kept < 0 or size.prompt_tokens <= kept)
+            return size.output_tokens >= answer_tokens and (
+                max_prompt_tokens < 0 or size.prompt_tokens <= max_prompt_tokens
+            )
 
         try:
             return await try_routes(model, measure, context, self.policy)
@@ -161,27 +165,27 @@ class RetrievalStages:
 class ReferenceSearch:
     """The search of one request in one table."""
 
-    def __init__(self, index: KnowledgeIndex, wanted: Retrieval, project: str, calls: ChildCalls) -> None:
+    def __init__(self, index: KnowledgeIndex, retrieval: Retrieval, project: str, calls: ChildCalls) -> None:
         self._index = index
-        self.wanted = wanted
+        self.retrieval = retrieval
         self._project = project
         self._calls = calls
         self._table: TableSettings | None = None
         self.notes: list[str] = []
-        """What did not go as asked, one sentence each."""
+        """Notes for the caller about steps that failed, one sentence each."""
 
     async def find_table(self) -> TableSettings:
         """Returns the table's settings. Raises NotFound."""
         if self._table is None:
             try:
-                table = await self._index.get_table(self._project, self.wanted.table)
+                table = await self._index.get_table(self._project, self.retrieval.table)
             except NotFound as error:
                 raise NotFound(f"{TABLE_FIELD}: {error.message}", param=TABLE_FIELD) from None
             self._table = table.settings
         return self._table
 
     async def write_query(self, model: str, messages: Sequence[Message]) -> str:
-        """Has the model write the query. What fails is noted, and the question itself is searched for."""
+        """Has the model write the query. If that fails, adds a note and returns the question itself."""
         conversation = Conversation(build_query_messages(messages))
         request = GenerationRequest(
             model,
@@ -203,25 +207,27 @@ class ReferenceSearch:
 
     async def find(self, query: str, table: TableSettings) -> tuple[ReferencedChunk, ...]:
         """Returns the best chunks, the best first."""
-        wanted = self.wanted
+        retrieval = self.retrieval
         vector = await self._embed(query, table)
-        most = wanted.k if wanted.reranker is None else min(wanted.k * RANKED_HITS, MAX_HITS)
-        search = SearchQuery(query, vector, most, depth=max(most, FUSED_HITS))
-        hits = await self._index.search(self._project, wanted.table, search)
-        chunks = [_refer(hit) for hit in hits]
-        if wanted.reranker is not None and chunks:
-            chunks = await self._rank(query, chunks, wanted.reranker)
-        return tuple(chunks[: wanted.k])
+        max_hits = retrieval.k if retrieval.reranker is None else min(retrieval.k * RANKED_HITS, MAX_HITS)
+        search = SearchQuery(query, vector, max_hits, depth=max(max_hits, FUSED_HITS))
+        hits = await self._index.search(self._project, retrieval.table, search)
+        chunks = [_to_reference(hit) for hit in hits]
+        if retrieval.reranker is not None and chunks:
+            chunks = await self._rank(query, chunks, retrieval.reranker)
+        return tuple(chunks[: retrieval.k])
 
     async def _embed(self, query: str, table: TableSettings) -> bytes:
-        """Returns the vector of the query; none for a table without vectors, and for a query that is longer
-        than the embedding model reads. Raises what the embedding model raises, and names the table."""
+        """Returns the vector of the query. It is empty for a table without vectors, and for a query that is
+        too long for the embedding model. Errors of the embedding model name the table's field."""
         model = table.embedding_model
         if model is None:
             return b""
         request = EmbeddingRequest(model, (RawPrompt(text=query),))
         try:
-            with name_model(TABLE_FIELD, f"the table's embedding model {model} made no vector of the query"):
+            with name_model_in_errors(
+                TABLE_FIELD, f"the table's embedding model {model} made no vector of the query"
+            ):
                 embeddings = await self._calls.embed(request)
         except ContextLengthExceeded:
             self.notes.append(f"the query is longer than {model} reads; the search was by words only")
@@ -235,20 +241,22 @@ class ReferenceSearch:
         return embeddings.vectors
 
     async def _rank(self, query: str, chunks: list[ReferencedChunk], model: str) -> list[ReferencedChunk]:
-        """Returns the chunks in the reranker's order, or in their own if it fails."""
-        with_titles = self.wanted.ranks_titles
-        texts = tuple(f"{each.title}\n{each.text}" if with_titles else each.text for each in chunks)
+        """Returns the chunks in the reranker's order. If the reranker fails, the order stays."""
+        with_titles = self.retrieval.ranks_titles
+        texts = tuple(f"{chunk.title}\n{chunk.text}" if with_titles else chunk.text for chunk in chunks)
         try:
             ranking = await self._calls.rerank(RerankRequest(model, query, texts))
         except AntiphonError as error:
             self.notes.append(f"the reranker {model} failed ({error.code}); the order is that of the search")
             return chunks
-        ranked = [changed(each, relevance=score) for each, score in zip(chunks, ranking.scores, strict=True)]
-        return [ranked[at] for at in ranking.order()]
+        ranked = [
+            changed(chunk, relevance=score) for chunk, score in zip(chunks, ranking.scores, strict=True)
+        ]
+        return [ranked[index] for index in ranking.order()]
 
 
 class ReferencedEvents:
-    """The events of an answer from a table: the references, the answer, and citations that no chunk has."""
+    """The events after the references: the answer, and before its usage the citations of unknown chunks."""
 
     __slots__ = ("_chunks", "_pending", "_rest", "_texts")
 
@@ -278,16 +286,16 @@ class ReferencedEvents:
 def _insert(
     request: GenerationRequest, question: int, chunks: Sequence[ReferencedChunk]
 ) -> GenerationRequest:
-    """Returns the request with these chunks before its question, and without its search."""
-    conversation, wanted = require_conversation(request, RETRIEVAL_FIELD), request.retrieval
+    """Returns the request with these chunks before its question, and without its retrieval."""
+    conversation, retrieval = require_conversation(request, RETRIEVAL_FIELD), request.retrieval
     if chunks:
-        cites = wanted is not None and wanted.cites
+        cites = retrieval is not None and retrieval.cites
         messages = insert_chunks(conversation.messages, question, chunks, cites)
         conversation = replace(conversation, messages=messages)
     return changed(request, prompts=(conversation,), retrieval=None)
 
 
-def _refer(hit: SearchHit) -> ReferencedChunk:
+def _to_reference(hit: SearchHit) -> ReferencedChunk:
     chunk = hit.chunk
     return ReferencedChunk(
         chunk.id,

@@ -1,7 +1,7 @@
 """The use of a route by one request: from the choice of the route to the end of the request's stream.
 
-A use counts as in flight. It measures the time to the first event, and rests the route after a failure. Each
-use writes the route's metrics and the request's list of tries.
+A use counts as in flight. It measures the time to the first event. After a failure it rests the route, so
+that requests avoid the route for a while. It writes the route's metrics and the request's list of tries.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from antiphon.limits.base import Limiter
 from antiphon.pipeline.spans import close_attempt, open_attempt
 from antiphon.telemetry.metrics import Metrics
 
-RESTING = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, ProviderBroken)
-"""The failures that rest a route. A refusal of the request says nothing about the route."""
+RESTING_ERRORS = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, ProviderBroken)
+"""The errors that rest a route. Errors about the request say nothing about the route."""
 
-FULL = (RateLimited, BudgetExceeded, LargerThanLimit)
-"""The errors of a limiter without room."""
+NO_ROOM_ERRORS = (RateLimited, BudgetExceeded, LargerThanLimit)
+"""The errors of a limiter when a limit has no room."""
 
 NOTHING = Amounts()
 
@@ -40,10 +40,10 @@ MILLISECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RoutePolicy:
-    """What all uses of routes share."""
+    """The options that all uses of routes share."""
 
     metrics: Metrics
-    patience: float
+    restart_patience: float
     """Seconds that a request waits for a restarting engine."""
     limiter: Limiter | None = None
     """Counts the requests in flight of all HTTP processes; None if there is only this process."""
@@ -53,13 +53,13 @@ class RouteUse:
     """One request's use of a route."""
 
     __slots__ = (
-        "_began",
         "_claim",
         "_counts",
         "_is_open",
         "_is_probe",
         "_limiter",
         "_model",
+        "_started_at",
         "context",
         "has_begun",
         "has_served",
@@ -75,47 +75,47 @@ class RouteUse:
         self.route = route
         self.has_begun = self.has_served = False
         self.context = context
-        """The request's circumstances; once the attempt has begun, with its span."""
+        """The request's context. Once the attempt has begun, it has the attempt's span."""
         self._model = model
         self._counts = counts
         self._limiter = policy.limiter
         self._claim: str | None = None
         self._is_open = True
-        self._began = context.clock.monotonic()
+        self._started_at = context.clock.monotonic()
         self._is_probe = state.rests_until > 0
         if self._is_probe:
             state.is_probed = True
 
     async def claim(self, model: Model) -> bool:
-        """Takes a place in the route's limit over all processes. Returns whether there is one. All names of a
-        pattern share the places. Raises LimitsUnavailable."""
-        most, limiter = self.route.in_flight_limit, self._limiter
-        if most is None:
+        """Counts the request in the route's limit of requests in flight over all processes. Returns whether
+        the limit has room. All models of a pattern share the limit. Raises LimitsUnavailable."""
+        max_in_flight, limiter = self.route.in_flight_limit, self._limiter
+        if max_in_flight is None:
             return True
         if limiter is None:
-            return self._counts.in_flight <= most
+            return self._counts.in_flight <= max_in_flight
         name = f"{model.label}\0{self.route.label}"
-        limit = Limit(f"route:{name}", Subject.MODEL, name, Measure.CONCURRENT, most, 0)
+        limit = Limit(f"route:{name}", Subject.MODEL, name, Measure.CONCURRENT, max_in_flight, 0)
         claim = self.context.clock.unique()
         try:
             await limiter.reserve(claim, (limit,), NOTHING)
-        except FULL:
+        except NO_ROOM_ERRORS:
             return False
         self._claim = claim
         return True
 
     def begin(self) -> None:
-        """Counts an attempt: the engine is asked now."""
+        """Counts an attempt. Call it just before the engine is called."""
         self.has_begun = True
         self.context.progress.attempts += 1
-        self._began = self.context.clock.monotonic()
+        self._started_at = self.context.clock.monotonic()
         if self.context.span is not None:
             self.context = open_attempt(self.route, self._model, self.context, self.context.span)
 
     def serve(self) -> None:
-        """Notes the first event: the route works."""
+        """Records that the first event has arrived, so the route works."""
         route, progress, now = self.route, self.context.progress, self.context.clock.monotonic()
-        seconds = now - self._began
+        seconds = now - self._started_at
         self.has_served = True
         route.state.measure(seconds, now)
         if self._is_probe:
@@ -125,7 +125,7 @@ class RouteUse:
         self._counts.first_events.add(seconds)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Ends the use, once. `error`: what ended it; None if the stream is complete."""
+        """Ends the use. Only the first call has an effect. `error`: None if the stream is complete."""
         if not self._is_open:
             return
         self._is_open = False
@@ -140,26 +140,30 @@ class RouteUse:
             outcome = OK if error is None else _name_outcome(error)
             counts.outcomes[outcome] += 1
             if self.context.span is not None:
-                close_attempt(self.context.span, outcome, self.context.clock.monotonic() - self._began)
+                close_attempt(self.context.span, outcome, self.context.clock.monotonic() - self._started_at)
         if error is None:
             state.failures = 0 if self.has_served else state.failures
-        elif isinstance(error, RESTING):
-            counts.rests += state.rest(error, self._began, self.context.clock.monotonic())
+        elif isinstance(error, RESTING_ERRORS):
+            counts.rests += state.rest(error, self._started_at, self.context.clock.monotonic())
 
     def add_try(self, code: str | None) -> None:
-        """Adds a try that did not serve to the request's list. `code`: of its error; None takes the code with
-        which the request ends. Repeated tries of a restarting engine are one try."""
+        """Adds a failed try to the request's list. `code`: the code of its error; None stands for the code
+        with which the request ends. Repeated tries of a restarting engine become one try."""
         progress, name = self.context.progress, self.route.name
-        ms = round((self.context.clock.monotonic() - self._began) * MILLISECONDS)
-        earlier = progress.tries
-        if earlier and code is not None and (earlier[-1].route, earlier[-1].error) == (name, code):
-            ms, earlier = ms + earlier[-1].ms, earlier[:-1]
-        progress.tries = (*earlier, RouteTry(name, code, ms))
+        ms = round((self.context.clock.monotonic() - self._started_at) * MILLISECONDS)
+        earlier_tries = progress.tries
+        if (
+            earlier_tries
+            and code is not None
+            and (earlier_tries[-1].route, earlier_tries[-1].error) == (name, code)
+        ):
+            ms, earlier_tries = ms + earlier_tries[-1].ms, earlier_tries[:-1]
+        progress.tries = (*earlier_tries, RouteTry(name, code, ms))
 
 
 def _name_outcome(error: BaseException) -> str:
-    """Returns how a failed attempt ended: `cancelled` by the caller, or the code of its error."""
+    """Returns the outcome of a failed attempt: `cancelled` if the caller left, or the code of its error."""
     if isinstance(error, AntiphonError):
         return error.code
-    left = isinstance(error, GeneratorExit | asyncio.CancelledError)
-    return CANCELLED if left else InternalError.code
+    is_cancelled = isinstance(error, GeneratorExit | asyncio.CancelledError)
+    return CANCELLED if is_cancelled else InternalError.code

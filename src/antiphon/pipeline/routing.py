@@ -1,8 +1,8 @@
 """Chooses a route of a model for one request. This module does no I/O and changes no state.
 
-Routes of the lowest order come first. Within an order two routes are drawn by their weights, and the better
-one serves: the one with fewer requests in flight and a shorter time to the first event. A route that rests or
-is full is not drawn.
+Routes of the lowest order come first. Within an order two routes are drawn at random by their weights. The
+better one is chosen: the one with fewer requests in flight and a shorter time to the first event. A route
+that rests or is full is not drawn.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,11 +14,12 @@ from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.engines.base import EngineState, ParkedEngine
 from antiphon.engines.registry import Model, ModelRoute
 
-TOLERANCE = 1.25
-"""How much better the second drawn route must be. Below that the weights decide."""
+MIN_ADVANTAGE = 1.25
+"""The factor by which the second drawn route must be better than the first to replace it."""
 
 LONG_PREFIX = 1024
-"""Characters at the beginning of a prompt that name its route. A shorter prompt has no preferred route."""
+"""The characters at the beginning of a prompt that determine its preferred route. A shorter prompt has
+none."""
 
 LONG_PREFIX_TOKENS = 256
 """The same for a prompt of token ids."""
@@ -35,7 +36,7 @@ LOADS_ON_REQUEST = (EngineState.PARKED, EngineState.LOADING)
 
 
 def request_loads(model: Model, chosen: ModelRoute) -> None:
-    """Has parked engines loaded that would be chosen first or beside the chosen route."""
+    """Requests the load of parked engines whose order is not higher than that of the chosen route."""
     for route in model.routes:
         engine = route.engine
         if (
@@ -77,17 +78,17 @@ def is_full(route: ModelRoute) -> bool:
 
 
 def choose_resting(model: Model, skipped: Collection[ModelRoute], now: float) -> ModelRoute | None:
-    """Returns the route to try when no route is ready: the one that rests for the shortest time, and not by a
-    vendor's Retry-After. One error of an only route must not end its service."""
-    found = [
+    """Returns the route to try when no route is ready: the one whose rest ends first. Skips routes that rest
+    because of a vendor's Retry-After. So one error of a model's only route does not stop its service."""
+    candidates = [
         route
         for route in model.routes
         if route not in skipped
-        and not is_held(route, now)
+        and not has_retry_after(route, now)
         and not is_full(route)
         and route.engine.state() is EngineState.READY
     ]
-    return min(found, key=lambda route: route.state.rests_until, default=None)
+    return min(candidates, key=lambda route: route.state.rests_until, default=None)
 
 
 def choose_unready(model: Model, skipped: Collection[ModelRoute]) -> ModelRoute | None:
@@ -99,8 +100,8 @@ def choose_unready(model: Model, skipped: Collection[ModelRoute]) -> ModelRoute 
     return None
 
 
-def is_held(route: ModelRoute, now: float) -> bool:
-    """Whether the route rests by a vendor's Retry-After."""
+def has_retry_after(route: ModelRoute, now: float) -> bool:
+    """Whether the route rests because of a vendor's Retry-After."""
     return now < route.state.held_until
 
 
@@ -116,11 +117,11 @@ def _choose_better(ready: Sequence[ModelRoute], seed: int, now: float) -> ModelR
             loads[0] * first.state.estimate_latency(now),
             loads[1] * second.state.estimate_latency(now),
         )
-    return second if loads[1] * TOLERANCE < loads[0] else first
+    return second if loads[1] * MIN_ADVANTAGE < loads[0] else first
 
 
 def _mix(seed: int) -> tuple[float, float]:
-    """Returns two independent numbers from 0 to 1, also for seeds that follow each other."""
+    """Returns two independent numbers from 0 to 1, even for consecutive seeds."""
     mixed = (seed + 1) * 0x9E3779B97F4A7C15 & _MASK
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
@@ -128,18 +129,19 @@ def _mix(seed: int) -> tuple[float, float]:
     return (mixed >> 32) / _HALF, (mixed & (_HALF - 1)) / _HALF
 
 
-def _draw(routes: Sequence[ModelRoute], place: float) -> ModelRoute:
-    """Returns the route at a place from 0 to 1 among the weights."""
-    left = place * sum([route.weight for route in routes])
+def _draw(routes: Sequence[ModelRoute], position: float) -> ModelRoute:
+    """Returns the route at a position from 0 to 1 on a line where each route is as long as its weight."""
+    remaining = position * sum([route.weight for route in routes])
     for route in routes:
-        left -= route.weight
-        if left < 0:
+        remaining -= route.weight
+        if remaining < 0:
             return route
     return routes[-1]
 
 
 def _estimate_load(route: ModelRoute, mean: float) -> float:
-    """Returns the requests in flight in relation to the weight, and this one. `mean`: the mean weight."""
+    """Returns the requests in flight relative to the weight, plus 1 for this request. `mean`: the mean
+    weight."""
     return route.state.in_flight * mean / route.weight + 1
 
 
@@ -153,15 +155,15 @@ def _find_preferred(ready: Sequence[ModelRoute], affinity: bytes) -> ModelRoute 
 
 
 def _score(route: ModelRoute, affinity: bytes) -> float:
-    """Returns a number by the hash of the bytes and the route. Its distribution follows the weight, so each
-    route is the least of its share of the bytes."""
+    """Returns a number from a hash of the bytes and the route. A route has the lowest score for a share of
+    all affinities that is proportional to its weight."""
     digest = blake2b(b"%b\0%b" % (route.name.encode(), affinity), digest_size=8).digest()
     return -log((int.from_bytes(digest) + 0.5) / (_MASK + 1)) / route.weight
 
 
 def find_affinity(request: GenerationRequest) -> bytes | None:
-    """Returns what requests to one route have in common: the prompt_cache_key, or the beginning of a long
-    prompt."""
+    """Returns the bytes that requests with the same preferred route share: the prompt_cache_key, or the
+    beginning of a long prompt. Returns None for a short prompt."""
     if request.hosted.prompt_cache_key is not None:
         return b"key:" + request.hosted.prompt_cache_key.encode("utf-8", "surrogatepass")
     return _find_prefix(request.prompts[0])
@@ -178,14 +180,14 @@ def _find_prefix(prompt: Prompt) -> bytes | None:
 
 
 def _join_messages(prompt: Conversation) -> str:
-    """Returns the roles and texts of the first messages that are long enough together."""
-    found, length = [], 0
+    """Returns the roles and texts of the first messages, until they have LONG_PREFIX characters."""
+    parts, length = [], 0
     for message in prompt.messages:
-        found.append(f"{message.role}\n{message.text[:LONG_PREFIX]}\n")
-        length += len(found[-1])
+        parts.append(f"{message.role}\n{message.text[:LONG_PREFIX]}\n")
+        length += len(parts[-1])
         if length >= LONG_PREFIX:
             break
-    return "".join(found)
+    return "".join(parts)
 
 
 def _cut_prefix(text: str) -> bytes | None:

@@ -1,7 +1,7 @@
-"""One request from start to end: resolve → authorize → remember → reserve → attempt → meter. The edge calls
-only this module.
+"""One request from start to end: resolve → authorize → remember → reserve → attempt → meter. The HTTP edge
+calls only this module.
 
-Each stage is in the module of its name. `embed` has the requests without generated text.
+Each stage is in the module of its name. `embed` handles embeddings and rankings.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,13 +33,13 @@ from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics
 
-Begin = Callable[[], Awaitable[StartedStream]]
+StartStream = Callable[[], Awaitable[StartedStream]]
 """Starts the stream of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The stages and what they need, built once."""
+    """All stages of requests, built once per process."""
 
     models: ModelRegistry
     metrics: Metrics
@@ -51,13 +51,13 @@ class Pipeline:
     """Counts the requests in flight of routes with a limit over all HTTP processes; None if there is only
     this process."""
     summary_cache: SummaryCache | None = None
-    """Where summaries are kept; None keeps a few in memory."""
+    """The cache of summaries; None keeps a few in memory."""
     knowledge: KnowledgeIndex | None = None
     """The knowledge tables; None if this server keeps none."""
     policy: RoutePolicy = field(init=False)
-    """What all uses of routes share."""
+    """The options that all uses of routes share."""
     embedding: EmbeddingStages = field(init=False)
-    """The stages of requests without generated text."""
+    """The stages of embeddings and rankings."""
     memory: MemoryStages = field(init=False)
     """The stages of memory strategies."""
     retrieval: RetrievalStages = field(init=False)
@@ -76,7 +76,7 @@ class Pipeline:
 
     @property
     def keeps_records(self) -> bool:
-        """Whether the usage of each request is written down."""
+        """Whether the usage of each request is recorded."""
         return self.accounting is not None
 
     def run(
@@ -97,38 +97,43 @@ class Pipeline:
             context = context.limit_time(request.timeout)
         if context.span is not None:
             context = open_generation(request, model, context, context.span)
-        account = None
+        meter = None
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
-            account = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
-        reserve = pass_unlimited if account is None else account.reserve
+            meter = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
+        reserve = pass_unlimited if meter is None else meter.reserve
         if request.memory is None and request.retrieval is None:
-            begin: Begin = partial(attempt, model, request, context, self.policy, reserve)
+            start_stream: StartStream = partial(attempt, model, request, context, self.policy, reserve)
         else:
-            calls = ChildCalls(self.run, self.embed, self.rerank, context, account)
-            begin = partial(self._attempt_composed, model, request, context, reserve, calls)
-        events = meter_stream(begin, model, context, self.metrics, account)
+            child_calls = ChildCalls(self.run, self.embed, self.rerank, context, meter)
+            start_stream = partial(self._attempt_composed, model, request, context, reserve, child_calls)
+        events = meter_stream(start_stream, model, context, self.metrics, meter)
         recorder = None if self.accounting is None else self.accounting.recorder
-        if account is None or recorder is None or context.parent is not None:
+        if meter is None or recorder is None or context.parent is not None:
             return aclosing(events)
         if recorder.wants(context.actor.project):
-            events = record_stream(events, account, context, recorder)
+            events = record_stream(events, meter, context, recorder)
         return aclosing(events)
 
     async def _attempt_composed(
-        self, model: Model, request: GenerationRequest, context: Context, reserve: Reserve, calls: ChildCalls
+        self,
+        model: Model,
+        request: GenerationRequest,
+        context: Context,
+        reserve: Reserve,
+        child_calls: ChildCalls,
     ) -> StartedStream:
-        """Chooses the messages that the model sees, and adds what it shall answer from. Then starts the
-        stream on the first route that works."""
+        """Applies the memory strategy, and adds chunks from the knowledge table. Then starts the stream on
+        the first route that works."""
         references = None
         if request.memory is not None:
-            if request.retrieval is not None:  # what is wrong there is told before a summary is paid for
-                await self.retrieval.open(request, context, calls)
-            with calls.within(open_memory(request.memory, context.span)):
-                request = await remember(request, model, context, self.memory, calls)
+            if request.retrieval is not None:  # refuses an invalid retrieval before a summary costs anything
+                await self.retrieval.prepare_search(request, context, child_calls)
+            with child_calls.trace_stage(open_memory(request.memory, context.span)):
+                request = await remember(request, model, context, self.memory, child_calls)
         if request.retrieval is not None:
-            with calls.within(open_retrieval(request.retrieval, context.span)) as span:
-                request, references = await self.retrieval.retrieve(request, model, context, calls)
+            with child_calls.trace_stage(open_retrieval(request.retrieval, context.span)) as span:
+                request, references = await self.retrieval.retrieve(request, model, context, child_calls)
                 describe_references(span, references)
         stream = await attempt(model, request, context, self.policy, reserve)
         if references is not None:
@@ -141,5 +146,5 @@ class Pipeline:
         return await self.embedding.embed(request, context)
 
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
-        """Returns how well documents match a query. Cancelling ends the work. Raises ModelNotFound."""
+        """Returns the scores of documents for a query. Cancelling ends the work. Raises ModelNotFound."""
         return await self.embedding.rerank(request, context)

@@ -29,8 +29,8 @@ EMBEDDINGS, RERANK = "embeddings", "rerank"
 
 OK = "ok"
 
-OWN = "antiphon"
-"""The provider of models that this server computes."""
+OWN_PROVIDER = "antiphon"
+"""The provider name of models that run on this server."""
 
 JSON_KINDS = (ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA)
 
@@ -55,14 +55,14 @@ def open_operation(operation: str, model: Model, context: Context, span: Span) -
     kind = SpanKind.CLIENT if any(route.provider for route in model.routes) else SpanKind.INTERNAL
     attributes: dict[str, AttributeValue] = {
         "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": model.routes[0].provider or OWN,
+        "gen_ai.provider.name": model.routes[0].provider or OWN_PROVIDER,
         "gen_ai.request.model": model.label,
     }
     return changed(context, span=span.open(f"{operation} {model.label}", kind, attributes))
 
 
 def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
-    """Returns the attributes of what the caller set."""
+    """Returns the request's options as attributes, without those that the caller did not set."""
     sampling, output = request.sampling, request.output
     values: dict[str, AttributeValue | None] = {
         "gen_ai.request.temperature": sampling.temperature,
@@ -80,26 +80,27 @@ def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
 
 
 def _name_output(constraint: Constraint | None) -> str | None:
-    """Returns the form that the caller asked for; None for any text."""
+    """Returns the output type in the conventions' words; None for plain text."""
     return "json" if constraint is not None and constraint.kind in JSON_KINDS else None
 
 
 def close_operation(
     context: Context,
     model: Model,
-    ended: RequestOutcome,
-    reasons: Sequence[str] = (),
+    outcome: RequestOutcome,
+    finish_reasons: Sequence[str] = (),
     answer: RecordedAnswer | None = None,
 ) -> None:
-    """Ends the span of a model's work, and measures it. `answer`: the text, where spans contain texts."""
+    """Ends the span of a model's work, and records its metrics. `answer`: the text, if spans contain
+    texts."""
     span = context.span
     if span is None:
         return
-    usage, route = ended.usage, find_route(model, context)
-    if ended.status != OK:
-        span.fail(ended.status)
+    usage, route = outcome.usage, find_route(model, context)
+    if outcome.status != OK:
+        span.fail(outcome.status)
     attributes: dict[str, AttributeValue] = {
-        "gen_ai.provider.name": route.provider or OWN,
+        "gen_ai.provider.name": route.provider or OWN_PROVIDER,
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
     }
@@ -107,30 +108,30 @@ def close_operation(
         attributes["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
     if usage.reasoning_tokens:
         attributes["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning_tokens
-    if reasons:
-        attributes["gen_ai.response.finish_reasons"] = tuple(reasons)
-    if ended.first_token is not None:
-        attributes["gen_ai.response.time_to_first_chunk"] = ended.first_token
+    if finish_reasons:
+        attributes["gen_ai.response.finish_reasons"] = tuple(finish_reasons)
+    if outcome.first_token is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = outcome.first_token
     if answer is not None:
         attributes["gen_ai.output.messages"] = _encode_answer(answer)
     span.add(attributes)
-    _measure(span, ended)
+    _measure(span, outcome)
     span.close()
 
 
-def _measure(span: Span, ended: RequestOutcome) -> None:
-    """Adds the figures of a model's work to the metrics."""
-    usage = ended.usage
-    span.measure("gen_ai.server.request.duration", ended.total)
+def _measure(span: Span, outcome: RequestOutcome) -> None:
+    """Records the duration and the tokens of a model's work as metrics."""
+    usage = outcome.usage
+    span.measure("gen_ai.server.request.duration", outcome.total)
     span.measure("gen_ai.client.token.usage", usage.prompt_tokens, {"gen_ai.token.type": "input"})
     if usage.completion_tokens:
         span.measure("gen_ai.client.token.usage", usage.completion_tokens, {"gen_ai.token.type": "output"})
-    if ended.first_token is None:
+    if outcome.first_token is None:
         return
-    span.measure("gen_ai.server.time_to_first_token", ended.first_token)
+    span.measure("gen_ai.server.time_to_first_token", outcome.first_token)
     if usage.completion_tokens > 1:
-        each = (ended.total - ended.first_token) / (usage.completion_tokens - 1)
-        span.measure("gen_ai.server.time_per_output_token", each)
+        seconds_per_token = (outcome.total - outcome.first_token) / (usage.completion_tokens - 1)
+        span.measure("gen_ai.server.time_per_output_token", seconds_per_token)
 
 
 def find_route(model: Model, context: Context) -> ModelRoute:
@@ -143,7 +144,7 @@ def open_attempt(route: ModelRoute, model: Model, context: Context, span: Span) 
     """Returns the context of an attempt at a route, with a span of its own."""
     kind = SpanKind.CLIENT if route.provider else SpanKind.INTERNAL
     attributes: dict[str, AttributeValue] = {
-        "gen_ai.provider.name": route.provider or OWN,
+        "gen_ai.provider.name": route.provider or OWN_PROVIDER,
         "gen_ai.request.model": model.label,
         "antiphon.route": route.label,
         "antiphon.attempt": context.progress.attempts,
@@ -159,25 +160,30 @@ def close_attempt(span: Span, outcome: str, seconds: float) -> None:
     span.close()
 
 
-def open_retrieval(wanted: Retrieval, span: Span | None) -> AbstractContextManager[Span | None]:
+def open_retrieval(retrieval: Retrieval, span: Span | None) -> AbstractContextManager[Span | None]:
     """Returns the span of a search in a knowledge table, as a context; None without tracing."""
-    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": wanted.table[:LONGEST_NAME]}
+    attributes = {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.data_source.id": retrieval.table[:LONGEST_NAME],
+    }
     return _open_stage("retrieval", span, attributes)
 
 
-def describe_references(span: Span | None, found: References) -> None:
-    """Adds what was found to the span of a search."""
+def describe_references(span: Span | None, references: References) -> None:
+    """Adds the chunks and notes of a search to its span."""
     if span is None:
         return
-    span.add({"antiphon.retrieval.chunks": len(found.chunks), "antiphon.retrieval.notes": found.notes})
+    span.add(
+        {"antiphon.retrieval.chunks": len(references.chunks), "antiphon.retrieval.notes": references.notes}
+    )
     if span.records_content:
         documents = [
             {"id": chunk.id, "score": chunk.score, "content": chunk.text, "title": chunk.title}
-            for chunk in found.chunks
+            for chunk in references.chunks
         ]
         span.add(
             {
-                "gen_ai.retrieval.query.text": found.query,
+                "gen_ai.retrieval.query.text": references.query,
                 "gen_ai.retrieval.documents": json.dumps(documents, ensure_ascii=False),
             }
         )
@@ -250,5 +256,7 @@ def _encode_answer(answer: RecordedAnswer) -> str:
             {"type": "tool_call", "id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
             for call in choice.calls.values()
         ]
-        messages.append({"role": "assistant", "parts": parts, "finish_reason": choice.reason or "error"})
+        messages.append(
+            {"role": "assistant", "parts": parts, "finish_reason": choice.finish_reason or "error"}
+        )
     return json.dumps(messages, ensure_ascii=False)

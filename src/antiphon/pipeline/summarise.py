@@ -1,8 +1,8 @@
 """Carries out the memory strategy `summary`: older turns are replaced by a summary that a model writes.
 
-A summary that is kept is used again as long as it and the turns after it fit the budget. A new one covers so
-many turns that about half of the budget is free for the next ones. It begins with the one before it, so a
-conversation that grows pays for each turn once. `antiphon.memory.summary` has the texts.
+A cached summary is used again while it and the turns after it fit the budget. A new summary covers enough
+turns to free about half of the budget. It continues the summary before it, so a growing conversation pays for
+each turn once. `antiphon.memory.summary` contains the prompts.
 """
 
 from contextlib import AbstractContextManager
@@ -36,7 +36,7 @@ from antiphon.memory.summary import (
 from antiphon.memory.summary_caches import SummaryCache
 from antiphon.memory.turns import count_leading
 from antiphon.pipeline.attempt import try_routes
-from antiphon.pipeline.child import ChildCalls, name_model
+from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
     count_messages,
@@ -46,13 +46,13 @@ from antiphon.pipeline.count_prompt import (
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 
-MOST_CALLS = 32
-"""Parts of a summary that one request writes."""
+MAX_PARTS = 32
+"""The most parts of a summary that one request writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryStages:
-    """What summaries need, built once."""
+    """The strategy and its cache, built once per process."""
 
     models: ModelRegistry
     policy: RoutePolicy
@@ -61,21 +61,21 @@ class SummaryStages:
     async def summarise(
         self, request: GenerationRequest, strategy: Summary, model: Model, context: Context, calls: ChildCalls
     ) -> tuple[tuple[Message, ...], MemoryReport]:
-        """Returns the messages that the model sees. Raises InvalidValue if no summary can make the
-        conversation fit the budget, and ModelNotFound or PermissionDenied for the model that writes."""
+        """Returns the messages that the model sees, and a report. Raises InvalidValue if no summary makes the
+        conversation fit the budget, and ModelNotFound or PermissionDenied for the writer."""
         writer = await self._resolve_writer(strategy, model, context)
-        scratch = changed(context, progress=RequestProgress())
-        size = await measure_conversation(request, model, scratch, self.policy)
+        scratch_context = changed(context, progress=RequestProgress())
+        size = await measure_conversation(request, model, scratch_context, self.policy)
         budget = choose_prompt_budget(strategy, size, request, model)
         messages = require_conversation(request).messages
         if size.tokens is not None and size.tokens <= budget.tokens:
             return messages, MemoryReport(len(messages))
-        work = SummaryWork(request, strategy, model, writer, budget)
-        return await SummarisedConversation(self, work, scratch, calls).choose()
+        summary_request = SummaryRequest(request, strategy, model, writer, budget)
+        return await SummarisedConversation(self, summary_request, scratch_context, calls).choose()
 
     async def _resolve_writer(self, strategy: Summary, model: Model, context: Context) -> Model:
-        """Returns the model that writes. Raises ModelNotFound, PermissionDenied and UnsupportedParameter,
-        which name the field."""
+        """Returns the writer, the model that writes the summary. Raises ModelNotFound, PermissionDenied and
+        UnsupportedParameter, which name the field."""
         if strategy.model is None:
             return model
         try:
@@ -86,7 +86,7 @@ class SummaryStages:
             ) from None
         try:
             profile = await writer.engine.profile()
-        except EngineError:  # a model that is not loaded is asked when it writes
+        except EngineError:  # a model that is not loaded is checked when it writes
             return writer
         if profile.embedding is not None or not profile.chat:
             raise UnsupportedParameter(
@@ -98,8 +98,8 @@ class SummaryStages:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryWork:
-    """What one request asks for."""
+class SummaryRequest:
+    """A request whose conversation is too long for its budget."""
 
     request: GenerationRequest
     strategy: Summary
@@ -110,78 +110,87 @@ class SummaryWork:
 
 
 class SummarisedConversation:
-    """One conversation on its way into its budget."""
+    """Shortens one conversation to its budget by a summary."""
 
-    def __init__(self, stages: SummaryStages, work: SummaryWork, context: Context, calls: ChildCalls) -> None:
-        """`context`: its progress is never shown."""
+    def __init__(
+        self, stages: SummaryStages, summary_request: SummaryRequest, context: Context, calls: ChildCalls
+    ) -> None:
+        """`context`: has a progress of its own, which is discarded."""
         self._stages = stages
-        self._request = work.request
-        self._tokens_field, self._model_field = work.strategy.tokens_field, work.strategy.model_field
-        self._model = work.model
-        self._writer = work.writer
-        self._budget = work.budget.tokens
-        self._remedy = "raise it" if work.budget.is_raisable else "ask for a shorter answer"
-        self._room = choose_summary_tokens(self._budget)
+        self._request = summary_request.request
+        self._tokens_field, self._model_field = (
+            summary_request.strategy.tokens_field,
+            summary_request.strategy.model_field,
+        )
+        self._model = summary_request.model
+        self._writer = summary_request.writer
+        self._budget = summary_request.budget.tokens
+        self._remedy = "raise it" if summary_request.budget.is_raisable else "ask for a shorter answer"
+        self._summary_tokens = choose_summary_tokens(self._budget)
         self._context = context
         self._calls = calls
-        self._messages = require_conversation(work.request).messages
+        self._messages = require_conversation(summary_request.request).messages
         self._cuts = list_cuts(self._messages)
-        digests = digest_beginnings(self._messages, self._cuts, work.writer.name)
+        digests = digest_beginnings(self._messages, self._cuts, summary_request.writer.name)
         self._digests = dict(zip(self._cuts, digests, strict=True))
 
     async def choose(self) -> tuple[tuple[Message, ...], MemoryReport]:
-        """Returns the messages that fit the budget, with a summary."""
-        kept = await self._find_kept()
-        cut = max(kept, default=None)
-        if cut is None or not await self._fits(insert_summary(self._messages, cut, kept[cut])):
-            cut = await self._write_up_to(await self._choose_cut(), kept)
-        chosen = await self._shorten(cut, kept[cut])
-        return chosen, MemoryReport(len(chosen), summarised=len(self._messages) - len(chosen))
+        """Returns messages that fit the budget, one of them a summary."""
+        summaries = await self._find_summaries()
+        cut = max(summaries, default=None)
+        if cut is None or not await self._fits(insert_summary(self._messages, cut, summaries[cut])):
+            cut = await self._write_up_to(await self._choose_cut(), summaries)
+        messages = await self._shorten(cut, summaries[cut])
+        return messages, MemoryReport(len(messages), summarised=len(self._messages) - len(messages))
 
-    async def _find_kept(self) -> dict[int, str]:
-        """Returns the summaries that are kept, by the message before which each ends."""
-        found = await self._stages.cache.find(self._context.actor.project, list(self._digests.values()))
-        return {cut: found[digest] for cut, digest in self._digests.items() if digest in found}
+    async def _find_summaries(self) -> dict[int, str]:
+        """Returns the cached summaries by their cut: the index of the first message that a summary does not
+        cover."""
+        summaries = await self._stages.cache.find(self._context.actor.project, list(self._digests.values()))
+        return {cut: summaries[digest] for cut, digest in self._digests.items() if digest in summaries}
 
     async def _choose_cut(self) -> int:
-        """Returns the message before which the summary ends: what stays takes about half of the budget.
-        Raises InvalidValue if the last turn leaves no room for a summary."""
+        """Returns the cut of a new summary, chosen so that the messages after it take about half of the
+        budget. Raises InvalidValue if the last turn leaves no room for a summary."""
         search = TurnSearch(self._messages, self._budget // 2)
         while (messages := search.choose()) is not None:
             search.add_count(await self._count(messages))
         cut = search.first_kept if search.first_kept in self._digests else max(self._cuts, default=None)
-        if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._room):
+        if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._summary_tokens):
             raise InvalidValue(
                 f"{self._tokens_field}: the prompt can have {self._budget} tokens, and the system messages "
-                f"with the last turn leave no room for a summary of {self._room}; {self._remedy}, or shorten "
-                "them",
+                f"with the last turn leave no room for a summary of {self._summary_tokens}; {self._remedy}, "
+                "or shorten them",
                 param=self._tokens_field,
             )
         return cut
 
-    async def _write_up_to(self, end: int, kept: dict[int, str]) -> int:
-        """Writes what is missing of the summary up to a cut, part by part, and keeps each part. Returns the
-        cut. Raises InvalidValue if that takes too many calls."""
-        cut = max((each for each in kept if each <= end), default=count_leading(self._messages))
-        for _ in range(MOST_CALLS):
+    async def _write_up_to(self, end: int, summaries: dict[int, str]) -> int:
+        """Writes the missing parts of the summary up to a cut, and caches each part. Returns the cut. Raises
+        InvalidValue if that takes too many calls."""
+        cut = max(
+            (summary_cut for summary_cut in summaries if summary_cut <= end),
+            default=count_leading(self._messages),
+        )
+        for _ in range(MAX_PARTS):
             if cut >= end:
                 return end
-            cut, text = await self._write_part(cut, end, kept.get(cut))
-            kept[cut] = text
+            cut, text = await self._write_part(cut, end, summaries.get(cut))
+            summaries[cut] = text
             project, digest = self._context.actor.project, self._digests[cut]
-            await self._stages.cache.keep(project, digest, text, self._calls.at)
+            await self._stages.cache.keep(project, digest, text, self._calls.started_ms)
         if cut >= end:
             return end
         raise InvalidValue(
-            f"{MEMORY_FIELD}: one request writes at most {MOST_CALLS} parts of a summary, and this "
+            f"{MEMORY_FIELD}: one request writes at most {MAX_PARTS} parts of a summary, and this "
             "conversation needs more; what was written is kept, so send it again, or name a model with a "
             f"longer context in {self._model_field}",
             param=MEMORY_FIELD,
         )
 
     async def _write_part(self, begin: int, end: int, previous: str | None) -> tuple[int, str]:
-        """Writes the summary of as many turns as the writer's context takes. Returns its cut and its text.
-        Raises InvalidValue if the model writes nothing."""
+        """Writes a summary of as many turns as fit the writer's context. Returns its cut and its text. Raises
+        InvalidValue if the writer returns no text."""
         cut, request = await self._choose_part(begin, end, previous)
         with self._name_writer():
             answer = await self._calls.generate(request)
@@ -194,46 +203,46 @@ class SummarisedConversation:
         return cut, text
 
     async def _choose_part(self, begin: int, end: int, previous: str | None) -> tuple[int, GenerationRequest]:
-        """Returns the cut before which the part ends, and the request that has it written."""
+        """Returns the cut of the next part, and the request to the writer."""
         cuts = [cut for cut in self._cuts if begin < cut <= end]
-        found: GenerationRequest | None = None
+        request_that_fits: GenerationRequest | None = None
         low, high = 0, len(cuts)
-        at = high - 1  # mostly all of it fits
+        index = high - 1  # mostly all of it fits
         while low < high:
-            request = self._ask(previous, write_transcript(self._messages[begin : cuts[at]]))
-            if await self._can_read(request):
-                found, low = request, at + 1
+            request = self._build_request(previous, write_transcript(self._messages[begin : cuts[index]]))
+            if await self._fits_writer(request):
+                request_that_fits, low = request, index + 1
             else:
-                high = at
-            at = (low + high) // 2
-        if found is None:
-            return cuts[0], await self._ask_about_long_turn(previous, begin, cuts[0])
-        return cuts[low - 1], found
+                high = index
+            index = (low + high) // 2
+        if request_that_fits is None:
+            return cuts[0], await self._build_long_turn_request(previous, begin, cuts[0])
+        return cuts[low - 1], request_that_fits
 
-    async def _ask_about_long_turn(self, previous: str | None, begin: int, cut: int) -> GenerationRequest:
-        """Returns the request for one turn that is longer than the writer's context. The middle of its text
-        is left out."""
+    async def _build_long_turn_request(self, previous: str | None, begin: int, cut: int) -> GenerationRequest:
+        """Returns the request to the writer for one turn that is longer than its context. Cuts the middle of
+        the turn's text."""
         transcript = write_transcript(self._messages[begin:cut])
         length = len(transcript) // 2
         while length:
-            request = self._ask(previous, cut_middle(transcript, length))
-            if await self._can_read(request):
+            request = self._build_request(previous, cut_middle(transcript, length))
+            if await self._fits_writer(request):
                 return request
             length //= 2
         raise InvalidValue(
             f"{self._model_field}: the context of {self._writer.name} is too short to write a summary of "
-            f"{self._room} tokens; name another model, or lower {self._tokens_field}",
+            f"{self._summary_tokens} tokens; name another model, or lower {self._tokens_field}",
             param=self._model_field,
         )
 
-    def _ask(self, previous: str | None, transcript: str) -> GenerationRequest:
-        """Returns the request that has a part of the summary written."""
+    def _build_request(self, previous: str | None, transcript: str) -> GenerationRequest:
+        """Returns the request to the writer for a part of the summary."""
         conversation = Conversation(build_writer_messages(previous, transcript))
         return GenerationRequest(
-            self._writer.name, (conversation,), output=Output(max_tokens=self._room, choices=1)
+            self._writer.name, (conversation,), output=Output(max_tokens=self._summary_tokens, choices=1)
         )
 
-    async def _can_read(self, request: GenerationRequest) -> bool:
+    async def _fits_writer(self, request: GenerationRequest) -> bool:
         """Whether the request fits the writer's context."""
 
         async def prepare(use: RouteUse) -> bool:
@@ -241,7 +250,7 @@ class SummarisedConversation:
             size = (await engine.prepare(request, self._context)).size
             length = None if size.is_counted else (await engine.profile()).context_length
             use.close()
-            return length is None or size.prompt_tokens + self._room <= length
+            return length is None or size.prompt_tokens + self._summary_tokens <= length
 
         try:
             with self._name_writer():
@@ -250,12 +259,12 @@ class SummarisedConversation:
             return False
 
     def _name_writer(self) -> AbstractContextManager[None]:
-        """Names the writer in errors of its calls."""
-        return name_model(self._model_field, f"{self._writer.name} could not write a summary")
+        """Returns a context that adds the writer to the errors of its calls."""
+        return name_model_in_errors(self._model_field, f"{self._writer.name} could not write a summary")
 
     async def _shorten(self, cut: int, text: str) -> tuple[Message, ...]:
-        """Returns the messages with the summary, of which the end is left out where the model's tokenizer
-        makes more tokens of it than the writer's."""
+        """Returns the messages with the summary. Cuts the end of the summary until the messages fit, because
+        the model's tokenizer can make more tokens than the writer's."""
         while True:
             messages = insert_summary(self._messages, cut, text)
             if not text or await self._fits(messages):
@@ -263,10 +272,10 @@ class SummarisedConversation:
             text = text[: len(text) * 3 // 4]
 
     async def _fits(self, messages: tuple[Message, ...], room: int = 0) -> bool:
-        """Whether a prompt of these messages fits the budget and leaves so much room in it."""
+        """Whether a prompt of these messages fits the budget and leaves `room` tokens of it free."""
         tokens = await self._count(messages)
         return tokens is not None and tokens + room <= self._budget
 
     async def _count(self, messages: tuple[Message, ...]) -> int | None:
-        """Returns the tokens of a prompt of these messages; None if they are more than the context has."""
+        """Returns the tokens of a prompt of these messages; None if they do not fit the context."""
         return await count_messages(self._request, messages, self._model, self._context, self._stages.policy)

@@ -45,7 +45,7 @@ def tenancy(entries, tmp_path):
 async def drained(settings, entries):
     """A drain that has found out whether it is the node's."""
     async with open_drain(settings, entries) as drain, asyncio.timeout(PATIENCE):
-        while not (drain.status.drains or drain.status.another_drains):
+        while not (drain.status.is_draining or drain.status.other_is_draining):
             await asyncio.sleep(0.005)
         yield drain
 
@@ -55,7 +55,7 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
     clock = SystemClock()
     spool = Spool(tmp_path / "spool", 8 << 20, 0.2)
     async with drained(settings, entries), drained(settings, entries) as second:
-        assert second.status.another_drains
+        assert second.status.other_is_draining
         await asyncio.to_thread(spool.start)
         used = intent(at=int(clock.wall() * 1_000))
         spool.begin(used)

@@ -58,7 +58,7 @@ async def test_two_workers_share_a_limit_and_refusals_carry_its_status(pair) -> 
         await other.reserve("4", [requests, few], ONE)
     assert refused.value.limit == requests.id
     assert refused.value.retry_after == pytest.approx(60.0, abs=0.5)
-    standings = [each for each in refused.value.standings if isinstance(each, LimitStatus)]
+    standings = [each for each in refused.value.statuses if isinstance(each, LimitStatus)]
     assert [each.limit for each in standings] == [requests, few]
     with pytest.raises(LargerThanLimit) as larger:
         await other.extend("2", [requests, few], tokens(101))
@@ -205,7 +205,7 @@ async def test_claims_that_end_at_a_coordinators_start_count_once(
     began = int(clock.wall() * 1_000)
     database = open_new_store(tmp_path / "ledger.db")
     entries = SqlEntries(database)
-    ledger = SlowLedger(LedgerSeeder(entries, clock.wall, started_at=began))
+    ledger = SlowLedger(LedgerSeeder(entries, clock.wall, started_ms=began))
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
         await first.enter_async_context(coordinating(path))
@@ -245,7 +245,7 @@ async def test_a_limit_newer_than_the_coordinator_counts_all_rows(tmp_path) -> N
     database = open_new_store(tmp_path / "ledger.db")
     entries = SqlEntries(database)
     entries.add([row("a", began - 10, 5), row("b", began - 10, 30), row("c", began - 10, None)])
-    seeds = LedgerSeeder(entries, clock.wall, started_at=began)
+    seeds = LedgerSeeder(entries, clock.wall, started_ms=began)
     old, new = limit(9), Limit(
         "limit_new", limit(9).subject, "key_1", Measure.REQUESTS, 9, began // 1_000, Window.MINUTE
     )  # fmt: skip
@@ -254,7 +254,7 @@ async def test_a_limit_newer_than_the_coordinator_counts_all_rows(tmp_path) -> N
         old.id: 2,
         new.id: 3,
     }
-    later = LedgerSeeder(entries, lambda: clock.wall() + 30.0, started_at=began)
+    later = LedgerSeeder(entries, lambda: clock.wall() + 30.0, started_ms=began)
     assert sum(amount for _, amount in (await later([old]))[old.id]) == 3, "all that is told has a counter"
     seeds.close()
     later.close()

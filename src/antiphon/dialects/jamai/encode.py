@@ -261,7 +261,7 @@ def _mask_headers(request: Request) -> dict[str, str]:
 
 def build_limit_headers(error: AntiphonError, now: float) -> Headers:
     """Returns JamAI's headers of a refusal by a limit. They contain whole numbers. `now`: Unix seconds."""
-    statuses = error.standings if isinstance(error, RateLimited) else ()
+    statuses = error.statuses if isinstance(error, RateLimited) else ()
     status = next((status for status in statuses if isinstance(status, LimitStatus)), None)
     if status is None:
         return ()

@@ -77,7 +77,7 @@ class GuardedResolver(AbstractResolver):
     ) -> None:
         """`timeout`: seconds of one look-up. `proxy`: the host of the operator's proxy, which may be
         private. `look_up` replaces the system's."""
-        self._look_up = look_up or look_up_name
+        self._resolve_name = look_up or look_up_name
         self._threads = threads
         self._allows_private = allows_private
         self._timeout = timeout
@@ -90,17 +90,17 @@ class GuardedResolver(AbstractResolver):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout):
-                found = await loop.run_in_executor(self._threads, self._look_up, host, port, family)
+                addresses = await loop.run_in_executor(self._threads, self._resolve_name, host, port, family)
         except TimeoutError:
             raise OSError(errno.ETIMEDOUT, f"the name {host} was not resolved in time") from None
         if not self._allows_private and host != self._proxy:
-            for each in found:
-                if not is_public(each["host"]):
+            for address in addresses:
+                if not is_public(address["host"]):
                     raise AddressRefused(
                         errno.EACCES,
                         f"the name {host} leads to a private address; private = true allows it",
                     )
-        return found
+        return addresses
 
     async def close(self) -> None:
         """Does nothing: the threads belong to the provider."""

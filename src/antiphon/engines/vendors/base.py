@@ -16,7 +16,7 @@ from antiphon.domain.values import Value
 from antiphon.engines.profiles.base import VendorProfile
 
 UNREADABLE = (ValueError, RecursionError)
-"""What the reading of a vendor's bytes raises. JSON that is too deep raises a RecursionError."""
+"""The errors of decoding a vendor's bytes. JSON that is nested too deeply raises a RecursionError."""
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
@@ -37,9 +37,9 @@ class VendorModel:
     token_limit_name: str = "max_tokens"
     """The vendor's field for the most output tokens: some have `max_completion_tokens`."""
     asks_usage: bool = True
-    """Whether a stream's usage must be asked for, and can be."""
+    """Whether a request can ask for the usage of a stream. If not, the vendor sends it unasked, or never."""
     reasoning_field: str | None = None
-    """The field of messages that contains reasoning, in OpenAI's format. None where none does."""
+    """The field of messages that contains reasoning, in OpenAI's format; None if there is no such field."""
     renames: Mapping[str, str] = field(default_factory=dict)
     """The provider's own names of parameters, by their usual names."""
     body: Mapping[str, object] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class VendorModel:
 
 
 class Attributes(Value, frozen=True):
-    """Who asks, for vendors that want to know."""
+    """The end user and the tags of a request, for vendors that accept them."""
 
     end_user: str | None = None
     tags: Mapping[str, str] = NO_TAGS
@@ -73,18 +73,18 @@ class UpstreamCall(Value, frozen=True):
     """Whether the answer comes as server-sent events."""
     headers: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
-    """Parts of messages that the vendor has no place for, by the caller's names. The answer's header
-    x-antiphon-ignored names them. A parameter is never ignored, but refused."""
+    """Parts of messages that the vendor's format cannot express, by the caller's names. The answer's header
+    x-antiphon-ignored lists them. A parameter is never ignored, but refused."""
 
 
 class VendorError(Value, frozen=True):
-    """What a vendor says in the body of an error, or in an error event of a stream."""
+    """An error that a vendor reports in a body, or in an event of a stream."""
 
     message: str
     kind: str = ""
     """The vendor's code or type: `rate_limit_exceeded`, `overloaded_error`, `RESOURCE_EXHAUSTED`."""
     status: int | None = None
-    """The HTTP status that belongs to an error event, if the vendor's code tells it."""
+    """The HTTP status of an error event, if the vendor's code implies one."""
     retry_after: float | None = None
     """Seconds, if the body contains them."""
     param: str | None = None
@@ -96,8 +96,8 @@ class StreamDecoder(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the vendor has said that nothing more comes: OpenAI's `[DONE]`, Anthropic's
-        `message_stop`. A format without such a mark returns False, and its answer ends with its body."""
+        """Whether the end mark has arrived: OpenAI's `[DONE]`, Anthropic's `message_stop`. In a format
+        without an end mark this is always False, and the answer ends with its body."""
 
     def feed(self, name: str, data: bytes) -> Sequence[Event]:
         """Returns the events of one server-sent event. `name`: the text after `event:`, or empty.

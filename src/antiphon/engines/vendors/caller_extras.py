@@ -1,7 +1,7 @@
-"""Adds to a vendor's request what the caller adds to it: fields of the body, and headers.
+"""Adds the caller's extra fields and extra headers to a vendor's request.
 
-The operator allows names for each provider. Another name is refused, so that a route to a provider that
-allows it can be tried. A caller never overwrites what the server wrote.
+The operator allows names for each provider. Any other name is refused; another route may allow it. A caller
+never overwrites a field that the server wrote.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ COUNTED_FIELDS = frozenset(
     max_completion_tokens max_output_tokens max_new_tokens max_tokens_to_sample generationConfig
     """.split()
 )
-"""Fields that say what is generated and how much of it. Limits and prices count on what this server writes
-there, so callers can never add them."""
+"""Fields that determine what is generated and how much. Limits and prices rely on the server's values, so
+callers can never add these fields."""
 
 LONGEST_SHOWN = 64
 """The most characters of a caller's name in an error."""
@@ -35,14 +35,16 @@ def add_extra_fields(body: dict[str, Any], request: GenerationRequest, model: Ve
         body[name] = _merge_objects(body[name], value, field, model) if name in body else value
 
 
-def _merge_objects(ours: object, theirs: object, field: str, model: VendorModel) -> dict[str, Any]:
+def _merge_objects(
+    server_value: object, caller_value: object, field: str, model: VendorModel
+) -> dict[str, Any]:
     """Returns both objects as one. Raises UnsupportedParameter for a value that is set on both sides."""
-    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+    if not isinstance(server_value, Mapping) or not isinstance(caller_value, Mapping):
         raise _build_conflict(field, model)
-    for name in theirs:
-        if name in ours:
+    for name in caller_value:
+        if name in server_value:
             raise _build_conflict(f"{field}.{name[:LONGEST_SHOWN]}", model)
-    return {**ours, **theirs}
+    return {**server_value, **caller_value}
 
 
 def read_extra_headers(request: GenerationRequest, model: VendorModel) -> tuple[tuple[str, str], ...]:
@@ -56,7 +58,7 @@ def read_extra_headers(request: GenerationRequest, model: VendorModel) -> tuple[
 
 
 def _build_conflict(field: str, model: VendorModel) -> UnsupportedParameter:
-    """Makes the error for a field that this server has written already."""
+    """Builds the error for a field that this server has already written."""
     return UnsupportedParameter(
         f"{field} is not supported here: the rest of the request sets it for the provider {model.provider}; "
         "leave one of them out",
@@ -65,7 +67,7 @@ def _build_conflict(field: str, model: VendorModel) -> UnsupportedParameter:
 
 
 def _build_refusal(field: str, setting: str, model: VendorModel) -> UnsupportedParameter:
-    """Makes the error for a name that the operator does not allow."""
+    """Builds the error for a name that the operator does not allow."""
     return UnsupportedParameter(
         f"{field} is not allowed by the operator of this server for the provider {model.provider}; leave it "
         f"out, or have the operator add it to {setting} of the provider",

@@ -69,7 +69,7 @@ BYTES_PER_AUDIO_TOKEN = 100
 """A lower bound of a recording's bytes in base64 for one token."""
 
 BROKEN = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
-"""What a broken or unreadable answer raises. A TimeoutError is an OSError."""
+"""The errors of a broken or unreadable answer. A TimeoutError is an OSError."""
 
 ERROR_STATUS = 500
 """The status of a vendor's error inside an answer, if the vendor names none."""
@@ -78,8 +78,8 @@ ERROR_STATUS = 500
 IGNORED, RELAXED = "x-antiphon-ignored", "x-antiphon-relaxed"
 """Headers of another Antiphon: fields that it ignores, and keywords of schemas that it does not enforce."""
 
-KEPT_HERE = frozenset(("user", "metadata", "safety_identifier"))
-"""Fields that act in this server's own records, whatever a vendor makes of them."""
+USED_HERE = frozenset(("user", "metadata", "safety_identifier"))
+"""Fields that this server itself uses in its records, even if a vendor ignores them."""
 
 
 class VendorEngine:
@@ -124,35 +124,35 @@ class VendorEngine:
         """Does nothing: several models share a provider, which assembly closes."""
 
 
-def shorten_output(request: GenerationRequest, most: int | None) -> GenerationRequest:
+def shorten_output(request: GenerationRequest, max_output: int | None) -> GenerationRequest:
     """Returns the request with at most as many output tokens as the model makes, if the caller allows it."""
     output = request.output
-    if most is None or output.max_tokens is None or output.max_tokens <= most:
+    if max_output is None or output.max_tokens is None or output.max_tokens <= max_output:
         return request
     if output.overflow is not Overflow.SHORTEN:
         return request
-    return changed(request, output=changed(output, max_tokens=most))
+    return changed(request, output=changed(output, max_tokens=max_output))
 
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
-    """Returns an upper bound of what a request can take. No tokenizer makes more tokens than bytes."""
-    prompt = len(call.body)
+    """Returns an upper bound of a request's tokens. No tokenizer makes more tokens than there are bytes."""
+    prompt_bound = len(call.body)
     for part in iterate_media(request):
-        prompt += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN) - len(part.data)
-    output = request.output.max_tokens
-    if output is None:
-        output = model.profile.max_output or MAX_OUTPUT
-    output += len((request.hosted.prediction or "").encode())  # its rejected tokens count too
+        prompt_bound += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN) - len(part.data)
+    output_tokens = request.output.max_tokens
+    if output_tokens is None:
+        output_tokens = model.profile.max_output or MAX_OUTPUT
+    output_tokens += len((request.hosted.prediction or "").encode())  # its rejected tokens count too
     choices = request.output.best_of or request.output.choices
-    return RequestSize(prompt, output * choices * len(request.prompts), is_counted=False)
+    return RequestSize(prompt_bound, output_tokens * choices * len(request.prompts), is_counted=False)
 
 
 def add_reports(progress: RequestProgress, request: GenerationRequest, headers: Mapping[str, str]) -> None:
-    """Adds what another Antiphon says it ignores, and which keywords of schemas it does not enforce."""
+    """Adds the ignored fields and the schema keywords without effect that another Antiphon reports."""
     constraint = request.output.constraint
     declared = constraint.declared if constraint is not None else None
-    ours = KEPT_HERE if declared is not None and declared.name is not None else KEPT_HERE | {SCHEMA_NAME}
-    ignored = [name for name in read_names(headers.get(IGNORED, "")) if name not in ours]
+    used_here = USED_HERE if declared is not None and declared.name is not None else USED_HERE | {SCHEMA_NAME}
+    ignored = [name for name in read_names(headers.get(IGNORED, "")) if name not in used_here]
     progress.unread = (*progress.unread, *ignored)
     progress.relaxed = read_names(headers.get(RELAXED, ""))
 
@@ -192,17 +192,17 @@ class PreparedVendorRequest:
         response = await self._send(context, first_byte if self.call.is_streamed else deadline)
         if IGNORED in response.headers or RELAXED in response.headers:
             add_reports(context.progress, self.request, response.headers)
-        response.deadline, begun = deadline, False
+        response.deadline, has_begun = deadline, False
         is_stream = response.media_type == EVENT_STREAM
         parts = self._read_stream(response, first_byte) if is_stream else self._read_answer(response)
         try:
             async for events in parts:
-                for event in events if begun else self._begin(events):
-                    begun = True
+                for event in events if has_begun else self._begin(events):
+                    has_begun = True
                     yield event
         except BROKEN as failure:
             response.close()
-            raise self._map_failure(failure, begun, context) from None
+            raise self._map_failure(failure, has_begun, context) from None
         except BaseException:
             response.close()
             raise
@@ -213,11 +213,13 @@ class PreparedVendorRequest:
                 await self.provider.remove_user()
 
     def _begin(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Returns the first events of the answer. There are none until content comes: another route may be
-        tried until then."""
-        others = [event for event in events if not isinstance(event, Started)]
+        """Returns the first events of the answer, beginning with Started. Returns none while there is no
+        content, because another route can still be tried."""
+        content_events = [event for event in events if not isinstance(event, Started)]
         return (
-            (Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED), *others) if others else ()
+            (Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED), *content_events)
+            if content_events
+            else ()
         )
 
     async def _send(self, context: Context, deadline: float) -> UpstreamResponse:
@@ -230,51 +232,52 @@ class PreparedVendorRequest:
             raise
 
     async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
-        """Yields the events of a whole answer, all at once: an answer with a fault in any part shows none of
-        it, so another route can be tried."""
+        """Yields all events of a whole answer at once. If any part is invalid, yields nothing, so another
+        route can be tried."""
         body = await response.read()
         yield tuple(self.provider.upstream.decode_answer(self.request, self.model, body))
 
     async def _read_stream(
         self, response: UpstreamResponse, first_byte: float
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yields the events of a streamed answer, those that came together at once. `first_byte`: the time
-        until which the first event may come."""
+        """Yields the events of a streamed answer, each time those of one network read. `first_byte`: the
+        event loop's time by which the first event must arrive."""
         now, splitter = asyncio.get_running_loop().time, EventSplitter()
         decoder = self.provider.upstream.start_stream(self.request, self.model)
-        patience = self.provider.options.chunk_timeout
-        response.due = first_byte
+        chunk_timeout = self.provider.options.chunk_timeout
+        response.next_bytes_due = first_byte
         while not decoder.is_complete and (data := await response.read_part()):
-            response.due = inf
+            response.next_bytes_due = inf
             events: list[Event] = []
             try:
                 for name, payload in splitter.feed(data):
                     events += decoder.feed(name, payload)
             except BROKEN:
-                yield events  # the caller gets what came before the fault
+                yield events  # the caller gets the events before the fault
                 raise
             if events:
                 first_byte = 0.0
                 yield events
-            response.due = max(first_byte, now() + patience)
-        response.due = inf
+            response.next_bytes_due = max(first_byte, now() + chunk_timeout)
+        response.next_bytes_due = inf
         for event in close_decoder(decoder, splitter):
             yield (event,)
         self.provider.watch.finish(response)
 
-    def _map_failure(self, failure: Exception, begun: bool, context: Context) -> AntiphonError:
-        """Returns the error for a failure of the answer. After the first event nothing can be tried again."""
+    def _map_failure(self, failure: Exception, has_begun: bool, context: Context) -> AntiphonError:
+        """Returns the error for a failure of the answer. After the first event it must not allow another
+        try."""
         error = self._explain_failure(failure)
         if is_expired(context):
             return build_deadline_error(error.cause)
-        if not begun or not isinstance(error, ProviderError):
+        if not has_begun or not isinstance(error, ProviderError):
             return error
         return ProviderBroken(
             f"the stream of the provider {self.provider.name} broke: {error.message}", cause=error.cause
         )
 
     def _explain_failure(self, failure: Exception) -> AntiphonError:
-        """Returns the error for a failure, as if nothing had come before it."""
+        """Returns the error for a failure before the first event."""
         name = self.provider.name
         if isinstance(failure, StreamFailure):
             status = failure.error.status or ERROR_STATUS
@@ -346,7 +349,7 @@ async def exchange(
 
 
 def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> UpstreamCall:
-    """Returns the call with the header that continues the request's trace, where requests are traced."""
+    """Returns the call with the header that continues the request's trace, if tracing is on."""
     span = context.span
     if span is None:
         return call
@@ -361,18 +364,18 @@ def find_deadline(provider: Provider, context: Context, now: float) -> float:
 
 
 def is_expired(context: Context) -> bool:
-    """Whether the request's own deadline has passed. The vendor is then not to blame."""
+    """Whether the request's own deadline has passed. The error then must not blame the vendor."""
     remaining = context.remaining()
     return remaining is not None and remaining <= CLOCK_SLACK_S
 
 
 def build_deadline_error(cause: str | None = None) -> DeadlineExceeded:
-    """Makes the error for a request whose own deadline has passed."""
+    """Builds the error for a request whose own deadline has passed."""
     return DeadlineExceeded("the request's time has passed; ask for less, or allow more time", cause=cause)
 
 
 def close_decoder(decoder: StreamDecoder, splitter: EventSplitter) -> Iterable[Event]:
-    """Yields the events of what is left after the body's end."""
+    """Yields the last events after the end of the body."""
     if not decoder.is_complete:
         for name, payload in splitter.finish():
             yield from decoder.feed(name, payload)

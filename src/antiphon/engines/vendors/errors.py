@@ -1,5 +1,5 @@
-"""Turns a vendor's failure into one of our errors. The message names the provider, without addresses and
-keys."""
+"""Converts a vendor's failure to one of this server's errors. The message names the provider, but no address
+and no key."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ LONGEST_MESSAGE = 500
 """The most characters of a vendor's message that a caller sees."""
 
 LONGEST_RETRY = 86_400.0
-"""The most seconds of a Retry-After that is believed."""
+"""The most seconds of a Retry-After. A longer one is shortened to this."""
 
 ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>,;]+", re.IGNORECASE)
 IP_ADDRESS = re.compile(
@@ -45,9 +45,9 @@ TOO_LONG = frozenset(
 )
 
 OUT_OF_CREDIT = frozenset({"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"})
-"""Codes of an account that cannot pay. OpenAI sends them with 429, but waiting does not help."""
+"""Codes of an account without credit. OpenAI sends them with 429, but waiting does not help."""
 
-BY_STATUS: Mapping[int, type[ProviderError]] = {
+ERROR_BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: ProviderKeyRefused,
     403: ProviderKeyRefused,
     404: ProviderModelMissing,
@@ -56,13 +56,13 @@ BY_STATUS: Mapping[int, type[ProviderError]] = {
     503: ProviderUnavailable,
     529: ProviderUnavailable,
 }
-"""The error of each status that has one of its own."""
+"""The error of each status that has a special error."""
 
 KEY_REFUSED = frozenset({"API_KEY_INVALID"})
 """Kinds of errors that mean 401, whatever the status. Gemini sends 400 for a wrong key."""
 
-SAYINGS: Mapping[type[ProviderError], str] = {
-    ProviderKeyRefused: "refused this server's key; the operator must mend that",
+MESSAGES: Mapping[type[ProviderError], str] = {
+    ProviderKeyRefused: "refused this server's key; the operator must correct it",
     ProviderModelMissing: "does not have this model",
     ProviderRateLimited: "has no room for this request now",
     ProviderTimeout: "did not answer in time",
@@ -73,37 +73,39 @@ SAYINGS: Mapping[type[ProviderError], str] = {
 
 
 def build_error(
-    provider: str, status: int, said: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
+    provider: str, status: int, error: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
 ) -> AntiphonError:
-    """Returns the error for a vendor's answer with this status. `secrets`: what no message shows."""
-    found = ProviderKeyRefused if said.kind in KEY_REFUSED else BY_STATUS.get(status)
-    if found is None:
-        found = ProviderRefused if 400 <= status < 500 else ProviderFailed
+    """Returns the error for a vendor's answer with this status. `secrets`: texts that no message shows."""
+    error_type = ProviderKeyRefused if error.kind in KEY_REFUSED else ERROR_BY_STATUS.get(status)
+    if error_type is None:
+        error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)
-    retry_after = said.retry_after if retry_after is None else retry_after
-    cause = f"{provider} answered {status} {said.kind}".rstrip()
-    if status == 402 or said.kind in OUT_OF_CREDIT:
+    retry_after = error.retry_after if retry_after is None else retry_after
+    cause = f"{provider} answered {status} {error.kind}".rstrip()
+    if status == 402 or error.kind in OUT_OF_CREDIT:
         return ProviderUnavailable(
-            f"the provider {provider} has no credit left for this server's key; the operator must mend that",
+            f"the provider {provider} has no credit left for this server's key; the operator must add some",
             retry_after=retry_after,
             cause=cause,
         )
-    param = read_param(said) if found in (ProviderRefused, ProviderModelMissing) else None
-    told = "" if found is ProviderKeyRefused else scrub(said.message, secrets)
-    message = f"the provider {provider} {SAYINGS[found]}" + (f": {told}" if told else "")
-    if found is ProviderRefused and said.kind in TOO_LONG:
+    param = read_param(error) if error_type in (ProviderRefused, ProviderModelMissing) else None
+    message_text = "" if error_type is ProviderKeyRefused else scrub(error.message, secrets)
+    message = f"the provider {provider} {MESSAGES[error_type]}" + (
+        f": {message_text}" if message_text else ""
+    )
+    if error_type is ProviderRefused and error.kind in TOO_LONG:
         return ContextLengthExceeded(message, param=param, cause=cause)
-    return found(message, param=param, retry_after=retry_after, cause=cause)
+    return error_type(message, param=param, retry_after=retry_after, cause=cause)
 
 
-def read_param(said: VendorError) -> str | None:
+def read_param(error: VendorError) -> str | None:
     """Returns the field at fault; None if the vendor names none."""
-    return said.param if said.param is not None and FIELD.fullmatch(said.param) else None
+    return error.param if error.param is not None and FIELD.fullmatch(error.param) else None
 
 
 def scrub(message: str, secrets: Iterable[str]) -> str:
-    """Returns a vendor's message without the secrets, addresses, keys and control characters, and not too
-    long."""
+    """Returns a vendor's message without secrets, addresses, keys and control characters, cut to
+    LONGEST_MESSAGE."""
     text = ADDRESS.sub("(address)", message)
     for secret in secrets:
         text = text.replace(secret, "***")
@@ -113,17 +115,17 @@ def scrub(message: str, secrets: Iterable[str]) -> str:
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns the seconds of Retry-After, which may be a number or a date; None if there is none."""
-    given = headers.get("retry-after-ms")
+    """Returns the seconds of the header Retry-After, which is a number or a date; None if it is missing."""
+    value = headers.get("retry-after-ms")
     scale = 1000.0
-    if given is None:
-        given, scale = headers.get("retry-after"), 1.0
-    if given is None:
+    if value is None:
+        value, scale = headers.get("retry-after"), 1.0
+    if value is None:
         return None
     try:
-        seconds = float(given) / scale
+        seconds = float(value) / scale
     except ValueError:
-        seconds = _seconds_until(given)
+        seconds = _seconds_until(value)
     return min(max(seconds, 0.0), LONGEST_RETRY) if not isnan(seconds) else None
 
 

@@ -1,18 +1,19 @@
-"""Estimates the tokens of a request for which the vendor tells no usage, or one that cannot be true."""
+"""Estimates the tokens of a request if the vendor reports no usage, or impossible numbers."""
 
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import Conversation, EmbeddingRequest, GenerationRequest, Prompt
 from antiphon.domain.token_estimate import BYTES_PER_TOKEN, estimate_tokens, measure_text
 
-MOST_TOKENS = 1 << 31
-"""More tokens than any request has."""
+MAX_TOKENS = 1 << 31
+"""A larger number of tokens than any request has."""
 
 
 def is_possible(usage: Usage) -> bool:
-    """Whether a vendor's counts can be true. Others would bill a negative amount, or any amount."""
+    """Whether a vendor's counts are possible. Impossible counts could cause a negative or an enormous
+    bill."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     return (
-        max(prompt, completion) <= MOST_TOKENS
+        max(prompt, completion) <= MAX_TOKENS
         and 0 <= usage.cached_tokens <= prompt
         and 0 <= usage.cache_write_tokens <= prompt
         and 0 <= usage.prompt_audio_tokens <= prompt

@@ -1,4 +1,4 @@
-"""Names what a request asks for, so that a vendor that lacks it can refuse it by name."""
+"""Lists the parameters that a request uses, and refuses by name those that a vendor's model lacks."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -39,8 +39,8 @@ DEFAULTS: dict[str, object] = {
     "min_tokens": 0,
     "ignore_eos": False,
 }
-"""Values that ask for nothing: dialects write some into every request. They are not sent to a vendor that
-lacks the option."""
+"""Values without an effect. Dialects write some of them into every request. They are not sent to a vendor
+that lacks the option."""
 
 CONSTRAINT_NAMES = {
     ConstraintKind.JSON_OBJECT: "response_format",
@@ -60,15 +60,15 @@ REMEDIES = {
     "include_stop_str_in_output": "its answers end before the text of stop: leave it out, or leave out stop "
     "where answers always contain that text",
 }
-"""What to do without a parameter, where it can be a rule of the dialect."""
+"""What to do without a parameter, if leaving it out does not suffice."""
 
 SCHEMA, CHOSEN_TOOLS, LAST_ANSWER = (
     "response_format.json_schema",
     "tool_choice.function",
     "messages (assistant last)",
 )
-"""In sets of refused parameters only, for one kind of a parameter: a schema, some of several tools by their
-names, and an assistant's message at the end that the model shall answer."""
+"""Names for special cases of parameters, which occur only in sets of refused parameters: a JSON Schema, a
+choice of some of the tools, and an assistant's message as the last message."""
 
 ALL_LOGPROBS = "logprobs (all)"
 """Log-probabilities of the whole vocabulary."""
@@ -77,7 +77,7 @@ EXTRAS = frozenset(("extra_params", "extra_headers"))
 """Options that no vendor takes or lacks as such: the operator allows each name in them (`caller_extras`)."""
 
 MAX_COMBINATIONS = 256
-"""Sets of parameters that are kept, one for each kind of model and request."""
+"""The most cached sets of parameters, one for each kind of model and request."""
 
 OTHER_NAMES = frozenset(
     """
@@ -97,13 +97,13 @@ RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
 
 
 def list_sampling(sampling: SamplingOptions, takes: frozenset[str] = frozenset()) -> list[str]:
-    """Returns the sampling options that have an effect. With `takes` also those that only say our default, if
-    they are among these: the vendor's own default may differ."""
-    found = []
+    """Returns the sampling options that have an effect. Includes options in `takes` even if they equal this
+    server's default, because the vendor's default may differ."""
+    names = []
     for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True):
         if value is not None and (name in takes or DEFAULTS.get(name, UNSET) != value):
-            found.append(SAMPLING_NAMES.get(name, name))
-    return found
+            names.append(SAMPLING_NAMES.get(name, name))
+    return names
 
 
 PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"))
@@ -118,10 +118,10 @@ PLAIN_OUTPUT = Output()
 
 def list_output(output: Output) -> list[str]:
     """Returns the options of the output that have an effect."""
-    found = ["max_tokens"] if output.max_tokens is not None and not output.is_usual else []
+    names = ["max_tokens"] if output.max_tokens is not None and not output.is_usual else []
     if changed(output, max_tokens=None, is_usual=False) == PLAIN_OUTPUT:  # most requests ask for nothing more
-        return found
-    asked: dict[str, object] = {
+        return names
+    is_used: dict[str, object] = {
         "n": output.choices > 1,
         "stop": output.stop,
         "stop_token_ids": output.stop_token_ids,
@@ -140,26 +140,26 @@ def list_output(output: Output) -> list[str]:
         "truncate_prompt_tokens": output.truncate_prompt is not None,
         "include_stop_str_in_output": output.include_stop and (output.stop or output.stop_token_ids),
     }
-    found += [name for name, value in asked.items() if value]
+    names += [name for name, value in is_used.items() if value]
     if output.constraint is not None:
-        found.append(CONSTRAINT_NAMES[output.constraint.kind])
+        names.append(CONSTRAINT_NAMES[output.constraint.kind])
         if output.constraint.whitespace is not None:
-            found.append("guided_whitespace_pattern")
-    return found
+            names.append("guided_whitespace_pattern")
+    return names
 
 
 def list_prompt(prompt: Prompt) -> list[str]:
     """Returns the options of a prompt that have an effect."""
     if isinstance(prompt, RawPrompt):
-        found = ["prompt (token ids)"] if prompt.tokens is not None else []
-        return found if prompt.add_special else [*found, "add_special_tokens"]
+        names = ["prompt (token ids)"] if prompt.tokens is not None else []
+        return names if prompt.add_special else [*names, "add_special_tokens"]
     return list_conversation(prompt)
 
 
 def list_conversation(prompt: Conversation) -> list[str]:
     """Returns the options of a conversation that have an effect."""
     reasoning, tools = prompt.reasoning, prompt.tools
-    asked: dict[str, object] = {
+    is_used: dict[str, object] = {
         "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
         "continue_final_message": prompt.continues,
         "chat_template": prompt.template is not None,
@@ -173,7 +173,7 @@ def list_conversation(prompt: Conversation) -> list[str]:
         and (tools.choice is not ToolChoice.AUTO or tools.allowed is not None),
         "parallel_tool_calls": tools is not None and not tools.parallel,
     }
-    return [name for name, value in asked.items() if value]
+    return [name for name, value in is_used.items() if value]
 
 
 def list_names() -> frozenset[str]:
@@ -185,21 +185,21 @@ def list_names() -> frozenset[str]:
 
 
 def list_parameters(request: GenerationRequest) -> list[str]:
-    """Returns the name of everything that a request asks for beyond its messages, by OpenAI's names."""
-    found = list_sampling(request.sampling) + list_output(request.output)
+    """Returns OpenAI's names of all parameters that have an effect in a request."""
+    names = list_sampling(request.sampling) + list_output(request.output)
     for prompt in request.prompts:
-        found += list_prompt(prompt)
-    found += list_hosted(request.hosted)
+        names += list_prompt(prompt)
+    names += list_hosted(request.hosted)
     if request.cache_salt:
-        found.append("cache_salt")
+        names.append("cache_salt")
     if request.priority:
-        found.append("priority")
-    return found
+        names.append("priority")
+    return names
 
 
 def shows_reasoning(request: GenerationRequest) -> bool:
     """Whether the caller wants to see the reasoning."""
-    return all(each.reasoning.shown for each in request.prompts if isinstance(each, Conversation))
+    return all(prompt.reasoning.shown for prompt in request.prompts if isinstance(prompt, Conversation))
 
 
 def require_supported(
@@ -208,20 +208,20 @@ def require_supported(
     model: VendorModel,
     unsendable: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first thing
-    that it does not take. `taken`: the parameters of its wire format. `unsendable`: what is refused even if
-    the provider takes it, since this server cannot write it, or cannot read what it brings."""
+    """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first
+    parameter of the request that it does not take. `taken`: the parameters of its wire format. `unsendable`:
+    parameters that this server cannot write, or whose answer it cannot read."""
     refused = (model.refused_parameters, model.profile.refused, unsendable)
-    takes, refused_kinds = combine_parameters(taken, model.extra_parameters, refused)
+    takes, refused_cases = combine_parameters(taken, model.extra_parameters, refused)
     for name in list_parameters(request):
         if name not in takes:
             raise build_refusal(name, request, model)
-    for name in refused_kinds:
-        if FINER[name](request):
+    for name in refused_cases:
+        if SPECIAL_CASES[name](request):
             raise build_refusal(name, request, model)
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
-            require_one(request, model)
+            require_one_conversation(request, model)
             require_reasoning(prompt, model)
             require_modalities(prompt, model)
             require_speech(request, prompt, model)
@@ -232,22 +232,22 @@ def require_supported(
 def combine_parameters(
     taken: frozenset[str], extra: frozenset[str], refused: tuple[frozenset[str], ...]
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Returns the parameters that are taken or extra and not refused, and the refused kinds of `FINER`."""
+    """Returns the taken and extra parameters that are not refused, and the refused special cases."""
     all_refused = frozenset().union(*refused)
-    return (taken | extra) - all_refused, tuple(name for name in FINER if name in all_refused)
+    return (taken | extra) - all_refused, tuple(name for name in SPECIAL_CASES if name in all_refused)
 
 
 def build_refusal(name: str, request: GenerationRequest, model: VendorModel) -> UnsupportedParameter:
-    """Makes the error for a parameter that the model does not take."""
-    shown, remedy = name_field(name, request), REMEDIES.get(name, "leave it out")
+    """Builds the error for a parameter that the model does not take."""
+    field, remedy = name_field(name, request), REMEDIES.get(name, "leave it out")
     return UnsupportedParameter(
-        f"{shown} is not supported by the model {model.name} of the provider {model.provider}; {remedy}",
-        param=shown,
+        f"{field} is not supported by the model {model.name} of the provider {model.provider}; {remedy}",
+        param=field,
     )
 
 
-def require_one(request: GenerationRequest, model: VendorModel) -> None:
-    """Raises UnsupportedParameter for several conversations, since no vendor takes them at once."""
+def require_one_conversation(request: GenerationRequest, model: VendorModel) -> None:
+    """Raises UnsupportedParameter for several conversations, because no vendor takes them in one request."""
     if len(request.prompts) > 1:
         raise UnsupportedParameter(
             f"messages: the provider {model.provider} takes one conversation at a time; send each in a "
@@ -274,21 +274,25 @@ def has_schema(request: GenerationRequest) -> bool:
 
 
 def has_chosen_tools(request: GenerationRequest) -> bool:
-    """Whether the model may call some of the tools only, chosen by their names."""
-    found = [each.tools for each in request.prompts if isinstance(each, Conversation) and each.tools]
-    return any(0 < len(tools.callable) < len(tools.tools) for tools in found)
+    """Whether the caller allows only some of the tools."""
+    tool_sets = [
+        prompt.tools for prompt in request.prompts if isinstance(prompt, Conversation) and prompt.tools
+    ]
+    return any(0 < len(tools.callable) < len(tools.tools) for tools in tool_sets)
 
 
 def ends_with_answer(request: GenerationRequest) -> bool:
-    """Whether the last message is the assistant's, and the model shall answer it."""
-    chats = [each for each in request.prompts if isinstance(each, Conversation) and not each.continues]
-    return any(each.messages and each.messages[-1].role is Role.ASSISTANT for each in chats)
+    """Whether the last message is the assistant's, and the model must answer it instead of continuing it."""
+    conversations = [
+        prompt for prompt in request.prompts if isinstance(prompt, Conversation) and not prompt.continues
+    ]
+    return any(prompt.messages and prompt.messages[-1].role is Role.ASSISTANT for prompt in conversations)
 
 
-FINER: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType(
+SPECIAL_CASES: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType(
     {SCHEMA: has_schema, CHOSEN_TOOLS: has_chosen_tools, LAST_ANSWER: ends_with_answer}
 )
-"""Whether a request has a kind of a parameter that a provider can refuse."""
+"""Returns for each special case whether a request has it."""
 
 
 def name_field(name: str, request: GenerationRequest) -> str:
@@ -298,7 +302,7 @@ def name_field(name: str, request: GenerationRequest) -> str:
         return constraint.field
     if name == ALL_LOGPROBS:
         return "top_logprobs" if isinstance(request.prompts[0], Conversation) else "logprobs"
-    if name in FINER:
+    if name in SPECIAL_CASES:
         return name.partition(".")[0].partition(" ")[0]
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
@@ -316,8 +320,8 @@ def require_modalities(prompt: Conversation, model: VendorModel) -> None:
 
 
 def require_speech(request: GenerationRequest, prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter for a spoken answer, the next or an earlier one, if the model gives
-    none."""
+    """Raises UnsupportedParameter if the model gives no speech, but the request asks for speech or contains
+    an earlier spoken answer."""
     if model.profile.gives_speech:
         return
     if request.hosted.wants_speech:

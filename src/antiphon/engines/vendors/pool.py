@@ -1,8 +1,8 @@
-"""The connections of one provider, and whether a request met one that the vendor had closed.
+"""The connections of one provider. Detects whether a request used a connection that the vendor had closed.
 
-A vendor may close an idle connection in the moment in which the next request is written to it. It then
-answers nothing, and has read nothing. HTTP clients send such a request again (RFC 9110, 9.2.2). Here this
-holds only for a request on a used connection that broke at once, before any byte of an answer.
+A vendor can close an idle connection at the moment when the next request is written to it. It then has read
+nothing and sends no answer. HTTP clients send such a request again (RFC 9110, 9.2.2). This server does so
+only if a used connection broke at once, before any byte of an answer.
 """
 
 import asyncio
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 STALE_S = 1.0
-"""Seconds within which a closed connection shows. A vendor that closes later may have begun to work."""
+"""Seconds within which a request notices a closed connection. If the connection closes later, the vendor may
+have begun to generate."""
 
 TICKS = 20
 """Parts of a second to which the wait for a connection is rounded up."""
@@ -57,8 +58,8 @@ class VendorProtocol(ResponseHandler):
         super().connection_lost(exc)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Starts to read again if the reading was paused. The reader of a body calls this for every part, and
-        the base class then has its parser look for more each time."""
+        """Starts to read again if reading was paused. The reader of a body calls this for every part. Without
+        this check the base class would call its parser each time."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -104,11 +105,12 @@ def has_opened() -> bool:
 
 
 def build_timeout(seconds: float, connect_seconds: float) -> aiohttp.ClientTimeout:
-    """Returns how long a request may wait for a connection. `connect_seconds`: to open one."""
+    """Returns the timeouts of a connection. `seconds`: to get one from the pool. `connect_seconds`: to open
+    one."""
     return _build_rounded(max(1, ceil(seconds * TICKS)), connect_seconds)
 
 
 @lru_cache(1024)
 def _build_rounded(ticks: int, connect_seconds: float) -> aiohttp.ClientTimeout:
-    """Returns one object for many requests, since aiohttp takes long to make it."""
+    """Returns a cached object, because aiohttp takes long to create it."""
     return aiohttp.ClientTimeout(connect=ticks / TICKS, sock_connect=connect_seconds)

@@ -1,7 +1,7 @@
-"""A provider: where a vendor is and as whom it is called. One HTTP client per provider and process.
+"""A provider: the address of a vendor, the credential, and one HTTP client per process.
 
-It sends one request and returns the open answer. It translates nothing and follows no redirect. It sends a
-request again only if it met a connection that the vendor had closed meanwhile.
+It sends a request and returns the open answer. It translates nothing and follows no redirect. It sends a
+request again only if the vendor had closed the idle connection.
 """
 
 import asyncio
@@ -55,19 +55,19 @@ MAX_STALE = 4
 """Connections in a row that a request may find closed."""
 
 ERROR_BODY_S = 5.0
-"""Seconds that an error's body may take. Its status came before."""
+"""Seconds within which the body of an error must arrive, after its status."""
 
 MAX_PATHS = 4096
-"""Paths whose requests' lines are remembered. Callers choose part of some paths."""
+"""The most paths in the cache of request heads. Callers choose part of some paths, so it needs a bound."""
 
 MAX_MODELS = 64 << 20
 """The most bytes of a list of models."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no header contains."""
+"""Characters that a header must not contain."""
 
 SHORTEST_KEY = 8
-"""Characters of a header's value from which it may be a key."""
+"""The fewest characters of a header's value that may be a key."""
 
 NO_BODY_ENCODING = "identity"
 
@@ -109,7 +109,7 @@ class Provider:
         self.options = options
         self.upstream = upstream
         self.name = options.name
-        self._look_up = look_up
+        self._resolve_name = look_up
         self._read_key = read_key
         self._key = read_key()
         self._base = options.base_url.rstrip("/")
@@ -143,8 +143,8 @@ class Provider:
             )
 
     async def send(self, call: UpstreamCall, deadline: float) -> UpstreamResponse:
-        """Sends a request and returns the answer, whose headers have arrived. The caller ends the answer, and
-        then calls `remove_user`.
+        """Sends a request and returns the answer, whose headers have arrived. The caller must close the
+        answer, and then call `remove_user`.
 
         `deadline`: seconds of the event loop's clock. Raises a ProviderError.
         """
@@ -165,14 +165,14 @@ class Provider:
             raise
 
     async def _exchange(self, method: str, call: UpstreamCall, deadline: float) -> UpstreamResponse:
-        """Sends a request. Sends it again if it met a connection that the vendor had closed meanwhile. Raises
-        a ClientError, TimeoutError or OSError."""
+        """Sends a request. Sends it again if the vendor had closed the idle connection. Raises a ClientError,
+        TimeoutError or OSError."""
         pool, now = self._pool or self._open_pool(), asyncio.get_running_loop().time
         head = self._build_head(method, call)
         for _ in range(MAX_STALE):
-            began = now()
+            started_at = now()
             start_request()
-            timeout = build_timeout(deadline - began, self.options.connect_timeout)
+            timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
             try:
                 connection = await pool.connect(self._target, [], timeout)
             except TimeoutError:
@@ -182,12 +182,12 @@ class Provider:
                     most = self.options.connections
                     raise TimeoutError(f"all {most} connections were in use; raise connections") from None
                 raise
-            began, response = now(), UpstreamResponse(connection, deadline)
+            started_at, response = now(), UpstreamResponse(connection, deadline)
             self.watch.add(response)
             try:
                 await response.exchange(head, call.body)
             except aiohttp.ClientConnectionError:
-                if has_opened() or response.has_begun or now() - began > STALE_S:
+                if has_opened() or response.has_begun or now() - started_at > STALE_S:
                     raise
             else:
                 return response
@@ -205,10 +205,10 @@ class Provider:
         return ProviderFailed(f"the connection to the provider {self.name} broke", cause=cause)
 
     def map_error(
-        self, status: int, said: VendorError, headers: Mapping[str, str] = NO_HEADERS
+        self, status: int, error: VendorError, headers: Mapping[str, str] = NO_HEADERS
     ) -> AntiphonError:
         """Returns the error for an answer, or an error event, with this status."""
-        return build_error(self.name, status, said, headers, self._secrets)
+        return build_error(self.name, status, error, headers, self._secrets)
 
     async def fetch_models(self) -> tuple[str, ...]:
         """Returns the names of the vendor's models. Raises a ProviderError."""
@@ -228,7 +228,7 @@ class Provider:
             raise ProviderFailed(f"the provider {self.name} listed its models in another form") from None
 
     async def remove_user(self) -> None:
-        """Ends the use by one request. The last one of a retired client closes it."""
+        """Ends the use by one request. Closes a retired client after its last request."""
         self._users -= 1
         if self._is_retired and not self._users:
             await self.aclose()
@@ -250,7 +250,7 @@ class Provider:
             threads.shutdown(wait=False)
 
     def _open_pool(self) -> ConnectionPool:
-        """Opens the client, once, in the running event loop."""
+        """Creates the connection pool in the running event loop."""
         options = self.options
         proxy = None if options.proxy is None else URL(options.proxy)
         self._threads = ThreadPoolExecutor(2, f"antiphon-dns-{options.name}")
@@ -260,7 +260,7 @@ class Provider:
             ttl_dns_cache=30,
             keepalive_timeout=KEEP_ALIVE_S,
             resolver=GuardedResolver(
-                self._threads, options.allows_private, options.connect_timeout, host, self._look_up
+                self._threads, options.allows_private, options.connect_timeout, host, self._resolve_name
             ),
             ssl=True if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file),
         )
@@ -272,22 +272,22 @@ class Provider:
     async def _read_error(self, response: UpstreamResponse) -> AntiphonError:
         """Returns the error of an answer whose status is not 200."""
         if 200 <= response.status < 400:
-            word = "a redirect, which is not followed" if response.status >= 300 else "no content"
+            outcome = "a redirect, which is not followed" if response.status >= 300 else "no content"
             return ProviderFailed(
-                f"the provider {self.name} answered with {word}", cause=f"status {response.status}"
+                f"the provider {self.name} answered with {outcome}", cause=f"status {response.status}"
             )
         body = b""
         response.deadline = min(response.deadline, asyncio.get_running_loop().time() + ERROR_BODY_S)
         try:
-            while len(body) < MAX_ERROR_BODY and (more := await response.read_part()):
-                body += more
+            while len(body) < MAX_ERROR_BODY and (part := await response.read_part()):
+                body += part
         except (aiohttp.ClientError, OSError):
-            pass  # the status alone tells enough
+            pass  # the status alone suffices
         try:
-            said = self.upstream.decode_error(response.status, body)
+            vendor_error = self.upstream.decode_error(response.status, body)
         except UNREADABLE:
-            said = VendorError("")
-        error = self.map_error(response.status, said, response.headers)
+            vendor_error = VendorError("")
+        error = self.map_error(response.status, vendor_error, response.headers)
         if isinstance(error, ProviderKeyRefused):
             self.renew_key()
         return error
@@ -303,10 +303,11 @@ class Provider:
 
     @property
     def _secrets(self) -> tuple[str, ...]:
-        """What no message shows: the key, the vendor's host, and headers that are long enough for a key."""
+        """Texts that no message shows: the key, the vendor's host, and headers that are long enough for a
+        key."""
         host = URL(self._base).host or ""
         headers = (value for value in self.options.headers.values() if len(value) >= SHORTEST_KEY)
-        return tuple(each for each in (self._key, host, *headers) if each)
+        return tuple(secret for secret in (self._key, host, *headers) if secret)
 
     def _build_headers(self) -> CIMultiDict[str]:
         """Builds the headers that all requests share."""
@@ -326,15 +327,15 @@ class Provider:
         return headers
 
     def _build_head(self, method: str, call: UpstreamCall) -> bytes:
-        """Returns the request's line and headers. What all requests to a path share is built once."""
-        shared = self._heads.get((method, call.path))
-        if shared is None:
+        """Returns the request's line and headers. Builds the shared part once for each path."""
+        shared_head = self._heads.get((method, call.path))
+        if shared_head is None:
             if len(self._heads) >= MAX_PATHS:
                 self._heads.clear()
-            shared = self._heads[method, call.path] = self._build_shared_head(method, call.path)
-        own = format_headers(call.headers) if call.headers else b""
+            shared_head = self._heads[method, call.path] = self._build_shared_head(method, call.path)
+        own_headers = format_headers(call.headers) if call.headers else b""
         length = b"Content-Length: %d\r\n" % len(call.body) if call.body else b""
-        return b"%b%b%b\r\n" % (shared, own, length)
+        return b"%b%b%b\r\n" % (shared_head, own_headers, length)
 
     def _build_shared_head(self, method: str, path: str) -> bytes:
         """Returns the request's line, and the headers that all requests share."""
@@ -346,7 +347,7 @@ class Provider:
 
 
 def format_headers(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Returns headers as they are sent. Raises ValueError for a character that would end a line."""
+    """Returns headers in HTTP/1.1 form. Raises ValueError for a control character."""
     lines = [f"{name}: {value}" for name, value in headers]
     if any(map(CONTROL.search, lines)):
         raise ValueError("a header has a control character")

@@ -1,6 +1,6 @@
-"""Translates requests to rank documents to the shape that Cohere, Jina, vLLM and llama-server share.
+"""Translates requests to rank documents to the format of Cohere, Jina, vLLM and llama-server.
 
-It reads their answers, and those of Fireworks, whose list has another name.
+It reads their answers, and those of Fireworks, where the list of results has another name.
 """
 
 from math import isfinite
@@ -12,7 +12,7 @@ from antiphon.domain.events import UsageSource
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.token_estimate import estimate_tokens, measure_text
 from antiphon.engines.vendors.base import UpstreamCall, VendorModel
-from antiphon.engines.vendors.estimate import MOST_TOKENS
+from antiphon.engines.vendors.estimate import MAX_TOKENS
 from antiphon.errors import UnsupportedParameter
 
 RERANK, TOKENS_PER_DOCUMENT = "rerank", "max_tokens_per_doc"
@@ -69,7 +69,8 @@ def refuse_rerank(model: VendorModel) -> UnsupportedParameter:
 
 
 def encode_rerank(request: RerankRequest, model: VendorModel) -> UpstreamCall:
-    """Translates a request. Raises UnsupportedParameter for what the provider does not take."""
+    """Translates a request. Raises UnsupportedParameter if the provider ranks no documents, or for a
+    parameter that it does not take."""
     takes = model.extra_parameters - model.refused_parameters
     if RERANK not in takes:
         raise refuse_rerank(model)
@@ -93,29 +94,29 @@ def decode_rerank(request: RerankRequest, body: bytes) -> Ranking:
     """Reads the scores. Raises ValueError if they do not match the documents."""
     answer = _read(body)
     results = answer.results or answer.data or []
-    scores = {each.index: each.relevance_score for each in results}
+    scores = {result.index: result.relevance_score for result in results}
     if scores.keys() != set(range(len(request.documents))) or len(scores) != len(results):
         raise ValueError("the scores do not match the documents")
     if not all(map(isfinite, scores.values())):
-        raise ValueError("a score is no number")
-    ordered = tuple(scores[index] for index in range(len(scores)))
+        raise ValueError("a score is infinity or NaN")
+    ordered_scores = tuple(scores[index] for index in range(len(scores)))
     tokens = _find_tokens(answer)
-    if tokens is None or not 0 < tokens <= MOST_TOKENS:
-        return Ranking(ordered, _estimate(request), UsageSource.ESTIMATED)
-    return Ranking(ordered, tokens, UsageSource.REPORTED)
+    if tokens is None or not 0 < tokens <= MAX_TOKENS:
+        return Ranking(ordered_scores, _estimate(request), UsageSource.ESTIMATED)
+    return Ranking(ordered_scores, tokens, UsageSource.REPORTED)
 
 
 def _find_tokens(answer: RerankWire) -> int | None:
-    """Returns the number of tokens that the vendor counted, if it tells one."""
+    """Returns the number of tokens that the vendor reports, or None."""
     if answer.usage is not None:
         return answer.usage.prompt_tokens or answer.usage.total_tokens
     if answer.meta is not None and answer.meta.tokens is not None:
-        counted = answer.meta.tokens.input_tokens
-        return None if counted is None else int(counted)
+        input_tokens = answer.meta.tokens.input_tokens
+        return None if input_tokens is None else int(input_tokens)
     return None
 
 
 def _estimate(request: RerankRequest) -> int:
     """Returns an estimate of the tokens of the query with each document."""
     query = measure_text(request.query)
-    return estimate_tokens(sum(query + measure_text(each) for each in request.documents))
+    return estimate_tokens(sum(query + measure_text(document) for document in request.documents))

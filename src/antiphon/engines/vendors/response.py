@@ -1,7 +1,7 @@
 """One answer of a vendor, from the moment its request is written to the last byte of its body.
 
-Connections, TLS and the parser of answers are aiohttp's. Its client session is not used: it builds for each
-request what is the same for all requests of a provider.
+Connections, TLS and the parser of answers are aiohttp's. Its client session is not used, because it would
+build the shared headers again for each request.
 """
 
 from collections.abc import Mapping
@@ -20,15 +20,24 @@ UPGRADE = 101
 
 
 class UpstreamResponse:
-    """An open answer. Its stall watch ends it if it is late. Times are seconds of the event loop's clock."""
+    """An open answer. A `StallWatch` ends it if it is late. Times are seconds of the event loop's clock."""
 
-    __slots__ = ("_connection", "_protocol", "content", "deadline", "due", "headers", "is_complete", "status")
+    __slots__ = (
+        "_connection",
+        "_protocol",
+        "content",
+        "deadline",
+        "headers",
+        "is_complete",
+        "next_bytes_due",
+        "status",
+    )
 
     status: int
     headers: Mapping[str, str]
 
     def __init__(self, connection: aiohttp.connector.Connection, deadline: float) -> None:
-        """`connection`: of a ConnectionPool, and has nothing else to do."""
+        """`connection` is of a ConnectionPool, and must have no other request."""
         protocol = connection.protocol
         if not isinstance(protocol, VendorProtocol):
             raise TypeError("the connection is of another pool")
@@ -36,12 +45,12 @@ class UpstreamResponse:
         self._protocol = protocol
         self.content: aiohttp.StreamReader | None = None
         """The body; None until the head has arrived."""
-        self.due = inf
-        """When the vendor is late. The reader sets it before it waits for bytes; while it does not wait, the
-        vendor is not late."""
+        self.next_bytes_due = inf
+        """The time by which the next bytes must arrive. The reader sets it before it waits for bytes, and to
+        infinity when it stops waiting."""
         self.deadline = deadline
         self.is_complete = False
-        """Whether only the end of the body is missing."""
+        """Whether all content has arrived, and only the end of the body is missing."""
 
     @property
     def is_closed(self) -> bool:
@@ -59,8 +68,8 @@ class UpstreamResponse:
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def exchange(self, head: bytes, body: bytes) -> None:
-        """Writes the request, and waits for the head of the answer. The transport keeps what the vendor does
-        not read at once. Raises a ClientError, TimeoutError or OSError, and closes the connection then."""
+        """Writes the request, and waits for the head of the answer. Raises a ClientError, TimeoutError or
+        OSError, and then closes the connection."""
         protocol = self._protocol
         protocol.is_idle = protocol.has_begun = False
         try:
@@ -81,23 +90,23 @@ class UpstreamResponse:
         content.on_eof(self._release)
 
     async def read_part(self) -> bytes:
-        """Returns what has come of the body, at least one byte; empty at its end."""
+        """Waits for the next bytes of the body, and returns them. Returns no bytes at its end."""
         return b"" if self.content is None else await self.content.readany()
 
-    async def read(self, most: int = MAX_BODY) -> bytes:
-        """Returns the whole body. Raises ValueError if it has more than `most` bytes, and what a broken or
-        late answer raises."""
+    async def read(self, max_bytes: int = MAX_BODY) -> bytes:
+        """Returns the whole body. Raises ValueError if it has more than `max_bytes`, and a ClientError or
+        OSError if the answer breaks or is late."""
         parts: list[bytes] = []
-        size = 0
+        byte_count = 0
         while part := await self.read_part():
             parts.append(part)
-            size += len(part)
-            if size > most:
+            byte_count += len(part)
+            if byte_count > max_bytes:
                 raise ValueError("the answer is too large")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def fail(self, error: Exception) -> None:
-        """Raises an error in whoever reads the answer."""
+        """Makes the reader of the answer raise an error."""
         if self.content is None:
             self._protocol.set_exception(error)
         else:
@@ -115,8 +124,8 @@ class UpstreamResponse:
         connection.close()
 
     def _release(self) -> None:
-        """Gives the connection back at the end of the body. A vendor that answers before it has read the
-        request leaves the connection in the middle of one."""
+        """Gives the connection back to the pool at the end of the body. Closes it if the vendor answered
+        before it had read the whole request."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -1,56 +1,57 @@
 """Splits the bytes of a vendor's stream into server-sent events. It reads no JSON."""
 
 MAX_EVENT = 16 << 20
-"""The most bytes of one event. A larger one is no token's."""
+"""The most bytes of one event. An event with tokens is never larger."""
 
 
-LARGE = 65_536
-"""Bytes of an incomplete event above which its parts are kept apart. Usual events are far smaller."""
+LARGE_EVENT = 65_536
+"""Bytes of an incomplete event above which its parts are collected in a list."""
 
-MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The byte order mark that may begin a stream."""
 
 
 class EventSplitter:
     """Collects bytes, and returns each server-sent event as (name, data) when it is complete."""
 
-    __slots__ = ("_held", "_rest", "_size")
+    __slots__ = ("_byte_count", "_incomplete", "_parts")
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._held: list[bytes] = []
+        self._incomplete = b""
+        self._parts: list[bytes] = []
         """The next parts of a large event, which are joined once."""
-        self._size = 0
+        self._byte_count = 0
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """Returns the events that these bytes complete. Raises ValueError for an event that is too large."""
-        if len(self._rest) > LARGE and b"\n" not in data and b"\r" not in data:
-            return self._hold(data)
-        if self._held:
-            data = b"".join((*self._held, data))
-            self._held.clear()
-        text = self._rest + data if self._rest else data
+        if len(self._incomplete) > LARGE_EVENT and b"\n" not in data and b"\r" not in data:
+            return self._collect_part(data)
+        if self._parts:
+            data = b"".join((*self._parts, data))
+            self._parts.clear()
+        text = self._incomplete + data if self._incomplete else data
         if b"\r" in text:
-            held = text.endswith(b"\r")  # its line feed may follow
-            text = (text[:-1] if held else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            text += b"\r" if held else b""
-        *blocks, self._rest = text.split(b"\n\n")
-        if len(self._rest) > MAX_EVENT:
+            ends_in_return = text.endswith(b"\r")  # its line feed may follow
+            text = (text[:-1] if ends_in_return else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            text += b"\r" if ends_in_return else b""
+        *blocks, self._incomplete = text.split(b"\n\n")
+        if len(self._incomplete) > MAX_EVENT:
             raise ValueError("an event of the stream is too large")
         return [event for block in blocks if (event := _parse_event(block))]
 
-    def _hold(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Keeps more of a large event, which no byte of it ends. Raises ValueError if it is too large."""
-        self._size = len(data) + (self._size if self._held else len(self._rest))
-        self._held.append(data)
-        if self._size > MAX_EVENT:
+    def _collect_part(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Collects a part of a large event that does not end it. Raises ValueError if the event is too
+        large."""
+        self._byte_count = len(data) + (self._byte_count if self._parts else len(self._incomplete))
+        self._parts.append(data)
+        if self._byte_count > MAX_EVENT:
             raise ValueError("an event of the stream is too large")
         return []
 
     def finish(self) -> list[tuple[str, bytes]]:
         """Returns the last event if the stream ended with it, without an empty line."""
-        event = _parse_event(b"".join((self._rest, *self._held)).rstrip(b"\r\n"))
-        self._rest = b""
+        event = _parse_event(b"".join((self._incomplete, *self._parts)).rstrip(b"\r\n"))
+        self._incomplete = b""
         return [event] if event else []
 
 
@@ -60,7 +61,7 @@ def _parse_event(block: bytes) -> tuple[str, bytes] | None:
         return "", block[6:] if block[5:6] == b" " else block[5:]
     name, lines = "", []
     for line in block.split(b"\n"):
-        field, _, value = line.removeprefix(MARK).partition(b":")
+        field, _, value = line.removeprefix(BYTE_ORDER_MARK).partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
             lines.append(value)

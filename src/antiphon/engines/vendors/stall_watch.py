@@ -6,15 +6,15 @@ from math import inf
 
 from antiphon.engines.vendors.response import UpstreamResponse
 
-TICKS = 4
-"""Looks at an answer within one timeout."""
+CHECKS_PER_TIMEOUT = 4
+"""The number of checks within one timeout."""
 
-SHORTEST_TICK = 0.02
-LONGEST_TICK = 1.0
-"""Bounds of the seconds between two looks."""
+MIN_INTERVAL = 0.02
+MAX_INTERVAL = 1.0
+"""The bounds of the interval between two checks, in seconds."""
 
 LAST_BYTES_S = 0.25
-"""Seconds that a complete stream gets to end its body, so that its connection can be used again."""
+"""Seconds that a complete stream has to end its body. If it does, its connection can be used again."""
 
 
 class StallWatch:
@@ -22,22 +22,22 @@ class StallWatch:
 
     def __init__(self, chunk_timeout: float) -> None:
         """`chunk_timeout`: seconds between two parts of a stream."""
-        self._tick = min(max(chunk_timeout / TICKS, SHORTEST_TICK), LONGEST_TICK)
+        self._interval = min(max(chunk_timeout / CHECKS_PER_TIMEOUT, MIN_INTERVAL), MAX_INTERVAL)
         self._answers: set[UpstreamResponse] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._next_look = inf
+        self._next_check = inf
         """When the timer fires."""
 
     def add(self, answer: UpstreamResponse) -> None:
         """Begins to watch an answer, from the request on."""
         self._answers.add(answer)
-        self._look_by(min(asyncio.get_running_loop().time() + self._tick, answer.deadline))
+        self._check_by(min(asyncio.get_running_loop().time() + self._interval, answer.deadline))
 
     def finish(self, answer: UpstreamResponse) -> None:
-        """Gives a complete stream a moment to end its body, and then closes its connection. Nobody waits for
-        it."""
+        """Gives a complete stream LAST_BYTES_S to end its body, and then closes its connection. Does not
+        wait."""
         answer.is_complete = True
-        answer.due = asyncio.get_running_loop().time() + LAST_BYTES_S
+        answer.next_bytes_due = asyncio.get_running_loop().time() + LAST_BYTES_S
 
     def close(self) -> None:
         """Stops the timer, and closes the connections that it watches."""
@@ -46,32 +46,32 @@ class StallWatch:
         self._answers.clear()
         self._stop_timer()
 
-    def _look_by(self, when: float) -> None:
-        """Has the answers looked at until `when`, at the latest."""
-        if when < self._next_look:
+    def _check_by(self, when: float) -> None:
+        """Makes sure that the next check is not later than `when`."""
+        if when < self._next_check:
             self._stop_timer()
-            self._timer = asyncio.get_running_loop().call_at(when, self._look)
-            self._next_look = when
+            self._timer = asyncio.get_running_loop().call_at(when, self._check)
+            self._next_check = when
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._next_look = None, inf
+        self._timer, self._next_check = None, inf
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Ends each answer that is late. Its reader gets a TimeoutError."""
         now = asyncio.get_running_loop().time()
-        self._timer, self._next_look = None, inf
-        self._answers = {answer for answer in self._answers if not _is_over(answer, now)}
+        self._timer, self._next_check = None, inf
+        self._answers = {answer for answer in self._answers if not _end_if_late(answer, now)}
         if self._answers:
-            self._look_by(min(now + self._tick, *(answer.deadline for answer in self._answers)))
+            self._check_by(min(now + self._interval, *(answer.deadline for answer in self._answers)))
 
 
-def _is_over(answer: UpstreamResponse, now: float) -> bool:
-    """Ends an answer if it is late. Returns whether it need not be watched any more."""
+def _end_if_late(answer: UpstreamResponse, now: float) -> bool:
+    """Ends an answer if it is late. Returns whether the answer has ended."""
     if answer.is_closed:
         return True
-    if now <= answer.due and now <= answer.deadline:
+    if now <= answer.next_bytes_due and now <= answer.deadline:
         return False
     if answer.is_complete:
         answer.close()

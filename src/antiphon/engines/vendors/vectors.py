@@ -1,4 +1,4 @@
-"""Joins the vectors of a vendor's answer, and refuses those that no caller can use."""
+"""Joins the vectors of a vendor's answer, and refuses invalid ones."""
 
 from array import array
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from sys import byteorder
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.request import EmbeddingRequest, Embeddings
-from antiphon.engines.vendors.estimate import MOST_TOKENS, estimate_inputs
+from antiphon.engines.vendors.estimate import MAX_TOKENS, estimate_inputs
 
 
 def join_vectors(
@@ -18,13 +18,13 @@ def join_vectors(
     widths = {len(vector) for vector in vectors}
     if len(vectors) != len(request.inputs) or len(widths) != 1 or 0 in widths:
         raise ValueError("the vectors do not match the inputs")
-    if not all(isfinite(sum(vector)) for vector in vectors):  # any infinity or NaN makes the sum one
-        raise ValueError("a vector contains what is not a number")
+    if not all(isfinite(sum(vector)) for vector in vectors):  # the sum is not finite if any number is not
+        raise ValueError("a vector contains infinity or NaN")
     if byteorder == "big":
         for vector in vectors:
             vector.byteswap()
     (width,) = widths
     joined = b"".join(vector.tobytes() for vector in vectors)
-    if prompt_tokens is None or not 0 <= prompt_tokens <= MOST_TOKENS:
+    if prompt_tokens is None or not 0 <= prompt_tokens <= MAX_TOKENS:
         return Embeddings(joined, width, estimate_inputs(request), UsageSource.ESTIMATED)
     return Embeddings(joined, width, prompt_tokens, UsageSource.REPORTED)

@@ -1,8 +1,8 @@
 """The limiter of several nodes. The counters are in Redis or Valkey, and each call is one round trip.
 
-A script can be sent again if its answer was lost: it counts nothing twice. Running requests are counted by
-leases. A node renews its leases while their claims are open, so the leases of a dead node expire. The other
-reserved amounts of a dead node stay counted.
+If an answer is lost, its script can be sent again, because no script counts an amount twice. Running requests
+are counted by leases. A node renews its leases while their claims are open, so the leases of a dead node
+expire. The other amounts that a dead node reserved stay counted.
 """
 
 import asyncio
@@ -29,44 +29,42 @@ from antiphon.limits.redis.messages import (
     CONCURRENT_KIND,
     Argument,
     ScriptAnswer,
-    counter_kind,
     encode_claim,
     encode_limits,
     encode_seed,
+    get_counter_kind,
 )
 from antiphon.limits.redis.scripts import Scripts, build_scripts
 from antiphon.limits.seeding import Seeder, SeedReader
 from antiphon.telemetry.logs import record
 
 UNAUTHENTICATED = "already authenticated"
-"""Part of the answer of a Redis with a password to a client without one."""
+"""Part of the answer of a Redis that needs a password, to a client that sends none."""
 
 
-def check_redis(url: str, within: float) -> str:
+def check_redis(url: str, timeout: float) -> str:
     """Returns the server's name, version and address, without credentials. `within`: timeout in seconds.
-    Raises SettingsError for an invalid address, and LimitsUnavailable for a server that cannot count."""
+    Raises SettingsError for an invalid address, and LimitsUnavailable for a server that cannot be used."""
     RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
-    shown_url = _strip_credentials(url)
+    address = _strip_credentials(url)
     try:
-        redis_info = asyncio.run(_fetch_info(url, within))
+        redis_info = asyncio.run(_fetch_info(url, timeout))
     except TimeoutError:
-        raise LimitsUnavailable(f"{shown_url} does not answer within {within:g} seconds") from None
-    except (RedisError, OSError) as problem:
-        if isinstance(problem, AuthenticationError) or UNAUTHENTICATED in str(problem):
-            raise LimitsUnavailable(f"{shown_url} wants a password, or another one") from None
-        reason = str(problem).rstrip(".") or type(problem).__name__
-        raise LimitsUnavailable(f"{shown_url} cannot be used: {reason}") from None
+        raise LimitsUnavailable(f"{address} does not answer within {timeout:g} seconds") from None
+    except (RedisError, OSError) as error:
+        if isinstance(error, AuthenticationError) or UNAUTHENTICATED in str(error):
+            raise LimitsUnavailable(f"{address} wants a password, or another one") from None
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise LimitsUnavailable(f"{address} cannot be used: {reason}") from None
     if redis_info.get("role") == "slave":
-        raise LimitsUnavailable(
-            f"{shown_url} is a replica, in which nothing can be counted: name its primary"
-        )
+        raise LimitsUnavailable(f"{address} is a replica, in which nothing can be counted: name its primary")
     name = "valkey" if "valkey_version" in redis_info else "redis"
-    return f"{name.capitalize()} {redis_info.get(f'{name}_version', '')} answers at {shown_url}"
+    return f"{name.capitalize()} {redis_info.get(f'{name}_version', '')} answers at {address}"
 
 
-async def _fetch_info(url: str, within: float) -> dict[str, object]:
-    """Returns the answer to INFO, with a check that the server accepts commands."""
-    async with asyncio.timeout(within), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
+async def _fetch_info(url: str, seconds: float) -> dict[str, object]:
+    """Checks that the server accepts commands, and returns its answer to INFO."""
+    async with asyncio.timeout(seconds), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
         await redis.ping()
         redis_info: dict[str, object] = await redis.info()
         return redis_info
@@ -90,7 +88,7 @@ RENEWAL_S = 10.0
 BATCH = 500
 """Claims per call."""
 MAX_UNCERTAIN = 10_000
-"""How many claims whose state in Redis is unknown can wait to be ended. Further ones stay counted."""
+"""The most claims of unknown state in Redis that wait to be settled. Further ones stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
@@ -100,9 +98,10 @@ class RedisClaim:
 
     limits: tuple[Limit, ...]
     step: int = 0
-    """How often the claim was extended, or an extension was tried."""
+    """The number of extensions of the claim, including failed ones."""
     is_uncertain: bool = False
-    """Whether the result of an extension is unknown. Redis can still receive it after the claim has ended."""
+    """Whether the result of an extension is unknown. Redis can receive the extension after the claim has
+    ended."""
 
 
 class RedisLimiter:
@@ -113,14 +112,14 @@ class RedisLimiter:
         self,
         url: str,
         clock: Clock,
-        seeds: Seeder | None = None,
-        opens: bool = False,
+        seeder: Seeder | None = None,
+        fails_open: bool = False,
         prefix: str = "antiphon",
         custom_scripts: Scripts | None = None,
     ) -> None:
-        """Does not connect yet. `opens`: whether this process counts alone while Redis is unavailable.
-        Otherwise it refuses every request then. `custom_scripts`: replaces the usual scripts. Raises
-        SettingsError for an invalid address."""
+        """Does not connect yet. `fails_open`: whether this process counts by itself while Redis is
+        unavailable. Otherwise it refuses every request then. `custom_scripts` replaces the usual scripts.
+        Raises SettingsError for an invalid address."""
         try:
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -133,12 +132,12 @@ class RedisLimiter:
             )
         except ValueError:
             raise SettingsError(
-                "limits.url is no address of Redis; say redis://HOST:PORT/DB, rediss://... or unix:///PATH"
+                "limits.url is no address of Redis; use redis://HOST:PORT/DB, rediss://... or unix:///PATH"
             ) from None
         self._redis = Redis.from_pool(pool)
         self._clock = clock
-        self._seed_reader = SeedReader(seeds, clock, opens)
-        self._fallback = LocalLimiter(clock, seeds, opens=True) if opens else None
+        self._seed_reader = SeedReader(seeder, clock, fails_open)
+        self._fallback = LocalLimiter(clock, seeder, fails_open=True) if fails_open else None
         self._keys = [f"{{{prefix}}}:limits"]
         """All keys share one cluster slot, because every script uses many keys."""
         scripts = custom_scripts or build_scripts()
@@ -151,11 +150,11 @@ class RedisLimiter:
         """Ended claims that are not sent to Redis yet, with the amounts that they used."""
         self._has_settled = asyncio.Event()
         self.watch: BudgetWatch | None = None
-        """Gets the usage of budgets; None if nobody is warned."""
+        """Receives the usage of budgets; None if budget warnings are off."""
         self._unreported: dict[str, Limit] = {}
         """Budgets of claims that ended since the last report to the watch."""
-        self._sending = asyncio.Lock()
-        """Held while claims are sent. Only the sender removes what it has sent."""
+        self._send_lock = asyncio.Lock()
+        """Held while claims are sent, so that only the sender removes sent claims."""
         self._failed_at: float | None = None
         """Monotonic seconds of the last failure; None if the last call was answered."""
 
@@ -185,11 +184,11 @@ class RedisLimiter:
         redis_claim = self._claims.get(claim)
         if redis_claim is None:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
-        # Also if no answer comes: Redis can have run this step, and the next step needs another number.
+        # Counts even if no answer arrives: Redis may have run this step, and the next needs another number.
         redis_claim.step += 1
         try:
             return await self._take_amounts(
-                claim, redis_claim.step, limits, [amounts.get_amount(each.measure) for each in limits]
+                claim, redis_claim.step, limits, [amounts.get_amount(limit.measure) for limit in limits]
             )
         except asyncio.CancelledError:
             redis_claim.is_uncertain = True
@@ -200,7 +199,7 @@ class RedisLimiter:
                 raise
             return ()
 
-    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+    def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         if (redis_claim := self._claims.pop(claim, None)) is not None:
             self._settled.append((claim, amounts))
             self._has_settled.set()
@@ -229,26 +228,26 @@ class RedisLimiter:
 
     async def keep_connected(self) -> None:
         """Sends settled claims, renews leases, and checks whether Redis is available, until cancelled."""
-        renewed = self._clock.monotonic()
+        renewed_at = self._clock.monotonic()
         while True:
             with suppress(LimitsUnavailable):
                 await self._send_settled()
-                if self._clock.monotonic() - renewed >= RENEWAL_S:
-                    renewed = self._clock.monotonic()
+                if self._clock.monotonic() - renewed_at >= RENEWAL_S:
+                    renewed_at = self._clock.monotonic()
                     await self._renew_leases()
             await self._wait_for_work()
 
     # --- helpers ---
 
     def _settle_uncertain(self, claim: str) -> None:
-        """Ends a claim that Redis may have counted, with nothing used."""
+        """Settles a claim that Redis may have counted, with no used amounts."""
         if len(self._settled) < MAX_UNCERTAIN:
             self._settled.append((claim, Amounts()))
             self._has_settled.set()
 
     async def _wait_for_work(self) -> None:
-        """Waits for settled claims, at most POLL_S, then checks whether Redis is available. While Redis is
-        unavailable, it waits POLL_S."""
+        """Waits for settled claims, for at most POLL_S, and then checks whether Redis is available. While
+        Redis is unavailable, always waits POLL_S."""
         try:
             async with asyncio.timeout(POLL_S):
                 await (self._has_settled if self.available else asyncio.Event()).wait()
@@ -259,7 +258,7 @@ class RedisLimiter:
     async def _send_settled(self) -> None:
         """Sends all settled claims to Redis. Raises LimitsUnavailable."""
         self._has_settled.clear()
-        async with self._sending:
+        async with self._send_lock:
             while self._settled:
                 batch = list(islice(self._settled, BATCH))
                 arguments = [argument for ended in batch for argument in encode_claim(*ended)]
@@ -284,9 +283,9 @@ class RedisLimiter:
     def _report_refusal(self, refusal: BudgetExceeded, limits: Sequence[Limit]) -> None:
         """Reports to the watch the budget that has no room for a request."""
         used = {
-            each.limit.id: each.limit.amount - each.remaining
-            for each in refusal.standings
-            if isinstance(each, LimitStatus)
+            status.limit.id: status.limit.amount - status.remaining
+            for status in refusal.statuses
+            if isinstance(status, LimitStatus)
         }
         for limit in limits:
             if self.watch is not None and limit.id == refusal.limit:
@@ -297,10 +296,10 @@ class RedisLimiter:
         claims = [
             claim
             for claim, redis_claim in self._claims.items()
-            if any(counter_kind(limit) == CONCURRENT_KIND for limit in redis_claim.limits)
+            if any(get_counter_kind(limit) == CONCURRENT_KIND for limit in redis_claim.limits)
         ]
-        for at in range(0, len(claims), BATCH):
-            await self._call(self._renew_script, [int(LEASE_S * 1_000), *claims[at : at + BATCH]])
+        for start in range(0, len(claims), BATCH):
+            await self._call(self._renew_script, [int(LEASE_S * 1_000), *claims[start : start + BATCH]])
 
     async def _take_amounts(
         self, claim: str, step: int, limits: Sequence[Limit], needed: Sequence[int]
@@ -327,7 +326,7 @@ class RedisLimiter:
             raise self._build_unavailable()
         answer = ScriptAnswer.parse(await self._call(script, arguments))
         if answer.status == "unknown":
-            await self._seed_counters([limits[number] for number in answer.numbers])
+            await self._seed_counters([limits[number] for number in answer.indexes])
             answer = ScriptAnswer.parse(await self._call(script, arguments))
         if answer.status == "unknown":
             raise self._build_unavailable()
@@ -344,9 +343,9 @@ class RedisLimiter:
         """Runs a script and returns its raw answer. Raises LimitsUnavailable."""
         try:
             reply: object = await script(keys=self._keys, args=arguments)
-        except FAILURES as problem:
+        except FAILURES as error:
             if self._failed_at is None:
-                record("limits_unavailable", logging.ERROR, problem=type(problem).__name__)
+                record("limits_unavailable", logging.ERROR, problem=type(error).__name__)
             self._failed_at = self._clock.monotonic()
             raise self._build_unavailable() from None
         if self._failed_at is not None:
@@ -356,8 +355,8 @@ class RedisLimiter:
 
     @staticmethod
     def _build_unavailable() -> LimitsUnavailable:
-        """Makes the error for a Redis that does not answer."""
+        """Builds the error for a Redis that does not answer."""
         return LimitsUnavailable(
-            "what is used of the limits is counted in Redis, which does not answer; try again",
+            "the usage of limits is counted in Redis, which does not answer; try again",
             retry_after=1.0,
         )

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import LimitsUnavailable
-from antiphon.limits.refusals import build_refusal, pick_worst
+from antiphon.limits.refusals import build_refusal, pick_longest
 from antiphon.limits.windows import find_period, find_period_bounds
 
 MICRO = 1_000_000
 INTEGERS_END = 2**63
-"""The integers of Redis are below this."""
+"""All integers of Redis are below this number."""
 CONCURRENT_KIND = "running"
 """The counter kind of running requests."""
 Argument = str | int
@@ -21,31 +21,31 @@ class ScriptAnswer:
     """An answer of READ_STATUS or TAKE."""
 
     status: str
-    """`stands`, `refused` or `unknown`."""
+    """`ok`, `refused` or `unknown`."""
     rows: Sequence[Sequence[int]] = ()
     """For each limit: the used amount, and the microseconds until it is 0."""
-    numbers: Sequence[int] = ()
+    indexes: Sequence[int] = ()
     """Indexes of limits without a counter."""
     refusals: Sequence[Sequence[int]] = ()
     """For each limit without room: its index, microseconds until there is room, and the amount that this
     claim took before its size was known."""
-    at: int = 0
+    now_ms: int = 0
     """Unix milliseconds."""
 
     @staticmethod
     def parse(reply: object) -> "ScriptAnswer":
         """Parses the answer of a script. Raises LimitsUnavailable for an unknown form."""
         match reply:
-            case ["stands", [*rows]]:
-                return ScriptAnswer("stands", [_parse_integers(row) for row in rows])
+            case ["ok", [*rows]]:
+                return ScriptAnswer("ok", [_parse_integers(row) for row in rows])
             case ["unknown", [*numbers]]:
-                return ScriptAnswer("unknown", numbers=[number - 1 for number in _parse_integers(numbers)])
+                return ScriptAnswer("unknown", indexes=[number - 1 for number in _parse_integers(numbers)])
             case ["refused", [*rows], [*refusals], int(at)]:
                 refused = [(number - 1, wait, own) for number, wait, own in map(_parse_integers, refusals)]
                 return ScriptAnswer(
-                    "refused", [_parse_integers(row) for row in rows], refusals=refused, at=at
+                    "refused", [_parse_integers(row) for row in rows], refusals=refused, now_ms=at
                 )
-        raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
+        raise LimitsUnavailable("Redis sent an answer in an unknown form", retry_after=1.0)
 
     def build_statuses(self, limits: Sequence[Limit], needed: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
         """Returns the status of each limit. Raises the refusal that lasts longest, if there is any."""
@@ -56,13 +56,13 @@ class ScriptAnswer:
         if not self.refusals:
             return statuses
         refusals = (
-            (build_refusal(limits[index], needed[index], own, wait / MICRO, self.at / 1_000), index)
+            (build_refusal(limits[index], needed[index], own, wait / MICRO, self.now_ms / 1_000), index)
             for index, wait, own in self.refusals
         )
-        raise pick_worst(refusals, statuses)
+        raise pick_longest(refusals, statuses)
 
 
-def counter_kind(limit: Limit) -> str:
+def get_counter_kind(limit: Limit) -> str:
     """Returns the scripts' name for the kind of a limit's counter."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return CONCURRENT_KIND
@@ -73,7 +73,7 @@ def encode_limits(limits: Sequence[Limit], needed: Sequence[int], now: float) ->
     """Encodes limits with the amount requested of each. `now`: Unix seconds."""
     arguments: list[Argument] = []
     for limit, amount in zip(limits, needed, strict=True):
-        arguments += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
+        arguments += [limit.id, get_counter_kind(limit), str(limit.measure), limit.amount, amount]
         if limit.window in (None, Window.MINUTE):
             arguments += (0, 0, 0)
         else:
@@ -89,7 +89,7 @@ def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
 def encode_seed(limit: Limit, amounts: Sequence[tuple[float, int]], now: float) -> list[Argument]:
     """Encodes the past usage for a new counter. For a calendar period this is the sum. `now`: Unix
     seconds."""
-    arguments: list[Argument] = [limit.id, counter_kind(limit)]
+    arguments: list[Argument] = [limit.id, get_counter_kind(limit)]
     if limit.window is None:
         return arguments
     if limit.window is not Window.MINUTE:
@@ -105,7 +105,7 @@ def _parse_integers(row: object) -> list[int]:
     """Returns a row of integers. Redis sends large integers as text."""
     try:
         if isinstance(row, list):
-            return [each if isinstance(each, int) else int(str(each)) for each in row]
+            return [value if isinstance(value, int) else int(str(value)) for value in row]
     except ValueError:
         pass
-    raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
+    raise LimitsUnavailable("Redis sent an answer in an unknown form", retry_after=1.0)

@@ -135,14 +135,14 @@ local function give(limit, place, amount)
 end
 
 -- Microseconds until a bucket leaves the window.
-local function left(bucket) return math.max(0, (bucket + BUCKETS + 1) * BUCKET - now) end
+local function time_left(bucket) return math.max(0, (bucket + BUCKETS + 1) * BUCKET - now) end
 
 -- Microseconds until the used amount is 0, if nothing more is counted.
 local function reset(limit)
   if limit.kind == 'running' then return 0 end
   if limit.kind == 'minute' then
     local newest = redis.call('LINDEX', key('q', limit.id), -1)
-    return newest and left(tonumber(newest)) or 0
+    return newest and time_left(tonumber(newest)) or 0
   end
   local _, finish = period(limit)
   return math.max(0, finish * 1000000 - now)
@@ -156,7 +156,7 @@ local function wait(limit, excess)
   for from = 0, BUCKETS, 20 do
     for _, bucket in ipairs(redis.call('LRANGE', key('q', limit.id), from, from + 19)) do
       freed = freed + tonumber(redis.call('HGET', key('w', limit.id), bucket) or 0)
-      if freed >= excess then return left(tonumber(bucket)) end
+      if freed >= excess then return time_left(tonumber(bucket)) end
     end
   end
   return BUCKETS * BUCKET
@@ -186,7 +186,7 @@ local function limits_from(place)
 end
 
 -- Indexes of the limits that have no counter yet. Their counters must first be made from the ledger.
-local function unknown(limits)
+local function list_unknown(limits)
   local numbers = {}
   for number, limit in ipairs(limits) do
     if limit.kind ~= 'running' and redis.call('HEXISTS', hashed(limit.kind, limit.id), 's') == 0 then
@@ -196,20 +196,20 @@ local function unknown(limits)
   return numbers
 end
 
-local function standings(limits)
-  local stand = {}
+local function list_statuses(limits)
+  local statuses = {}
   for number, limit in ipairs(limits) do
-    stand[number] = {used(limit), reset(limit)}
+    statuses[number] = {used(limit), reset(limit)}
   end
-  return stand
+  return statuses
 end
 """
 
 READ_STATUS = """
 local limits = limits_from(1)
-local numbers = unknown(limits)
+local numbers = list_unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
-return {'stands', standings(limits)}
+return {'ok', list_statuses(limits)}
 """
 """Arguments: limits. Answers the status of each limit (used amount, microseconds until reset), or the
 indexes of the limits that have no counter."""
@@ -217,10 +217,10 @@ indexes of the limits that have no counter."""
 TAKE = """
 local id, step, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limits = limits_from(4)
-local numbers = unknown(limits)
+local numbers = list_unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
 local claim = claim_of(id)
-if claim and claim.step >= step then return {'stands', standings(limits)} end
+if claim and claim.step >= step then return {'ok', list_statuses(limits)} end
 local parts = {}
 for _, held in ipairs(claim and claim.held or {}) do parts[held.id] = held.parts end
 local refusals = {}
@@ -234,7 +234,7 @@ for number, limit in ipairs(limits) do
     refusals[#refusals + 1] = {number, wait(limit, excess), own}
   end
 end
-if #refusals > 0 then return {'refused', standings(limits), refusals, math.floor(now / 1000)} end
+if #refusals > 0 then return {'refused', list_statuses(limits), refusals, math.floor(now / 1000)} end
 if not claim then
   claim = {held = {}}
   for number, limit in ipairs(limits) do
@@ -258,7 +258,7 @@ for _, limit in ipairs(limits) do
   end
 end
 keep(id, claim)
-return {'stands', standings(limits)}
+return {'ok', list_statuses(limits)}
 """
 """Arguments: claim, step number, lease in milliseconds, and limits. For an open claim: its limits that still
 exist. Answers as READ_STATUS does, or with refusals and the time in Unix milliseconds. A refusal has the
@@ -359,7 +359,7 @@ def build_scripts(time: str = TIME) -> Scripts:
         "LATE": LATE_S,
         "TIME": time,
     }
-    shared = SHARED
+    shared_code = SHARED
     for name, value in constants.items():
-        shared = shared.replace(f"%{name}%", str(value))
-    return Scripts(*(shared + script for script in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))
+        shared_code = shared_code.replace(f"%{name}%", str(value))
+    return Scripts(*(shared_code + script for script in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))

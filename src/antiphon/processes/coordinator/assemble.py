@@ -52,7 +52,7 @@ async def open_coordinator(
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
                 seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock, began))
-                limiter = LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")
+                limiter = LocalLimiter(clock, seeds, fails_open=settings.limits.unavailable == "open")
                 limiter.watch = await stack.enter_async_context(
                     open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
                 )

@@ -134,7 +134,7 @@ class SharedLimiter:
             open_claim.add(amounts)
         return standings
 
-    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+    def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         open_claim = self._claims.pop(claim, None)
         if open_claim is None:
             return
@@ -144,7 +144,7 @@ class SharedLimiter:
         self._caller.send(Settle(claim, amounts))
         now, message = (
             self._clock.monotonic(),
-            Ended(claim, open_claim.limits, open_claim.amounts, amounts, at),
+            Ended(claim, open_claim.limits, open_claim.amounts, amounts, ended_ms),
         )
         self._ended.append(EndedClaim(message, self._coordinator_start, now))
         while self._coordinator_start is not None and self._ended[0].settled < now - RECENT_S:
@@ -178,5 +178,5 @@ def _to_error(refused: Refused) -> AntiphonError:
     """Converts a refusal of the coordinator to its error."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
-        error.limit, error.standings = refused.limit, refused.standings
+        error.limit, error.statuses = refused.limit, refused.standings
     return error

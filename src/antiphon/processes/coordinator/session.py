@@ -273,5 +273,5 @@ def build_refusal(call: int, error: AntiphonError) -> Refused:
     report = ErrorReport.from_error(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
-    standings = tuple(status for status in error.standings if isinstance(status, LimitStatus))
+    standings = tuple(status for status in error.statuses if isinstance(status, LimitStatus))
     return Refused(call, report, error.limit, standings)

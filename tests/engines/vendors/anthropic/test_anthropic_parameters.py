@@ -25,7 +25,7 @@ from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
-from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, RERANK_NAMES, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
 PROFILE = VendorProfile(max_output=8000, modalities=("text", "image", "audio"), reasoning=True)
@@ -173,7 +173,7 @@ REPORTED = frozenset({"prompt_cache_key"})
 
 
 def test_the_table_has_every_parameter():
-    assert ROWS.keys() == list_names() - REPORTED - RERANK_NAMES - {ALL_LOGPROBS} - FINER.keys()
+    assert ROWS.keys() == list_names() - REPORTED - RERANK_NAMES - {ALL_LOGPROBS} - SPECIAL_CASES.keys()
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -24,7 +24,7 @@ from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NOBODY, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
-from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, RERANK_NAMES, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 
 MODEL = VendorModel("gemini-m", "google", VendorProfile(modalities=("text", "image", "audio")))
@@ -163,7 +163,7 @@ REFUSED: dict[str, GenerationRequest] = {
 }
 """A request for each parameter that Gemini lacks."""
 
-ELSEWHERE = RERANK_NAMES | FINER.keys() | {"prompt (token ids)", ALL_LOGPROBS, "prompt_cache_key"}
+ELSEWHERE = RERANK_NAMES | SPECIAL_CASES.keys() | {"prompt (token ids)", ALL_LOGPROBS, "prompt_cache_key"}
 """Names that no parameter of a chat has, and the one that is ignored by name."""
 
 

@@ -37,7 +37,7 @@ from antiphon.engines.profiles.presets import find_preset
 from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.openai.encode import CHAT, TEXT, UNSENDABLE
-from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, RERANK_NAMES, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.errors import RequestError, UnsupportedParameter
 
 HI = (Message(Role.USER, "hi"),)
@@ -220,7 +220,7 @@ UNREAD: dict[str, GenerationRequest] = {
 
 ELSEWHERE = (
     RERANK_NAMES
-    | FINER.keys()
+    | SPECIAL_CASES.keys()
     | {ALL_LOGPROBS, "prompt_cache_key", "best_of", "suffix", "prompt (token ids)"}
 )
 """Names that no chat has, and the one that changes no answer."""

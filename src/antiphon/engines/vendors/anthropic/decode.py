@@ -132,9 +132,9 @@ class MessagesDecoder:
         self._shows_reasoning = shows_reasoning
         self._usage: MessageUsageWire | None = None
         self._block: OpenBlock | None = None
-        self._text = 0
+        self._text_length = 0
         """Characters of text so far."""
-        self._calls = 0
+        self._call_count = 0
         self._stop_reason: str | None = None
         self._has_started = False
         self.is_complete = False
@@ -178,7 +178,7 @@ class MessagesDecoder:
         if self._usage is None or self._block is not None or self.is_complete:
             raise ValueError("a block begins out of order")
         self._block = OpenBlock(index, block)
-        events = self._begin()
+        events = self._start_once()
         if isinstance(block, TextBlockWire):
             return (*events, *self._add_text(block.text))
         if isinstance(block, ThinkingBlockWire):
@@ -186,8 +186,8 @@ class MessagesDecoder:
             return (*events, *self._add_thinking(self._block, block.thinking))
         if isinstance(block, RedactedBlockWire):
             return events
-        self._calls += 1
-        return (*events, ToolCallStarted(CHOICE, self._calls - 1, block.id, block.name))
+        self._call_count += 1
+        return (*events, ToolCallStarted(CHOICE, self._call_count - 1, block.id, block.name))
 
     def stop_block(self, index: int) -> Sequence[Event]:
         """Ends a block, and returns what only the complete block tells."""
@@ -196,12 +196,12 @@ class MessagesDecoder:
         if isinstance(block, TextBlockWire):
             return ()
         if isinstance(block, RedactedBlockWire):
-            return self._give_back({"type": "redacted_thinking", "data": block.data})
+            return self._return_block({"type": "redacted_thinking", "data": block.data})
         if isinstance(block, ThinkingBlockWire):
             return self._stop_thinking(opened)
         if opened.deltas:
             return ()
-        return (ToolCallDelta(CHOICE, self._calls - 1, read_arguments(bytes(block.input))),)
+        return (ToolCallDelta(CHOICE, self._call_count - 1, read_arguments(bytes(block.input))),)
 
     def stop_message(self) -> Sequence[Event]:
         """Ends the answer."""
@@ -211,7 +211,7 @@ class MessagesDecoder:
         if reason is None:
             raise ValueError(f"the answer ended with the stop reason {self._stop_reason}")
         self.is_complete = True
-        return (*self._begin(), Finished(CHOICE, reason))
+        return (*self._start_once(), Finished(CHOICE, reason))
 
     # --- events of a stream ---------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class MessagesDecoder:
 
     # --- parts ----------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Sequence[Event]:
+    def _start_once(self) -> Sequence[Event]:
         """Returns Started, once."""
         if self._has_started or self._usage is None:
             return ()
@@ -272,7 +272,7 @@ class MessagesDecoder:
 
     def _add_text(self, text: str) -> Sequence[Event]:
         """Adds text to the answer."""
-        self._text += len(text)
+        self._text_length += len(text)
         return (TextDelta(CHOICE, text),) if text else ()
 
     def _add_thinking(self, opened: OpenBlock, text: str) -> Sequence[Event]:
@@ -288,7 +288,7 @@ class MessagesDecoder:
         if not text:
             return ()
         opened.deltas.append(text)
-        return (ToolCallDelta(CHOICE, self._calls - 1, text),)
+        return (ToolCallDelta(CHOICE, self._call_count - 1, text),)
 
     def _stop_thinking(self, opened: OpenBlock) -> Sequence[Event]:
         """Returns the complete block of reasoning. A block with hidden text is withheld: the vendor takes it
@@ -296,12 +296,12 @@ class MessagesDecoder:
         text = "".join(opened.deltas)
         if text and not self._shows_reasoning:
             return ()
-        return self._give_back({"type": "thinking", "thinking": text, "signature": opened.signature})
+        return self._return_block({"type": "thinking", "thinking": text, "signature": opened.signature})
 
-    def _give_back(self, block: dict[str, object]) -> Sequence[Event]:
+    def _return_block(self, block: dict[str, object]) -> Sequence[Event]:
         """Returns a block of reasoning with its place, if text or calls came before it."""
-        if self._text or self._calls:
-            block[AFTER] = {"text": self._text, "calls": self._calls}
+        if self._text_length or self._call_count:
+            block[AFTER] = {"text": self._text_length, "calls": self._call_count}
         return (ThinkingBlock(CHOICE, block),)
 
 
@@ -320,14 +320,14 @@ def read_arguments(text: bytes) -> str:
 
 def merge_usage(old: MessageUsageWire, new: MessageUsageWire) -> MessageUsageWire:
     """Returns the newest counts, which are sums since the beginning."""
-    told = {name: value for name in new.__struct_fields__ if (value := getattr(new, name)) is not None}
-    return msgspec.structs.replace(old, **told)
+    new_counts = {name: value for name in new.__struct_fields__ if (value := getattr(new, name)) is not None}
+    return msgspec.structs.replace(old, **new_counts)
 
 
 def count_prompt(usage: MessageUsageWire) -> int:
     """Returns the tokens of the whole prompt. The vendor's `input_tokens` are those outside its cache."""
-    cached, stored = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-    return (usage.input_tokens or 0) + cached + stored
+    cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    return (usage.input_tokens or 0) + cached + written
 
 
 def build_usage(usage: MessageUsageWire) -> Usage:
@@ -335,7 +335,7 @@ def build_usage(usage: MessageUsageWire) -> Usage:
     if usage.input_tokens is None or usage.output_tokens is None:
         raise ValueError("the answer does not tell its usage")
     details = usage.output_tokens_details
-    told = Usage(
+    result = Usage(
         count_prompt(usage),
         usage.output_tokens,
         usage.cache_read_input_tokens or 0,
@@ -343,6 +343,6 @@ def build_usage(usage: MessageUsageWire) -> Usage:
         UsageSource.REPORTED,
         cache_write_tokens=usage.cache_creation_input_tokens or 0,
     )
-    if not is_possible(told):
+    if not is_possible(result):
         raise ValueError("the answer's usage cannot be true")
-    return told
+    return result

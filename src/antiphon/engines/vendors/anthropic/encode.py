@@ -35,14 +35,14 @@ USED = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
 EXTRA = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
 """Parameters that a server with this format can take beyond the vendor's. They are sent under their names."""
 
-LONG_OUTPUT = 21_333
+MAX_BUFFERED_OUTPUT = 21_333
 """The most output tokens of an answer that comes at once. The vendor makes 128,000 in an hour, and closes a
 connection that is silent for ten minutes. A longer answer comes as a stream, also for a caller who waits."""
 
 NO_EFFORT = "none"
 EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 
-LEAST_BUDGET = 1024
+MIN_BUDGET = 1024
 """The smallest budget of reasoning that the vendor takes."""
 
 SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
@@ -65,7 +65,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     takes = require_supported(request, TAKEN, limit_extras(model))
     limit = find_limit(request.output, model)
     ignored: list[str] = []
-    is_streamed = not request.is_buffered or limit > LONG_OUTPUT
+    is_streamed = not request.is_buffered or limit > MAX_BUFFERED_OUTPUT
     body: Body = {"model": model.name, "max_tokens": limit} | encode_messages(prompt, ignored)
     add_sampling(body, request)
     if prompt.tools is not None and prompt.tools.tools:
@@ -81,8 +81,8 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     body |= dict(model.body)
     add_extra_fields(body, request, model)
     headers = read_extra_headers(request, model)
-    unused = (*list_unused(request, USED), *dict.fromkeys(ignored))
-    return UpstreamCall("/messages", JSON.encode(body), is_streamed, headers, unused)
+    ignored_names = (*list_unused(request, USED), *dict.fromkeys(ignored))
+    return UpstreamCall("/messages", JSON.encode(body), is_streamed, headers, ignored_names)
 
 
 def limit_extras(model: VendorModel) -> VendorModel:
@@ -95,15 +95,15 @@ def limit_extras(model: VendorModel) -> VendorModel:
 def find_limit(output: Output, model: VendorModel) -> int:
     """Returns the most output tokens, which the vendor must be told. Raises MissingParameter if neither the
     request nor the model's profile tells it."""
-    most = model.profile.max_output
+    max_output = model.profile.max_output
     if output.max_tokens is not None:
-        return min(output.max_tokens, most) if output.is_usual and most else output.max_tokens
-    if most is None:
+        return min(output.max_tokens, max_output) if output.is_usual and max_output else output.max_tokens
+    if max_output is None:
         raise MissingParameter(
             f"max_tokens is missing: the model {model.name} of the provider {model.provider} needs it",
             param="max_tokens",
         )
-    return most
+    return max_output
 
 
 def add_sampling(body: Body, request: GenerationRequest) -> None:
@@ -146,13 +146,13 @@ def encode_tools(tools: Tools) -> Body:
 
 def encode_tool(tool: Tool) -> Body:
     """Translates one tool. Its schema is the caller's own; this vendor needs the type object in it."""
-    made: Body = {"name": tool.name}
+    encoded: Body = {"name": tool.name}
     if tool.description is not None:
-        made["description"] = tool.description
-    made["input_schema"] = {"type": "object"} | dict(tool.parameters or {"properties": {}})
+        encoded["description"] = tool.description
+    encoded["input_schema"] = {"type": "object"} | dict(tool.parameters or {"properties": {}})
     if tool.strict:
-        made["strict"] = True
-    return made | encode_mark(tool.cache_control)
+        encoded["strict"] = True
+    return encoded | encode_mark(tool.cache_control)
 
 
 def encode_choice(tools: Tools) -> Body:
@@ -212,19 +212,19 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
     display = "summarized" if reasoning.shown else "omitted"
     if budget is None:
         return {"type": "adaptive", "display": display}
-    if budget < LEAST_BUDGET:
+    if budget < MIN_BUDGET:
         raise InvalidValue(
-            f"{terms.budget} must be 0 or at least {LEAST_BUDGET} at this vendor", param=terms.budget
+            f"{terms.budget} must be 0 or at least {MIN_BUDGET} at this vendor", param=terms.budget
         )
     return {"type": "enabled", "budget_tokens": budget, "display": display}
 
 
-def build_refusal(reasoning: Reasoning, why: str) -> RequestError:
+def build_refusal(reasoning: Reasoning, reason: str) -> RequestError:
     """Makes the error for reasoning that the model lacks."""
     terms, has_effort = reasoning.terms, reasoning.effort is not None or reasoning.wanted
     field = terms.effort if has_effort else terms.budget
-    shown = f"{field} {reasoning.effort[:32]}" if reasoning.effort is not None else field
-    return UnsupportedParameter(f"{shown} is not supported: {why}", param=field)
+    value = f"{field} {reasoning.effort[:32]}" if reasoning.effort is not None else field
+    return UnsupportedParameter(f"{value} is not supported: {reason}", param=field)
 
 
 def encode_format(constraint: Constraint) -> Body:

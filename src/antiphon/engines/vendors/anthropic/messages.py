@@ -42,15 +42,17 @@ def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
     no place for. Raises a RequestError."""
     require_end(prompt)
     messages = prompt.messages
-    first = next((at for at, each in enumerate(messages) if each.role not in SYSTEM_ROLES), len(messages))
-    called = {call.id: call.name for message in messages for call in message.tool_calls}
+    first = next(
+        (index for index, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages)
+    )
+    called_names = {call.id: call.name for message in messages for call in message.tool_calls}
     system: list[Body] = []
     turns: list[tuple[str, list[Body]]] = []
-    for at, message in enumerate(messages):
-        where = f"messages[{at}]"
-        require_no_name(message, where, called)
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        require_no_name(message, where, called_names)
         blocks = encode_message(message, where, ignored)
-        if at < first:
+        if index < first:
             system += blocks
         elif turns and turns[-1][0] == ROLES[message.role]:
             turns[-1][1].extend(blocks)
@@ -62,14 +64,14 @@ def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
 
 def require_end(prompt: Conversation) -> None:
     """Raises a RequestError if the model would not answer the last message as the caller asks."""
-    last = prompt.messages[-1].role if prompt.messages else Role.SYSTEM
-    if last is Role.ASSISTANT and not prompt.continues:
+    last_role = prompt.messages[-1].role if prompt.messages else Role.SYSTEM
+    if last_role is Role.ASSISTANT and not prompt.continues:
         raise UnsupportedParameter(
             "messages: this vendor continues a last message of the role assistant; set "
             "continue_final_message, or end with a message of another role",
             param="messages",
         )
-    if last is not Role.ASSISTANT and prompt.continues:
+    if last_role is not Role.ASSISTANT and prompt.continues:
         raise InvalidValue(
             "continue_final_message: the last message must have the role assistant",
             param="continue_final_message",
@@ -80,9 +82,9 @@ def require_end(prompt: Conversation) -> None:
         )
 
 
-def require_no_name(message: Message, where: str, called: Mapping[str, str]) -> None:
+def require_no_name(message: Message, where: str, called_names: Mapping[str, str]) -> None:
     """Raises UnsupportedParameter for a name, unless it repeats the name of the tool that was called."""
-    if message.name is None or message.name == called.get(message.tool_call_id or ""):
+    if message.name is None or message.name == called_names.get(message.tool_call_id or ""):
         return
     raise UnsupportedParameter(
         f"{where}.name is not supported: this vendor's messages have no names; leave it out",
@@ -113,7 +115,9 @@ def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[B
         ignored.append(THINKING_BLOCKS)
     if message.reasoning and not thoughts:
         ignored.append(f"messages[].{message.reasoning_field}")
-    calls = [encode_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls)]
+    calls = [
+        encode_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+    ]
     blocks: list[Body] = []
     text_at = calls_at = 0
     for place, thought in thoughts:
@@ -127,7 +131,7 @@ def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[B
 def mark_text(blocks: Iterable[Body], message: Message) -> None:
     """Marks the last text of an assistant's message if one of its parts is marked."""
     marks = [part.cache_control for part in message.content if isinstance(part, TextContent)]
-    mark = next((each for each in reversed(marks) if each is not None), None)
+    mark = next((candidate for candidate in reversed(marks) if candidate is not None), None)
     texts = [block for block in blocks if block["type"] == "text"]
     if texts:
         texts[-1].update(encode_mark(mark))

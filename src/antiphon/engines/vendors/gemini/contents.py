@@ -48,20 +48,22 @@ read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
     """Returns `systemInstruction` and `contents`. Adds the names of what Gemini has no place for to
     `ignored`. Raises a RequestError that names the part of a message that cannot be translated."""
-    first = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTIONS), len(messages))
+    first = next(
+        (index for index, message in enumerate(messages) if message.role not in INSTRUCTIONS), len(messages)
+    )
     if first == len(messages):
         raise InvalidValue(
             "messages needs one that is not an instruction: Gemini requires it", param="messages"
         )
     encoder = _ContentsEncoder(ignored)
-    for at, message in enumerate(messages[first:], first):
-        encoder.add(message, f"messages[{at}]")
+    for index, message in enumerate(messages[first:], first):
+        encoder.add(message, f"messages[{index}]")
     body: Body = {"contents": encoder.contents}
     if first:
         parts = [
             part
-            for at, each in enumerate(messages[:first])
-            for part in _encode_instruction(each, f"messages[{at}]")
+            for index, message in enumerate(messages[:first])
+            for part in _encode_instruction(message, f"messages[{index}]")
         ]
         body["systemInstruction"] = {"parts": parts}
     return body
@@ -91,9 +93,9 @@ class _ContentsEncoder:
     def __init__(self, ignored: list[str]) -> None:
         self.contents: list[Body] = []
         self._ignored = ignored
-        self._names: dict[str, str] = {}
+        self._function_names: dict[str, str] = {}
         """The function of each call so far, by the call's id."""
-        self._last: Role | None = None
+        self._last_role: Role | None = None
 
     def add(self, message: Message, where: str) -> None:
         """Adds one message."""
@@ -115,17 +117,17 @@ class _ContentsEncoder:
 
     def _append(self, role: Role, name: str, parts: list[Body]) -> None:
         """Adds parts to the last content if it is of the same role, or else a content."""
-        if role is self._last:
+        if role is self._last_role:
             self.contents[-1]["parts"] += parts
         else:
             self.contents.append({"role": name, "parts": parts})
-        self._last = role
+        self._last_role = role
 
     def _encode_answer(self, message: Message, where: str) -> list[Body]:
         """Translates the assistant's message: signed thoughts, the text, and the calls."""
         blocks = list(read_blocks(message.thinking_blocks))
-        parts = [encode_part(each.part) for each in blocks if each is not None and each.part.thought]
-        signed = [each for each in blocks if each is not None and not each.part.thought]
+        parts = [encode_part(block.part) for block in blocks if block is not None and block.part.thought]
+        signed = [block for block in blocks if block is not None and not block.part.thought]
         text = split_text(message.text, signed) if not message.mixed_content else None
         if None in blocks or (text is None and signed):
             self._ignored.append(THINKING_BLOCKS)
@@ -134,14 +136,14 @@ class _ContentsEncoder:
         if text is None:
             text = _encode_content(message)
         parts += text
-        for at, call in enumerate(message.tool_calls):
-            self._names[call.id] = call.name
-            parts.append(_encode_call(call, f"{where}.tool_calls[{at}]"))
+        for index, call in enumerate(message.tool_calls):
+            self._function_names[call.id] = call.name
+            parts.append(_encode_call(call, f"{where}.tool_calls[{index}]"))
         return parts or [{"text": ""}]
 
     def _encode_result(self, message: Message, where: str) -> Body:
         """Translates the result of a call. Raises InvalidValue if there is no such call before it."""
-        name = self._names.get(message.tool_call_id or "")
+        name = self._function_names.get(message.tool_call_id or "")
         if name is None:
             raise InvalidValue(
                 f"{where}.tool_call_id: no call before this message has this id",
@@ -166,13 +168,13 @@ def _encode_part(part: Content) -> Body:
     """Translates one part of a message."""
     if isinstance(part, TextContent):
         return {"text": part.text}
-    made = _encode_media(part)
+    encoded = _encode_media(part)
     if part.detail not in (None, "auto"):
         resolution = RESOLUTIONS.get(part.detail)
         if resolution is None:
             raise _refuse_detail(part, f"send {', '.join(RESOLUTIONS)} or auto")
-        made["mediaResolution"] = {"level": resolution}
-    return made
+        encoded["mediaResolution"] = {"level": resolution}
+    return encoded
 
 
 def _encode_media(part: MediaContent) -> Body:

@@ -57,7 +57,7 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
 )
 """Reasons that end an answer. Any other is a failure."""
 
-FAULTS_OF_REQUESTS: Mapping[str, int] = MappingProxyType({"MISSING_THOUGHT_SIGNATURE": 400})
+CALLER_FAULTS: Mapping[str, int] = MappingProxyType({"MISSING_THOUGHT_SIGNATURE": 400})
 """The HTTP status of the failures that the caller can correct."""
 
 KEY_INVALID = "API_KEY_INVALID"
@@ -73,20 +73,20 @@ def decode_error(body: bytes) -> VendorError:
         answers = read_answers(body)
     except msgspec.MsgspecError:
         return VendorError("")
-    found = answers if isinstance(answers, list) else [answers]
-    said = next((each.error for each in found if each.error is not None), None)
-    return VendorError("") if said is None else build_error(said)
+    answer_list = answers if isinstance(answers, list) else [answers]
+    status = next((answer.error for answer in answer_list if answer.error is not None), None)
+    return VendorError("") if status is None else build_error(status)
 
 
-def build_error(said: GeminiStatus) -> VendorError:
+def build_error(error: GeminiStatus) -> VendorError:
     """Converts an error."""
-    details = [each for each in said.details or () if isinstance(each, dict)]
-    if any(each.get("reason") == KEY_INVALID for each in details):
-        return VendorError(said.message, KEY_INVALID, 401)
-    delays = (_read_seconds(each.get("retryDelay")) for each in details)
+    details = [detail for detail in error.details or () if isinstance(detail, dict)]
+    if any(detail.get("reason") == KEY_INVALID for detail in details):
+        return VendorError(error.message, KEY_INVALID, 401)
+    delays = (_read_seconds(detail.get("retryDelay")) for detail in details)
     retry_after = next((seconds for seconds in delays if seconds is not None), None)
-    status = said.code if said.code is not None and 400 <= said.code < 600 else None
-    return VendorError(said.message, said.status, status, retry_after)
+    status = error.code if error.code is not None and 400 <= error.code < 600 else None
+    return VendorError(error.message, error.status, status, retry_after)
 
 
 def _read_seconds(duration: object) -> float | None:
@@ -143,21 +143,21 @@ class GeminiDecoder:
 
     def _build_usage(self) -> Usage:
         """Returns Gemini's usage, or an estimate if it told none, or one that cannot be true."""
-        said = self._usage
-        size = sum(candidate.size for candidate in self._candidates)
-        if said is None or said.prompt_token_count is None:
+        reported = self._usage
+        size = sum(candidate.byte_count for candidate in self._candidates)
+        if reported is None or reported.prompt_token_count is None:
             return estimate_usage(self._request, size)
-        if said.candidates_token_count is None and said.thoughts_token_count is None and size:
+        if reported.candidates_token_count is None and reported.thoughts_token_count is None and size:
             return estimate_usage(self._request, size)
-        thoughts = said.thoughts_token_count or 0
-        told = Usage(
-            said.prompt_token_count + (said.tool_use_prompt_token_count or 0),
-            (said.candidates_token_count or 0) + thoughts,
-            said.cached_content_token_count or 0,
+        thoughts = reported.thoughts_token_count or 0
+        usage = Usage(
+            reported.prompt_token_count + (reported.tool_use_prompt_token_count or 0),
+            (reported.candidates_token_count or 0) + thoughts,
+            reported.cached_content_token_count or 0,
             thoughts,
             UsageSource.REPORTED,
         )
-        return told if is_possible(told) else estimate_usage(self._request, size)
+        return usage if is_possible(usage) else estimate_usage(self._request, size)
 
 
 def _require_unblocked(feedback: GeminiFeedback) -> None:
@@ -165,8 +165,8 @@ def _require_unblocked(feedback: GeminiFeedback) -> None:
     reason = feedback.block_reason
     if reason is None:
         return
-    why = f": {feedback.block_reason_message}" if feedback.block_reason_message else ""
-    raise StreamFailure(VendorError(f"the prompt was blocked ({reason}){why}", reason, 400))
+    detail = f": {feedback.block_reason_message}" if feedback.block_reason_message else ""
+    raise StreamFailure(VendorError(f"the prompt was blocked ({reason}){detail}", reason, 400))
 
 
 class CandidateDecoder:
@@ -179,14 +179,14 @@ class CandidateDecoder:
         self._asks_scores = request.output.logprobs is not None
         self._scores: Scores = ()
         """Scores that no event has had yet."""
-        self._scored = 0
+        self._scored_length = 0
         """Characters of the scored tokens."""
-        self._text = 0
+        self._text_length = 0
         """Characters of text."""
-        self._thought = 0
+        self._reasoning_length = 0
         """Characters of reasoning."""
-        self._calls = 0
-        self.size = 0
+        self._call_count = 0
+        self.byte_count = 0
         """Bytes of all output."""
         self.is_finished = False
 
@@ -214,14 +214,14 @@ class CandidateDecoder:
     def _read_text(self, text: str, part: GeminiPart) -> Iterator[Event]:
         """Yields the events of a text or of a thought, and of its signature."""
         self._require_unfinished()
-        index, at = self._index, self._thought if part.thought else self._text
-        self.size += len(text.encode())
+        index, at = self._index, self._reasoning_length if part.thought else self._text_length
+        self.byte_count += len(text.encode())
         if part.thought:
-            self._thought += len(text)
+            self._reasoning_length += len(text)
             if text and self._shows_reasoning:
                 yield ReasoningDelta(index, text, scores=self._take_scores())
         elif text:
-            self._text += len(text)
+            self._text_length += len(text)
             yield TextDelta(index, text, scores=self._take_scores())
         if part.thought_signature:
             yield ThinkingBlock(index, build_block(at, text, part.thought, part.thought_signature))
@@ -236,12 +236,14 @@ class CandidateDecoder:
         arguments = msgspec.json.format(call.args, indent=-1).decode() if bytes(call.args) else "{}"
         if not arguments.startswith("{"):
             raise ValueError("the arguments of a call are not an object")
-        number = self._calls
-        self._calls += 1
-        self.size += len(arguments)
+        number = self._call_count
+        self._call_count += 1
+        self.byte_count += len(arguments)
         index = self._index
-        made = call.id or self._make_id(number, response_id)
-        yield ToolCallStarted(index, number, made, call.name, scores=self._take_scores(), signature=signature)
+        call_id = call.id or self._make_id(number, response_id)
+        yield ToolCallStarted(
+            index, number, call_id, call.name, scores=self._take_scores(), signature=signature
+        )
         yield ToolCallDelta(index, number, arguments)
 
     def _make_id(self, number: int, response_id: str | None) -> str:
@@ -257,26 +259,30 @@ class CandidateDecoder:
 
     def _finish(self, reason: str, message: str | None) -> Finished:
         """Returns the end of the candidate. Raises StreamFailure for a reason that is a failure."""
-        found = FINISHES.get(reason)
-        if found is None:
-            told = f": {message}" if message else ""
-            status = FAULTS_OF_REQUESTS.get(reason)
+        finish_reason = FINISHES.get(reason)
+        if finish_reason is None:
+            detail = f": {message}" if message else ""
+            status = CALLER_FAULTS.get(reason)
             raise StreamFailure(
-                VendorError(f"the answer ended with finishReason {reason}{told}", reason, status)
+                VendorError(f"the answer ended with finishReason {reason}{detail}", reason, status)
             )
-        if found is FinishReason.STOP and self._calls:
-            found = FinishReason.TOOL_CALLS
-        return Finished(self._index, found, scores=self._take_scores() if self._asks_scores else None)
+        if finish_reason is FinishReason.STOP and self._call_count:
+            finish_reason = FinishReason.TOOL_CALLS
+        return Finished(self._index, finish_reason, scores=self._take_scores() if self._asks_scores else None)
 
     def _take_scores(self) -> Scores:
         """Returns the scores that no event has had yet."""
         scores, self._scores = self._scores, ()
         return scores
 
-    def _read_scores(self, said: GeminiLogprobs) -> Iterator[TokenScore]:
+    def _read_scores(self, logprobs: GeminiLogprobs) -> Iterator[TokenScore]:
         """Yields the log-probabilities of new tokens."""
-        for at, token in enumerate(said.chosen_candidates):
-            top = said.top_candidates[at].candidates if at < len(said.top_candidates) else ()
+        for position, token in enumerate(logprobs.chosen_candidates):
+            top = (
+                logprobs.top_candidates[position].candidates
+                if position < len(logprobs.top_candidates)
+                else ()
+            )
             yield TokenScore(
                 *_read_token(token),
                 tuple(
@@ -284,9 +290,9 @@ class CandidateDecoder:
                     for number, piece, value in map(_read_token, top)
                     if value is not None
                 ),
-                self._scored,
+                self._scored_length,
             )
-            self._scored += len(token.token)
+            self._scored_length += len(token.token)
 
 
 def _read_token(token: GeminiToken) -> tuple[int, bytes, float | None]:

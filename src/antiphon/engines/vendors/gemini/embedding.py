@@ -18,18 +18,18 @@ read_vectors = msgspec.json.Decoder(GeminiVectors).decode
 def encode_embedding(request: EmbeddingRequest, model: VendorModel) -> UpstreamCall:
     """Translates a request. Raises UnsupportedParameter for token ids."""
     name = model.name if model.name.startswith(RESOURCES) else RESOURCES[0] + model.name
-    asked: dict[str, Any] = {"model": name}
+    template: dict[str, Any] = {"model": name}
     if request.dimensions is not None:
-        asked["outputDimensionality"] = request.dimensions
+        template["outputDimensionality"] = request.dimensions
     requests = []
-    for each in request.inputs:
-        if each.text is None:
+    for prompt in request.inputs:
+        if prompt.text is None:
             raise UnsupportedParameter(
                 f"input: token ids are not supported by the model {model.name} of the provider "
                 f"{model.provider}; send texts",
                 param="input",
             )
-        requests.append(asked | {"content": {"parts": [{"text": each.text}]}})
+        requests.append(template | {"content": {"parts": [{"text": prompt.text}]}})
     path = build_path(model.name, "batchEmbedContents")
     return UpstreamCall(path, JSON.encode({"requests": requests}), is_streamed=False)
 
@@ -37,6 +37,6 @@ def encode_embedding(request: EmbeddingRequest, model: VendorModel) -> UpstreamC
 def decode_embedding(request: EmbeddingRequest, body: bytes) -> Embeddings:
     """Reads the vectors. Raises ValueError if they do not match the inputs."""
     answer = read_vectors(body)
-    vectors = [array("f", each.values) for each in answer.embeddings]
-    told = None if answer.usage_metadata is None else answer.usage_metadata.prompt_token_count
-    return join_vectors(vectors, request, told)
+    vectors = [array("f", vector.values) for vector in answer.embeddings]
+    prompt_tokens = None if answer.usage_metadata is None else answer.usage_metadata.prompt_token_count
+    return join_vectors(vectors, request, prompt_tokens)

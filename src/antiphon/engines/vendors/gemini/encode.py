@@ -71,7 +71,7 @@ JSON = msgspec.json.Encoder()
 
 def build_path(model: str, method: str) -> str:
     """Returns the path of a method of a model. The model's name stays one segment."""
-    folder = next((each for each in RESOURCES if model.startswith(each)), RESOURCES[0])
+    folder = next((resource for resource in RESOURCES if model.startswith(resource)), RESOURCES[0])
     return f"/{folder}{quote(model.removeprefix(folder), safe='')}:{method}"
 
 
@@ -103,8 +103,8 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     headers = read_extra_headers(request, model)
     method = "generateContent" if request.is_buffered else "streamGenerateContent?alt=sse"
     path = build_path(model.name, method)
-    unused = tuple(dict.fromkeys(ignored))
-    return UpstreamCall(path, JSON.encode(body), not request.is_buffered, headers, unused)
+    ignored_names = tuple(dict.fromkeys(ignored))
+    return UpstreamCall(path, JSON.encode(body), not request.is_buffered, headers, ignored_names)
 
 
 def _encode_config(
@@ -112,13 +112,13 @@ def _encode_config(
 ) -> Body:
     """Returns `generationConfig`."""
     output = request.output
-    asked: Body = {
+    options: Body = {
         "maxOutputTokens": output.max_tokens,
         "candidateCount": output.choices if output.choices > 1 else None,
         "stopSequences": output.stop or None,
         "thinkingConfig": _encode_reasoning(prompt.reasoning, model) or None,
     }
-    config = {name: value for name, value in asked.items() if value is not None}
+    config = {name: value for name, value in options.items() if value is not None}
     if output.logprobs is not None:
         config |= _encode_logprobs(output.logprobs)
     if output.constraint is not None:
@@ -141,9 +141,9 @@ def _encode_logprobs(alternatives: int) -> Body:
 
 def _encode_constraint(constraint: Constraint, ignored: list[str]) -> Body:
     """Translates the form of the answer. Raises InvalidValue for a schema that is not JSON."""
-    asked: Body = {"responseMimeType": "application/json"}
+    config: Body = {"responseMimeType": "application/json"}
     if constraint.kind is not ConstraintKind.JSON_SCHEMA:
-        return asked
+        return config
     declared = constraint.declared
     try:
         schema = msgspec.json.decode(constraint.source if declared is None else declared.source)
@@ -158,14 +158,14 @@ def _encode_constraint(constraint: Constraint, ignored: list[str]) -> Body:
                 ignored.append(name)
             elif value is not None:
                 schema = {keyword: value} | schema
-    return asked | {"responseJsonSchema": schema}
+    return config | {"responseJsonSchema": schema}
 
 
 def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
     """Returns `thinkingConfig`, which only models that think take. Raises a RequestError for an effort that
     Gemini lacks, or one together with a budget."""
     effort, budget, terms = reasoning.effort, reasoning.budget, reasoning.terms
-    asked: Body = {}
+    config: Body = {}
     if effort is not None and budget is not None:
         raise UnsupportedParameter(
             f"{terms.budget} is not supported by Gemini together with {terms.effort}; send one of them",
@@ -179,12 +179,12 @@ def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
             raise UnsupportedParameter(
                 f"{terms.effort} {effort[:32]} is not supported by Gemini: send {known}", param=terms.effort
             )
-        asked["thinkingLevel"] = LEVELS[effort]
+        config["thinkingLevel"] = LEVELS[effort]
     if budget is not None:
-        asked["thinkingBudget"] = budget
-    if reasoning.shown and budget != 0 and (asked or model.profile.reasoning or reasoning.wanted):
-        asked["includeThoughts"] = True
-    return asked
+        config["thinkingBudget"] = budget
+    if reasoning.shown and budget != 0 and (config or model.profile.reasoning or reasoning.wanted):
+        config["includeThoughts"] = True
+    return config
 
 
 def _encode_tools(tools: Tools) -> Body:
@@ -212,12 +212,12 @@ def _choose_mode(tools: Tools) -> str | None:
 
 def _encode_tool(tool: Tool) -> Body:
     """Translates one tool. The schema is the caller's own."""
-    declared: Body = {"name": tool.name}
+    declaration: Body = {"name": tool.name}
     if tool.description is not None:
-        declared["description"] = tool.description
+        declaration["description"] = tool.description
     if tool.parameters is not None:
-        declared["parametersJsonSchema"] = tool.parameters
-    return declared
+        declaration["parametersJsonSchema"] = tool.parameters
+    return declaration
 
 
 def _encode_tier(tier: str | None) -> str | None:

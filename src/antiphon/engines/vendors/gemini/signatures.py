@@ -31,7 +31,7 @@ def split_text(text: str, blocks: Iterable[GeminiBlock]) -> list[dict[str, Any]]
     that was signed."""
     parts: list[dict[str, Any]] = []
     end = 0
-    for block in sorted(blocks, key=lambda each: each.at):
+    for block in sorted(blocks, key=lambda block: block.at):
         signed = block.part.text
         if block.at < end or text[block.at : block.at + len(signed)] != signed or block.at > len(text):
             return None
@@ -46,5 +46,5 @@ def split_text(text: str, blocks: Iterable[GeminiBlock]) -> list[dict[str, Any]]
 
 def encode_part(part: SignedPart) -> dict[str, Any]:
     """Returns a signed part as Gemini sent it. Its text is there even if it is empty."""
-    made: dict[str, Any] = {"text": part.text, "thoughtSignature": part.thought_signature}
-    return made | ({"thought": True} if part.thought else {})
+    encoded: dict[str, Any] = {"text": part.text, "thoughtSignature": part.thought_signature}
+    return encoded | ({"thought": True} if part.thought else {})

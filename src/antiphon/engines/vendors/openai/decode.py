@@ -87,33 +87,33 @@ class ChoiceReader:
     """What has come of one choice."""
 
     __slots__ = (
-        "by_index",
         "calls",
+        "calls_by_index",
+        "finish_reason",
         "has_scores",
         "is_finished",
         "is_spoken",
         "is_whole_speech",
-        "length",
-        "reason",
         "scores",
+        "text_length",
     )
 
     def __init__(self) -> None:
         self.is_finished = False
         self.is_spoken = False
         """Whether speech has come. Its last part can follow the reason of the end, or be the only end."""
-        self.reason: FinishReason | None = None
+        self.finish_reason: FinishReason | None = None
         """The reason of the end of a choice with speech, until the answer ends."""
         self.is_whole_speech = False
         """Whether the time of expiry has come, which is the last part of speech."""
-        self.length = 0
+        self.text_length = 0
         """Characters of its text, for the offsets of tokens."""
         self.has_scores = False
         """Whether any log-probabilities have come."""
         self.scores: Scores = ()
         """Scores that wait for the next delta."""
         self.calls: list[CallReader] = []
-        self.by_index: dict[int, CallReader] = {}
+        self.calls_by_index: dict[int, CallReader] = {}
         """The calls by the vendor's own numbers."""
 
     def find_call(self, call: ToolCallWire, is_part: bool) -> CallReader | None:
@@ -128,16 +128,16 @@ class ChoiceReader:
                 return None
             last = self.calls[-1]
             return None if is_named and (not call.id or call.id != last.id) else last
-        known = self.by_index.get(call.index)
-        is_other = known is not None and is_named and bool(call.id) and call.id != known.id
-        return None if known is None or (is_other and known.is_whole()) else known
+        call_reader = self.calls_by_index.get(call.index)
+        is_other = call_reader is not None and is_named and bool(call.id) and call.id != call_reader.id
+        return None if call_reader is None or (is_other and call_reader.is_whole()) else call_reader
 
     def add_call(self, call: ToolCallWire) -> CallReader:
         """Begins a new call."""
         added = CallReader(len(self.calls), call.id or "", call.function.name)
         self.calls.append(added)
         if call.index is not None:
-            self.by_index[call.index] = added
+            self.calls_by_index[call.index] = added
         return added
 
     def take_scores(self) -> Scores:
@@ -151,13 +151,13 @@ class AnswerReader:
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
-        self._most = len(request.prompts) * request.output.choices
+        self._max_choices = len(request.prompts) * request.output.choices
         self._shows_reasoning = shows_reasoning(request)
         self._wants_scores = request.output.logprobs is not None
-        self._most_alternatives = count_alternatives(request.output)
+        self._max_alternatives = count_alternatives(request.output)
         self._choices: dict[int, ChoiceReader] = {}
-        self._unfinished = self._most
-        self._size = 0
+        self._unfinished = self._max_choices
+        self._byte_count = 0
         """Bytes of all output so far."""
         self._usage: UsageWire | None = None
         self._has_started = False
@@ -201,12 +201,12 @@ class AnswerReader:
     def _find_choice(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
         """Returns the reader of a choice; None if it says nothing more. Raises ValueError for a choice that
         was not asked for, or that goes on after its end."""
-        found = self._choices.get(choice.index)
-        if found is not None and not found.is_finished:
-            return found
-        if found is None and 0 <= choice.index < self._most:
-            found = self._choices[choice.index] = ChoiceReader()
-            return found
+        reader = self._choices.get(choice.index)
+        if reader is not None and not reader.is_finished:
+            return reader
+        if reader is None and 0 <= choice.index < self._max_choices:
+            reader = self._choices[choice.index] = ChoiceReader()
+            return reader
         if choice.text or any(getattr(message, name) for name in message.__struct_fields__):
             raise ValueError("the answer has a choice that was not asked for, or that goes on after its end")
         return None
@@ -222,16 +222,16 @@ class AnswerReader:
             reader.has_scores = True
             reader.scores = (
                 *reader.scores,
-                *read_scores(choice.logprobs, reader.length, self._most_alternatives),
+                *read_scores(choice.logprobs, reader.text_length, self._max_alternatives),
             )
         if message.thinking_blocks:
             events += [ThinkingBlock(index, block) for block in message.thinking_blocks]
-        thought, text = _read_texts(choice, message)
-        if thought:
-            events += self._read_thought(thought, index, reader)
+        reasoning, text = _read_texts(choice, message)
+        if reasoning:
+            events += self._read_reasoning(reasoning, index, reader)
         if text:
-            self._size += measure_text(text)
-            reader.length += len(text)
+            self._byte_count += measure_text(text)
+            reader.text_length += len(text)
             events.append(TextDelta(index, text, scores=reader.take_scores() if reader.scores else ()))
         if message.audio is not None:
             events += self._read_speech(message.audio, index, reader)
@@ -241,12 +241,12 @@ class AnswerReader:
             events += self._finish(choice.finish_reason, index, reader)
         return events
 
-    def _read_thought(self, thought: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
+    def _read_reasoning(self, reasoning: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the event of reasoning. Hidden reasoning takes its scores along."""
-        self._size += measure_text(thought)
+        self._byte_count += measure_text(reasoning)
         scores = reader.take_scores()
         if self._shows_reasoning:
-            yield ReasoningDelta(index, thought, scores=scores)
+            yield ReasoningDelta(index, reasoning, scores=scores)
 
     def _read_speech(self, speech: SpeechWire, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the event of speech. Raises ValueError if nobody asked for it."""
@@ -255,7 +255,7 @@ class AnswerReader:
         data, transcript = speech.data or "", speech.transcript or ""
         if not (speech.id or data or transcript or speech.expires_at):
             return
-        self._size += measure_text(transcript) + measure_speech(data)
+        self._byte_count += measure_text(transcript) + measure_speech(data)
         reader.is_spoken = True
         reader.is_whole_speech = speech.expires_at is not None
         yield SpeechDelta(index, speech.id, data, transcript, speech.expires_at, scores=reader.take_scores())
@@ -264,40 +264,40 @@ class AnswerReader:
         self, call: ToolCallWire, index: int, reader: ChoiceReader, is_part: bool
     ) -> Iterator[Event]:
         """Yields the events of a call, or of a part of it."""
-        known, function = reader.find_call(call, is_part), call.function
-        if known is None:
+        reader_of_call, function = reader.find_call(call, is_part), call.function
+        if reader_of_call is None:
             if not function.name:
                 raise ValueError("a call of a tool has no name")
-            known = reader.add_call(call)
+            reader_of_call = reader.add_call(call)
             call_id = call.id or f"call_{token_hex(12)}"
             signature = _read_signature(call)
             scores = reader.take_scores()
             yield ToolCallStarted(
-                index, known.number, call_id, function.name, scores=scores, signature=signature
+                index, reader_of_call.number, call_id, function.name, scores=scores, signature=signature
             )
-        if function.name and function.name != known.name:
+        if function.name and function.name != reader_of_call.name:
             raise ValueError("the name of a call changed")
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = encode_json(arguments).decode()
         if arguments:
-            self._size += measure_text(arguments)
-            known.arguments.append(arguments)
-            yield ToolCallDelta(index, known.number, arguments, scores=reader.take_scores())
+            self._byte_count += measure_text(arguments)
+            reader_of_call.arguments.append(arguments)
+            yield ToolCallDelta(index, reader_of_call.number, arguments, scores=reader.take_scores())
 
     def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Sequence[Event]:
         """Returns the end of a choice. Raises StreamFailure for a reason that is a failure."""
-        found = FINISHES.get(reason)
-        if found is None:
+        finish_reason = FINISHES.get(reason)
+        if finish_reason is None:
             raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
-        if reader.calls and found is FinishReason.STOP:
-            found = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
-        if found is FinishReason.TOOL_CALLS and not reader.calls:
+        if reader.calls and finish_reason is FinishReason.STOP:
+            finish_reason = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
+        if finish_reason is FinishReason.TOOL_CALLS and not reader.calls:
             raise ValueError("the answer ended with calls and has none")
         if reader.is_spoken:
-            reader.reason = found
+            reader.finish_reason = finish_reason
             return ()
-        return self._end_choice(found, index, reader)
+        return self._end_choice(finish_reason, index, reader)
 
     def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the end of a choice with speech when the answer has ended. OpenAI's streams of speech can
@@ -305,46 +305,46 @@ class AnswerReader:
         if not reader.is_spoken:
             return
         usual = FinishReason.TOOL_CALLS if reader.calls else FinishReason.STOP
-        reason = reader.reason or (usual if reader.is_whole_speech else None)
+        reason = reader.finish_reason or (usual if reader.is_whole_speech else None)
         if reason is not None:
             yield from self._end_choice(reason, index, reader)
 
-    def _end_choice(self, found: FinishReason, index: int, reader: ChoiceReader) -> list[Event]:
+    def _end_choice(self, finish_reason: FinishReason, index: int, reader: ChoiceReader) -> list[Event]:
         """Returns the last events of a choice."""
-        calls = reader.calls if found is FinishReason.TOOL_CALLS else ()
+        calls = reader.calls if finish_reason is FinishReason.TOOL_CALLS else ()
         ends: list[Event] = [ToolCallDelta(index, call.number, "{}") for call in calls if not call.arguments]
         reader.is_finished = True
         self._unfinished -= 1
         scores = reader.take_scores()
         # a server that gives none says so here too
-        has_scores = self._wants_scores and (reader.has_scores or not reader.length)
-        ends.append(Finished(index, found, scores=scores if has_scores else None))
+        has_scores = self._wants_scores and (reader.has_scores or not reader.text_length)
+        ends.append(Finished(index, finish_reason, scores=scores if has_scores else None))
         return ends
 
     def _build_usage(self) -> Usage:
         """Returns the vendor's usage, or an estimate if it told none, or one that cannot be true."""
-        said = self._usage
-        if said is None or said.prompt_tokens is None or said.completion_tokens is None:
-            return estimate_usage(self._request, self._size)
-        prompt, completion = said.prompt_tokens, said.completion_tokens
-        if said.total_tokens is not None:
+        reported = self._usage
+        if reported is None or reported.prompt_tokens is None or reported.completion_tokens is None:
+            return estimate_usage(self._request, self._byte_count)
+        prompt, completion = reported.prompt_tokens, reported.completion_tokens
+        if reported.total_tokens is not None:
             # xAI and Gemini leave hidden reasoning out of completion_tokens, and bill it
-            completion = max(completion, said.total_tokens - prompt)
-        read = said.prompt_tokens_details or NO_PROMPT_DETAILS
-        made = said.completion_tokens_details or NO_COMPLETION_DETAILS
-        told = Usage(
+            completion = max(completion, reported.total_tokens - prompt)
+        prompt_details = reported.prompt_tokens_details or NO_PROMPT_DETAILS
+        completion_details = reported.completion_tokens_details or NO_COMPLETION_DETAILS
+        usage = Usage(
             prompt,
             completion,
-            read.cached_tokens or said.prompt_cache_hit_tokens or 0,
-            made.reasoning_tokens or 0,
+            prompt_details.cached_tokens or reported.prompt_cache_hit_tokens or 0,
+            completion_details.reasoning_tokens or 0,
             UsageSource.REPORTED,
-            cache_write_tokens=read.cache_write_tokens or 0,
-            prompt_audio_tokens=read.audio_tokens or 0,
-            completion_audio_tokens=made.audio_tokens or 0,
-            accepted_prediction_tokens=made.accepted_prediction_tokens or 0,
-            rejected_prediction_tokens=made.rejected_prediction_tokens or 0,
+            cache_write_tokens=prompt_details.cache_write_tokens or 0,
+            prompt_audio_tokens=prompt_details.audio_tokens or 0,
+            completion_audio_tokens=completion_details.audio_tokens or 0,
+            accepted_prediction_tokens=completion_details.accepted_prediction_tokens or 0,
+            rejected_prediction_tokens=completion_details.rejected_prediction_tokens or 0,
         )
-        return told if is_possible(told) else estimate_usage(self._request, self._size)
+        return usage if is_possible(usage) else estimate_usage(self._request, self._byte_count)
 
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
@@ -353,23 +353,23 @@ def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
         raise ValueError("the answer has a call in the older form")
     if choice.text is not None:
         return "", choice.text
-    thought, content = message.reasoning_content or message.reasoning or "", message.content or ""
+    reasoning, content = message.reasoning_content or message.reasoning or "", message.content or ""
     if isinstance(content, list):
         if any(part.text is None and part.thinking is None for part in content):
             raise ValueError("the answer has a part that is neither text nor reasoning")
-        thought += "".join(map(_join_thinking, content))
+        reasoning += "".join(map(_join_thinking, content))
         content = "".join([part.text or "" for part in content])
-    return thought, content + message.refusal if message.refusal else content
+    return reasoning, content + message.refusal if message.refusal else content
 
 
 def _join_thinking(part: PartWire) -> str:
     """Returns the reasoning in a part of a content."""
     thinking = part.thinking or ""
-    return thinking if isinstance(thinking, str) else "".join([each.text or "" for each in thinking])
+    return thinking if isinstance(thinking, str) else "".join([inner.text or "" for inner in thinking])
 
 
 def _read_signature(call: ToolCallWire) -> str | None:
     """Returns Google's mark of a call; None if there is none."""
     google = (call.extra_content or {}).get("google")
-    found = google.get("thought_signature") if isinstance(google, dict) else None
-    return found if isinstance(found, str) else None
+    signature = google.get("thought_signature") if isinstance(google, dict) else None
+    return signature if isinstance(signature, str) else None

@@ -74,19 +74,19 @@ class OpenAIUpstream:
 
 def _sort_vectors(vectors: Sequence[VectorWire]) -> Sequence[VectorWire]:
     """Returns the vectors in the order of the inputs. Raises ValueError if their numbers do not tell it."""
-    if all(each.index is None for each in vectors):
+    if all(vector.index is None for vector in vectors):
         return vectors
-    found = {each.index: each for each in vectors}
-    if found.keys() != set(range(len(vectors))):
+    vectors_by_index = {vector.index: vector for vector in vectors}
+    if vectors_by_index.keys() != set(range(len(vectors))):
         raise ValueError("the numbers of the vectors do not match the inputs")
-    return [found[number] for number in range(len(vectors))]
+    return [vectors_by_index[number] for number in range(len(vectors))]
 
 
-def _read_vector(given: list[float] | str) -> "array[float]":
+def _read_vector(values: list[float] | str) -> "array[float]":
     """Returns a vector's numbers, float32 in the machine's order."""
-    if isinstance(given, list):
-        return array("f", given)
-    vector = array("f", base64.b64decode(given, validate=True))
+    if isinstance(values, list):
+        return array("f", values)
+    vector = array("f", base64.b64decode(values, validate=True))
     if byteorder == "big":
         vector.byteswap()
     return vector

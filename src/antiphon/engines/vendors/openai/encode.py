@@ -77,7 +77,8 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     if isinstance(first, Conversation):
         _require_shown(first, model)
         body["messages"] = [
-            _encode_message(each, f"messages[{at}]", model, ignored) for at, each in enumerate(first.messages)
+            _encode_message(message, f"messages[{index}]", model, ignored)
+            for index, message in enumerate(first.messages)
         ]
         _add_chat_options(body, first, model)
         if CACHE_CONTROL not in model.extra_parameters:
@@ -121,38 +122,38 @@ def _require_shown(prompt: Conversation, model: VendorModel) -> None:
 
 def _encode_message(message: Message, where: str, model: VendorModel, ignored: list[str]) -> Body:
     """Translates one message, and adds the names of what the vendor has no place for to `ignored`."""
-    made: Body = {"role": str(message.role), "content": message.text}
+    encoded: Body = {"role": str(message.role), "content": message.text}
     takes_marks = CACHE_CONTROL in model.extra_parameters
     if parts := message.content if takes_marks else message.mixed_content:
-        made["content"] = [_encode_part(part, takes_marks) for part in parts]
+        encoded["content"] = [_encode_part(part, takes_marks) for part in parts]
     if message.name is not None:
-        made["name"] = message.name
+        encoded["name"] = message.name
     if message.tool_call_id is not None:
-        made["tool_call_id"] = message.tool_call_id
+        encoded["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
-        keeps = "extra_content" in model.extra_parameters
-        made["tool_calls"] = [_encode_call(call, keeps) for call in message.tool_calls]
-        if not keeps and any(call.signature is not None for call in message.tool_calls):
+        keeps_signature = "extra_content" in model.extra_parameters
+        encoded["tool_calls"] = [_encode_call(call, keeps_signature) for call in message.tool_calls]
+        if not keeps_signature and any(call.signature is not None for call in message.tool_calls):
             ignored.append(f"{where}.tool_calls.extra_content")
-        made["content"] = made["content"] or None
-    _add_vendor_state(made, message, where, model, ignored)
-    return made
+        encoded["content"] = encoded["content"] or None
+    _add_vendor_state(encoded, message, where, model, ignored)
+    return encoded
 
 
 def _add_vendor_state(
-    made: Body, message: Message, where: str, model: VendorModel, ignored: list[str]
+    encoded: Body, message: Message, where: str, model: VendorModel, ignored: list[str]
 ) -> None:
     """Adds the reasoning and the speech of an earlier answer, as the vendor needs them back."""
     if message.reasoning and model.reasoning_field is not None:
-        made[model.reasoning_field] = message.reasoning
+        encoded[model.reasoning_field] = message.reasoning
     elif message.reasoning:
         ignored.append(f"{where}.{message.reasoning_field}")
     if message.thinking_blocks and "thinking_blocks" in model.extra_parameters:
-        made["thinking_blocks"] = list(message.thinking_blocks)
+        encoded["thinking_blocks"] = list(message.thinking_blocks)
     elif message.thinking_blocks:
         ignored.append(f"{where}.thinking_blocks")
     if message.speech_id is not None and model.profile.gives_speech:
-        made |= {"audio": {"id": message.speech_id}, "content": made["content"] or None}
+        encoded |= {"audio": {"id": message.speech_id}, "content": encoded["content"] or None}
     elif message.speech_id is not None:
         ignored.append(f"{where}.audio")
 
@@ -184,24 +185,24 @@ def _encode_audio(part: MediaContent) -> Body:
 
 def _encode_call(call: ToolCall, keeps_signature: bool) -> Body:
     """Translates one call of the assistant."""
-    made: Body = {
+    encoded: Body = {
         "id": call.id,
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
     if keeps_signature and call.signature is not None:
-        made["extra_content"] = {"google": {"thought_signature": call.signature}}
-    return made
+        encoded["extra_content"] = {"google": {"thought_signature": call.signature}}
+    return encoded
 
 
 def _encode_prompts(prompts: Sequence[Prompt]) -> object:
     """Translates the prompts of a text completion: one, or a list."""
-    made = [
+    encoded = [
         list(prompt.tokens) if prompt.tokens is not None else prompt.text or ""
         for prompt in prompts
         if isinstance(prompt, RawPrompt)
     ]
-    return made[0] if len(made) == 1 else made
+    return encoded[0] if len(encoded) == 1 else encoded
 
 
 # --- options ------------------------------------------------------------------------------------------------
@@ -237,8 +238,8 @@ def _encode_tool(tool: Tool, takes_marks: bool) -> Body:
         function["parameters"] = tool.parameters
     if tool.strict:
         function["strict"] = True
-    made: Body = {"type": "function", "function": function}
-    return made | _encode_mark(tool.cache_control) if takes_marks else made
+    encoded: Body = {"type": "function", "function": function}
+    return encoded | _encode_mark(tool.cache_control) if takes_marks else encoded
 
 
 def _names_one(tools: Tools) -> bool:
@@ -251,11 +252,11 @@ def _encode_choice(tools: Tools, model: VendorModel) -> object:
     none if they are those of all tools."""
     if tools.allowed is None or CHOSEN_TOOLS in model.refused_parameters:
         return None if tools.choice is ToolChoice.AUTO else str(tools.choice)
-    named = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed)]
+    functions = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed)]
     if _names_one(tools):
-        return named[0]
+        return functions[0]
     mode = str(tools.choice)
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}}
 
 
 def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_chat: bool) -> None:
@@ -307,12 +308,12 @@ def _encode_schema(constraint: Constraint) -> Body:
         schema = read_json(source)
     except msgspec.DecodeError:
         raise InvalidValue(f"{constraint.field} is no JSON", param=constraint.field) from None
-    made: Body = {"name": "answer", "schema": schema}
+    encoded: Body = {"name": "answer", "schema": schema}
     if declared is not None:
-        made |= {"name": declared.name} if declared.name else {}
-        made |= {"description": declared.description} if declared.description is not None else {}
-        made |= {"strict": declared.strict} if declared.strict is not None else {}
-    return made
+        encoded |= {"name": declared.name} if declared.name else {}
+        encoded |= {"description": declared.description} if declared.description is not None else {}
+        encoded |= {"strict": declared.strict} if declared.strict is not None else {}
+    return encoded
 
 
 def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str]) -> None:
@@ -332,7 +333,7 @@ def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -
     """Adds what few servers have. `require_supported` has refused what this one lacks, unless the value asks
     for nothing."""
     output, hosted = request.output, request.hosted
-    asked: Body = {
+    options: Body = {
         "stop_token_ids": output.stop_token_ids,
         "bad_words": output.bad_words,
         "suffix": output.suffix,
@@ -351,7 +352,7 @@ def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -
     if hosted.audio is not None:
         voice: object = {"id": hosted.audio.voice} if hosted.audio.is_custom else hosted.audio.voice
         body["audio"] = {"format": hosted.audio.format, "voice": voice}
-    body |= {name: value for name, value in asked.items() if value and name in takes}
+    body |= {name: value for name, value in options.items() if value and name in takes}
     if output.show_special:
         body["skip_special_tokens"] = False
     if output.truncate_prompt is not None and output.truncation is Truncation.RIGHT:
@@ -365,7 +366,7 @@ def _read_text_extras(prompt: RawPrompt) -> Body:
 
 def _read_chat_extras(prompt: Conversation) -> Body:
     """Returns the options of a conversation that have an effect."""
-    asked: Body = {
+    options: Body = {
         "chat_template": prompt.template,
         "chat_template_kwargs": dict(prompt.template_values) or None,
         "documents": prompt.documents,
@@ -374,4 +375,4 @@ def _read_chat_extras(prompt: Conversation) -> Body:
         "continue_final_message": prompt.continues or None,
         "thinking_token_budget": prompt.reasoning.budget,
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

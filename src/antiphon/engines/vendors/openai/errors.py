@@ -29,29 +29,29 @@ STATUSES: Mapping[str, int] = MappingProxyType(
 def decode_error(body: bytes) -> VendorError:
     """Reads the body of an error. A body in another form gives an empty message."""
     try:
-        said = read_error(body.strip().removeprefix(b"[").removesuffix(b"]"))
+        answer = read_error(body.strip().removeprefix(b"[").removesuffix(b"]"))
     except msgspec.MsgspecError:
         return VendorError("")
-    if said.error is not None:
-        return build_error(said.error)
-    message = said.message if said.message is not None else said.detail
-    return build_error(ErrorWire(message, said.type, said.code))
+    if answer.error is not None:
+        return build_error(answer.error)
+    message = answer.message if answer.message is not None else answer.detail
+    return build_error(ErrorWire(message, answer.type, answer.code))
 
 
-def build_error(said: ErrorWire | str) -> VendorError:
+def build_error(error: ErrorWire | str) -> VendorError:
     """Converts an error in an answer."""
-    if isinstance(said, str):
-        return VendorError(said)
-    code, name = said.code, said.type if isinstance(said.type, str) else ""
+    if isinstance(error, str):
+        return VendorError(error)
+    code, name = error.code, error.type if isinstance(error.type, str) else ""
     if isinstance(code, str) and code.isdecimal():
         code = int(code)
     kind = code if isinstance(code, str) else name
     status = code if isinstance(code, int) else STATUSES.get(kind, STATUSES.get(name))
     return VendorError(
-        _find_text(said.message),
+        _find_text(error.message),
         kind,
         status if status is None or 400 <= status < 600 else None,
-        param=said.param if isinstance(said.param, str) else None,
+        param=error.param if isinstance(error.param, str) else None,
     )
 
 
@@ -71,6 +71,6 @@ def _find_text(message: object) -> str:
 
 def require_no_error(data: bytes) -> None:
     """Raises StreamFailure for a chunk that is an error without the field `error`."""
-    said = decode_error(data)
-    if said.message:
-        raise StreamFailure(said)
+    error = decode_error(data)
+    if error.message:
+        raise StreamFailure(error)

@@ -13,16 +13,19 @@ def count_alternatives(output: Output) -> int | None:
     return output.logprobs if output.logprobs is not None and output.logprobs >= 0 else None
 
 
-def read_scores(said: LogprobsWire, offset: int, most: int | None = None) -> Iterator[TokenScore]:
-    """Yields the log-probabilities of a choice's new tokens. `offset`: characters before them. `most`:
-    alternatives of each, since some servers give more than they are asked for."""
-    if said.content is None:
-        yield from _read_arrays(said, offset, most)
+def read_scores(
+    logprobs: LogprobsWire, offset: int, max_alternatives: int | None = None
+) -> Iterator[TokenScore]:
+    """Yields the log-probabilities of a choice's new tokens. `offset`: the characters
+    before them. `max_alternatives` cuts the alternatives of each token, because some servers send more than
+    the request asked for."""
+    if logprobs.content is None:
+        yield from _read_arrays(logprobs, offset, max_alternatives)
         return
-    for token in said.content:
+    for token in logprobs.content:
         alternatives = tuple(
-            (NO_ID, _get_piece(each.token, each.bytes), each.logprob)
-            for each in (token.top_logprobs or ())[:most]
+            (NO_ID, _get_piece(alternative.token, alternative.bytes), alternative.logprob)
+            for alternative in (token.top_logprobs or ())[:max_alternatives]
         )
         yield TokenScore(NO_ID, _get_piece(token.token, token.bytes), token.logprob, alternatives, offset)
         offset += len(token.token)
@@ -33,20 +36,20 @@ def _get_piece(token: str, piece: list[int] | None) -> bytes:
     return token.encode() if piece is None else bytes(piece)
 
 
-def _read_arrays(said: LogprobsWire, offset: int, most: int | None) -> Iterator[TokenScore]:
+def _read_arrays(logprobs: LogprobsWire, offset: int, max_alternatives: int | None) -> Iterator[TokenScore]:
     """Yields the tokens of a text's arrays."""
-    tokens, values = said.tokens or [], said.token_logprobs or []
-    best = said.top_logprobs or [None] * len(tokens)
-    offsets = _find_offsets(tokens, said.text_offset, offset)
-    for token, value, others, at in zip(tokens, values, best, offsets, strict=True):
-        ranked = sorted((others or {}).items(), key=lambda each: -each[1])
-        alternatives = tuple((NO_ID, text.encode(), number) for text, number in ranked[:most])
-        yield TokenScore(NO_ID, token.encode(), value, alternatives, at)
+    tokens, values = logprobs.tokens or [], logprobs.token_logprobs or []
+    top_logprobs = logprobs.top_logprobs or [None] * len(tokens)
+    offsets = _find_offsets(tokens, logprobs.text_offset, offset)
+    for token, value, top, token_offset in zip(tokens, values, top_logprobs, offsets, strict=True):
+        ranked = sorted((top or {}).items(), key=lambda each: -each[1])
+        alternatives = tuple((NO_ID, text.encode(), number) for text, number in ranked[:max_alternatives])
+        yield TokenScore(NO_ID, token.encode(), value, alternatives, token_offset)
 
 
-def _find_offsets(tokens: Sequence[str], told: Sequence[int] | None, offset: int) -> Iterable[int]:
+def _find_offsets(tokens: Sequence[str], reported: Sequence[int] | None, offset: int) -> Iterable[int]:
     """Returns the place of each token in the text: as the server tells, or by the tokens' lengths. Names of
     control tokens have a length, and are not in the text. Some servers tell -1, which is no place."""
-    if told is not None and len(told) == len(tokens) and min(told, default=0) >= 0:
-        return told
+    if reported is not None and len(reported) == len(tokens) and min(reported, default=0) >= 0:
+        return reported
     return accumulate(map(len, tokens[:-1]), initial=offset) if tokens else ()
