@@ -4,6 +4,7 @@ python scripts/generate_docs.py [--check]
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -162,9 +163,48 @@ def api() -> str:
         "[parameters.md](parameters.md) has the fields of the other products' endpoints.",
         *_needs(),
     ]
+    described: dict[Described, str] = {}
     for place in FieldScope:
-        lines += ["", f"## `{place}`", "", *_fields(field for field in FIELDS if place in field.scopes)]
+        fields = [field for field in FIELDS if place in field.scopes]
+        lines += ["", f"## `{place}`", "", *_link_described(fields, described)]
+        link = f"[`{place}`](#{SLUG.sub('', place).replace(' ', '-')})"
+        described |= {_identify(field): link for field in fields if _identify(field) not in described}
     return "\n".join(lines) + "\n"
+
+
+Described = tuple[str, str, str]
+"""A field's name, support and description."""
+
+SLUG = re.compile(r"[^\w -]")
+"""What the link to a heading leaves out."""
+
+
+def _identify(field: RequestField) -> Described:
+    return field.name, field.support, _said(field)
+
+
+def _link_described(fields: Iterable[RequestField], described: dict[Described, str]) -> list[str]:
+    """The rows of fields. Where several fields are described elsewhere, they are only named, with the link."""
+    fields = list(fields)
+    found: dict[str, list[RequestField]] = {}
+    for field in fields:
+        if link := described.get(_identify(field)):
+            found.setdefault(link, []).append(field)
+    lines: list[str] = []
+    for link, each in found.items():
+        if len(each) >= FEWEST_LINKED:
+            lines += [f"The same as in {link}: {', '.join(f'`{field.name}`' for field in each)}.", ""]
+            fields = [field for field in fields if field not in each]
+    return lines + (_fields(fields) if fields else [])
+
+
+FEWEST_LINKED = 3
+"""Fewer fields are described again: that is shorter to read than a link."""
+
+
+def _describe_v1() -> dict[Described, str]:
+    """The link to the fields that api.md describes."""
+    return {_identify(field): "[`/v1`](api.md)" for field in FIELDS}
 
 
 def parameters() -> str:
@@ -195,7 +235,7 @@ def _unpaged(fields: Iterable[RequestField], paged: set[str]) -> list[str]:
     if shared:
         names = ", ".join(f"`{field.name}`" for field in shared)
         lines += [f"These fields are the same as in the product's table above: {names}.", ""]
-    return lines + _fields(field for field in fields if field not in shared)
+    return lines + _link_described([field for field in fields if field not in shared], _describe_v1())
 
 
 def _fields(fields: Iterable[RequestField]) -> list[str]:
@@ -231,7 +271,7 @@ def _page(page: ProductPage) -> list[str]:
         )
     named = {row.name for row in page.rows}
     further = [field for name, field in table.items() if name not in named]
-    return [*lines, "", "Not on the page:", "", *_fields(further)]
+    return [*lines, "", "Not on the page:", "", *_link_described(further, _describe_v1())]
 
 
 def _paged(row: PageRow) -> str:

@@ -60,10 +60,10 @@ FIELDS: tuple[RequestField, ...] = (
         n="Choices, 1 to 128; 1 by default.",
         rag_params=RETRIEVAL,
         user=END_USER,
-        reasoning_effort="How much a model that reasons shall do so: disable, minimal, low, medium, high. "
-        f"{OPTIONAL} Of the product's later clients.",
-        thinking_budget=f"Most tokens of reasoning, at most max_tokens; 0 is none. {OPTIONAL} Of the "
-        "product's later clients.",
+        reasoning_effort="How much the model reasons: disable, minimal, low, medium, high. "
+        f"{OPTIONAL} Later clients of the product send it.",
+        thinking_budget=f"Most tokens of reasoning, at most max_tokens; 0 means none. {OPTIONAL} "
+        "Later clients of the product send it.",
     ),
     declare_ignored(
         "reasoning_summary",
