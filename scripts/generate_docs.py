@@ -184,7 +184,7 @@ def _identify(field: RequestField) -> Described:
 
 
 def _link_described(fields: Iterable[RequestField], described: dict[Described, str]) -> list[str]:
-    """The rows of fields. Where several fields are described elsewhere, they are only named, with the link."""
+    """The rows of fields. Several fields that are described elsewhere are only named, with the link."""
     fields = list(fields)
     found: dict[str, list[RequestField]] = {}
     for field in fields:

@@ -72,8 +72,8 @@ FIELDS: tuple[RequestField, ...] = (
         " 0 by default.",
         ignore_eos="Whether generation continues past the model's end tokens until max_tokens; false by "
         "default.",
-        logprobs="A number from 0 to 5 gives arrays with each token's log-probability and this many of the"
-        " likeliest tokens. true gives entries as in OpenAI's chats, with top_logprobs of the "
+        logprobs="A number from 0 to 5: arrays with each token's log-probability and this many of the "
+        "likeliest tokens. With true: entries as in OpenAI's chats, with top_logprobs of the "
         "likeliest. Values are before bias, penalties, temperature and cuts.",
         max_tokens="Most tokens of one choice: 16 by default, 200 in a chat. 0 only with echo.",
         mirostat_lr="How fast Mirostat adapts; 0.1 if you send only mirostat_target.",
