@@ -452,12 +452,12 @@ DRAWN: dict[str, object] = {
 """A value that acts, of each field of `Sampling`."""
 
 ENGINE_FEATURES = (
-    ("temperature 0", "the likeliest token", "the likeliest token"),
+    ("temperature 0", "the most likely token", "the most likely token"),
     ("constraints: JSON Schema, regex, choice, grammar, tool calls", "yes", "yes"),
     ("log-probabilities of the raw distribution, any number of alternatives", "yes", "yes"),
     ("log-probabilities of the prompt", "yes", "yes"),
     ("adapters", "GGUF or PEFT", "PEFT"),
-    ("several adapters in one step", "they take turns", "yes"),
+    ("several adapters in one step", "no, they take turns", "yes"),
     ("shared prefixes, salts, priorities, fair turns", "yes", "yes"),
     ("exact mode", "yes", "refused"),
     ("embeddings and rankings", "yes", "refused"),
