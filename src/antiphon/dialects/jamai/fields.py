@@ -44,7 +44,7 @@ FIELDS: tuple[RequestField, ...] = (
         tools="Functions that the model can call, 1 to 128. Empty texts and lists in the schemas "
         "of their properties count as absent.",
         tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
-        temperature=f"0 is greedy; 0 to 2; 0.2 by default. {OPTIONAL}",
+        temperature=f"0 to 2, 0.2 by default. 0 always takes the most likely token. {OPTIONAL}",
         top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
         stream="Whether the answer comes as server-sent events; false by default.",
         max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
