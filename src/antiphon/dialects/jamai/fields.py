@@ -45,7 +45,7 @@ FIELDS: tuple[RequestField, ...] = (
         "of their properties count as absent.",
         tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
         temperature=f"0 to 2, 0.2 by default. 0 always takes the most likely token. {OPTIONAL}",
-        top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
+        top_p=f"Only the most likely tokens whose probabilities add up to this; 0.6 by default. {OPTIONAL}",
         stream="Whether the answer comes as server-sent events; false by default.",
         max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
         max_completion_tokens="The newer name of max_tokens. If you send both, max_tokens is ignored.",
