@@ -4,6 +4,7 @@ python scripts/generate_docs.py [--check]
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -168,14 +169,48 @@ def build_api_page() -> str:
         "[parameters.md](parameters.md) has the fields of the other products' endpoints.",
         *_explain_needs(),
     ]
+    described: dict[Described, str] = {}
     for scope in FieldScope:
-        lines += [
-            "",
-            f"## `{scope}`",
-            "",
-            *_build_field_table(field for field in FIELDS if scope in field.scopes),
-        ]
+        fields = [field for field in FIELDS if scope in field.scopes]
+        lines += ["", f"## `{scope}`", "", *_link_described(fields, described)]
+        link = f"[`{scope}`](#{SLUG.sub('', scope).replace(' ', '-')})"
+        described |= {_identify(field): link for field in fields if _identify(field) not in described}
     return "\n".join(lines) + "\n"
+
+
+Described = tuple[str, str, str]
+"""A field's name, support and description."""
+
+SLUG = re.compile(r"[^\w -]")
+"""The characters of a heading that its link leaves out."""
+
+
+def _identify(field: RequestField) -> Described:
+    return field.name, field.support, _format_description(field)
+
+
+def _link_described(fields: Iterable[RequestField], described: dict[Described, str]) -> list[str]:
+    """Builds the table of fields. Names several fields that are described elsewhere with a link only."""
+    fields = list(fields)
+    by_link: dict[str, list[RequestField]] = {}
+    for field in fields:
+        if link := described.get(_identify(field)):
+            by_link.setdefault(link, []).append(field)
+    lines: list[str] = []
+    for link, linked in by_link.items():
+        if len(linked) >= FEWEST_LINKED:
+            lines += [f"The same as in {link}: {', '.join(f'`{field.name}`' for field in linked)}.", ""]
+            fields = [field for field in fields if field not in linked]
+    return lines + (_build_field_table(fields) if fields else [])
+
+
+FEWEST_LINKED = 3
+"""Fewer fields are described again: that is shorter to read than a link."""
+
+
+def _describe_v1() -> dict[Described, str]:
+    """Returns the link to each field that api.md describes."""
+    return {_identify(field): "[`/v1`](api.md)" for field in FIELDS}
 
 
 def build_parameters_page() -> str:
@@ -211,7 +246,9 @@ def _build_unpaged_section(fields: Iterable[RequestField], page_endpoints: set[s
     if fields_on_pages:
         names = ", ".join(f"`{field.name}`" for field in fields_on_pages)
         lines += [f"These fields are the same as in the product's table above: {names}.", ""]
-    return lines + _build_field_table(field for field in fields if field not in fields_on_pages)
+    return lines + _link_described(
+        [field for field in fields if field not in fields_on_pages], _describe_v1()
+    )
 
 
 def _build_field_table(fields: Iterable[RequestField]) -> list[str]:
@@ -250,7 +287,7 @@ def _build_page_section(page: ProductPage) -> list[str]:
         )
     page_fields = {row.name for row in page.rows}
     other_fields = [field for name, field in table.items() if name not in page_fields]
-    return [*lines, "", "Not on the page:", "", *_build_field_table(other_fields)]
+    return [*lines, "", "Not on the page:", "", *_link_described(other_fields, _describe_v1())]
 
 
 def _describe_stated(row: PageRow) -> str:
@@ -447,12 +484,12 @@ SAMPLING_EXAMPLES: dict[str, object] = {
 """For each field of `Sampling`, a value that has an effect."""
 
 ENGINE_FEATURES = (
-    ("temperature 0", "the likeliest token", "the likeliest token"),
+    ("temperature 0", "the most likely token", "the most likely token"),
     ("constraints: JSON Schema, regex, choice, grammar, tool calls", "yes", "yes"),
     ("log-probabilities of the raw distribution, any number of alternatives", "yes", "yes"),
     ("log-probabilities of the prompt", "yes", "yes"),
     ("adapters", "GGUF or PEFT", "PEFT"),
-    ("several adapters in one step", "they take turns", "yes"),
+    ("several adapters in one step", "no, they take turns", "yes"),
     ("shared prefixes, salts, priorities, fair turns", "yes", "yes"),
     ("exact mode", "yes", "refused"),
     ("embeddings and rankings", "yes", "refused"),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tests.support.docs import FENCE, PAGES
+from tests.support.docs import FENCE, PAGES, ROOT
 
 LONG = 28
 """Words above which a sentence is long."""
@@ -46,3 +46,27 @@ def test_few_sentences_are_long():
 def test_sentences_are_told_apart():
     text = "# Title\n\nOne. Two goes\non here.\n\n- Three\n- Four: `five`.\n\n```sh\nno\n```\n"
     assert list(list_sentences(text)) == ["One.", "Two goes on here.", "Three", "Four:", "`five`."]
+
+
+CUT = re.compile(r"([^|]*[,;]) *\|")
+"""A cell of a table that stops in the middle of a sentence."""
+
+
+def list_cut_cells(text: str) -> list[str]:
+    rows = [line for line in FENCE.sub("", text).splitlines() if line.startswith("|")]
+    return [cell.strip() for row in rows for cell in CUT.findall(row.replace(r"\|", ""))]
+
+
+def test_no_cell_of_a_table_ends_in_the_middle():
+    cut = {page.name: found for page in PAGES if (found := list_cut_cells(page.read_text("utf-8")))}
+    assert not cut
+
+
+def test_a_cut_cell_is_found():
+    assert list_cut_cells("| a, b | each token,  |\n| c \\| d; e | f; |\n") == ["each token,", "f;"]
+
+
+def test_every_meaning_of_an_error_is_a_sentence():
+    rows = re.findall(r"^\| \d+ \|.*$", (ROOT / "docs/errors.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) > 40
+    assert not [row for row in rows if not row.split("|")[3].rstrip().endswith(".")]

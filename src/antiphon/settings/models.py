@@ -113,9 +113,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Annotated[
         Literal["auto", "memory", "file"],
         Meta(
-            description="Where the weights are: copied into memory, which is faster, or mapped from the "
-            "file, so that servers share them. auto copies if all models together need at most "
-            "half of the free memory."
+            description="Where the weights are. memory is a copy, which is faster. file maps the file, so "
+            "that servers share it. auto copies if all models together need at most half of the"
+            " free memory."
         ),
     ] = "auto"
     load: Annotated[

@@ -111,7 +111,7 @@ GENERATING: tuple[RequestField, ...] = (
         add_special_tokens="Whether the prompt begins with the model's begin token. The default is what the"
         " model needs.",
         echo="Whether the answer begins with the text of the last message, which must be the assistant's.",
-        top_logprobs=f"How many of the likeliest tokens you get at each place, {WIDTH}. Only together with "
+        top_logprobs=f"How many of the most likely tokens you get at each place, {WIDTH}. Only together with "
         "logprobs.",
     ),
     *declare_supported(
@@ -119,7 +119,7 @@ GENERATING: tuple[RequestField, ...] = (
         prompt="A text, a list of texts, token ids, or a list of lists of them. It can contain control "
         "tokens. An empty text, or none, means the model's begin token, or its end token if it "
         "has none.",
-        logprobs=f"How many of the likeliest tokens you get with each token, {WIDTH}.",
+        logprobs=f"How many of the most likely tokens you get with each token, {WIDTH}.",
         add_special_tokens="Whether a text gets the begin token, if the model needs one; true by default. "
         "Token ids stay as they are.",
         suffix=SUFFIX,
@@ -131,18 +131,19 @@ GENERATING: tuple[RequestField, ...] = (
         model="Name of a model of /v1/models.",
         max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a text"
         " completion gets 16. 0 is accepted only with echo in a text completion.",
-        temperature="0 is greedy; by default the model's own value, otherwise 1.",
-        top_p="Smallest set of tokens whose probability reaches this; by default the model's own "
-        "value, otherwise 1.",
-        top_k="The k likeliest tokens; 0 or -1 keeps all.",
-        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
-        typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
+        temperature="0 always takes the most likely token. The default is the model's own value, or 1.",
+        top_p="Only the most likely tokens whose probabilities add up to this. The default is the "
+        "model's own value, or 1.",
+        top_k="Only the k most likely tokens; 0 or -1 keeps all.",
+        min_p="Only tokens with at least this share of the probability of the most likely token; 0 "
+        "keeps all.",
+        typical_p="Only the most typical tokens whose probabilities add up to this; 1 keeps all.",
         presence_penalty="Subtracted from the logit of each token that is in the output, -2 to 2.",
         frequency_penalty="Subtracted from a token's logit for each time that it is in the output, -2 to 2.",
-        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
-        "above 0, at most 2; 1 does nothing.",
-        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
-        "100.",
+        repetition_penalty="Divides the positive logits, and multiplies the negative logits, of tokens in "
+        "the prompt or the output. Above 0, at most 2; 1 does nothing.",
+        logit_bias="Numbers from -100 to 100 that are added to the logits of tokens: an object with token "
+        "ids as keys.",
         mirostat_target="The surprise of each token, in bits, that Mirostat (version 2) aims at; 1.5 if you"
         " send only mirostat_lr. It replaces min_p, top_k, top_p and typical_p.",
         mirostat_lr="How fast Mirostat adapts; 0.1 if you send only mirostat_target.",
@@ -160,10 +161,10 @@ GENERATING: tuple[RequestField, ...] = (
         "the end of the turn, set include_stop_str_in_output too.",
         best_of="The number of candidates, at most 20. You get the n with the highest mean "
         "log-probability per token. Usage counts all of them. Not in a stream. 0 means absent.",
-        prompt_logprobs="How many of the likeliest tokens you get with each token of the prompt, with "
+        prompt_logprobs="How many of the most likely tokens you get with each token of the prompt, with "
         f"log-probability and rank; {WIDTH}.",
         logprob_token_ids="Token ids, at most 128. You get their log-probabilities at each place instead of"
-        " the likeliest. Only together with logprobs.",
+        " the most likely. Only together with logprobs.",
         return_token_ids="Whether you get the token ids of the prompt and of each choice.",
         return_tokens_as_token_ids="Whether log-probabilities name tokens as token_id:ID. Only together "
         "with logprobs.",

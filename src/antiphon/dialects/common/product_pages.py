@@ -168,7 +168,7 @@ JAMAI = ProductPage(
             "number",
             0.2,
             0.001,
-            difference="0 is greedy; at most 2",
+            difference="0 is accepted; at most 2",
         ),
         PageRow("top_p", "number", 0.6, 0.001, difference="at most 1"),
         PageRow("stream", "boolean", False),

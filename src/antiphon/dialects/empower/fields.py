@@ -34,8 +34,8 @@ FIELDS: tuple[RequestField, ...] = (
         model="Name of a deployed LoRA, or of a base model.",
         n="Choices of each prompt; 1 by default.",
         max_tokens="Most tokens of one choice; 256 by default.",
-        temperature="0 is greedy; 0 to 2, 1 by default.",
-        top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
+        temperature="0 to 2, 1 by default. 0 always takes the most likely token.",
+        top_p="Only the most likely tokens whose probabilities add up to this; 0 to 1, 1 by default.",
         frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2,"
         " 0 by default.",
         presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2, 0 by "
@@ -54,10 +54,11 @@ FIELDS: tuple[RequestField, ...] = (
         stop="Texts that end a choice, at most four. They are not part of its text.",
         stop_token_ids="Token ids that end a choice, besides the model's own.",
         seed="The same seed gives the same draws.",
-        top_k="The k likeliest tokens; 0 or -1 keeps all.",
-        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
-        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
-        "above 0, at most 2; 1 does nothing.",
+        top_k="Only the k most likely tokens; 0 or -1 keeps all.",
+        min_p="Only tokens with at least this share of the probability of the most likely token; 0 "
+        "keeps all.",
+        repetition_penalty="Divides the positive logits, and multiplies the negative logits, of tokens in "
+        "the prompt or the output. Above 0, at most 2; 1 does nothing.",
     ),
     *declare_supported(CHAT, user=END_USER),
     declare_refused("logit_bias", CHAT, "the page says so; /v1/chat/completions has it", {}),

@@ -72,9 +72,9 @@ FIELDS: tuple[RequestField, ...] = (
         " 0 by default.",
         ignore_eos="Whether generation continues past the model's end tokens until max_tokens; false by "
         "default.",
-        logprobs="A number from 0 to 5 gives arrays with each token's log-probability and this many of the"
-        " likeliest tokens. true gives entries as in OpenAI's chats, with top_logprobs of the "
-        "likeliest. Values are before bias, penalties, temperature and cuts.",
+        logprobs="A number from 0 to 5: arrays with each token's log-probability and this many of the most"
+        " likely tokens. With true: entries as in OpenAI's chats, with top_logprobs of the most "
+        "likely. Values are before bias, penalties, temperature and cuts.",
         max_tokens="Most tokens of one choice: 16 by default, 200 in a chat. 0 only with echo.",
         mirostat_lr="How fast Mirostat adapts; 0.1 if you send only mirostat_target.",
         mirostat_target="The surprise of each token, in bits, that Mirostat (version 2) aims at; 1.5 if you"
@@ -82,28 +82,30 @@ FIELDS: tuple[RequestField, ...] = (
         n="Choices of each prompt, 1 to 128; 1 by default. Prompts times n are at most 256.",
         presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2, 0 by "
         "default.",
-        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output: "
-        "0 to 2. 1, the default, does nothing. 0 counts as a millionth.",
+        repetition_penalty="Divides the positive logits, and multiplies the negative logits, of tokens in "
+        "the prompt or the output. 0 to 2. 1, the default, does nothing. 0 counts as a "
+        "millionth.",
         response_format="text; json_object, any object or one of `schema`; json_schema; grammar, in "
         "llama.cpp's notation (GBNF) or Lark's. A local model does not see it, and ignores "
         "its name and description. A vendor gets it unchanged.",
         stop="Texts that end a choice, at most four. The stop text stays in the choice.",
         stream="Whether the answer comes as server-sent events, with the usage in each choice's "
         "last; false by default.",
-        temperature="0 is greedy; 0 to 2, 1 by default.",
-        top_k="The k likeliest tokens, 1 to 128; all by default.",
-        top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
+        temperature="0 to 2, 1 by default. 0 always takes the most likely token.",
+        top_k="Only the k most likely tokens, 1 to 128; all by default.",
+        top_p="Only the most likely tokens whose probabilities add up to this; 0 to 1, 1 by default.",
     ),
     *declare_supported(BOTH, user=END_USER, metadata=TAGS),
     *declare_supported(
         BOTH,
         max_completion_tokens="The newer name of max_tokens. You can send both if they are equal.",
-        top_logprobs="How many of the likeliest tokens you get at each place, 0 to 5. Only together with "
+        top_logprobs="How many of the most likely tokens you get at each place, 0 to 5. Only together with "
         "logprobs: true.",
-        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
-        "100.",
-        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
-        typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
+        logit_bias="Numbers from -100 to 100 that are added to the logits of tokens: an object with token "
+        "ids as keys.",
+        min_p="Only tokens with at least this share of the probability of the most likely token; 0 "
+        "keeps all.",
+        typical_p="Only the most typical tokens whose probabilities add up to this; 1 keeps all.",
         seed="The same seed gives the same draws.",
         return_token_ids="Whether you get the ids of the prompt's and the completion's tokens.",
         prompt_cache_isolation_key="Computed prompts are shared only with requests of the same project and "

@@ -43,8 +43,8 @@ FIELDS: tuple[RequestField, ...] = (
         tools="Functions that the model can call, 1 to 128. Empty texts and lists in the schemas "
         "of their properties count as absent.",
         tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
-        temperature=f"0 is greedy; 0 to 2; 0.2 by default. {OPTIONAL}",
-        top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
+        temperature=f"0 to 2, 0.2 by default. 0 always takes the most likely token. {OPTIONAL}",
+        top_p=f"Only the most likely tokens whose probabilities add up to this; 0.6 by default. {OPTIONAL}",
         stream="Whether the answer comes as server-sent events; false by default.",
         max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
         max_completion_tokens="The newer name of max_tokens. If you send both, max_tokens is ignored.",
@@ -59,10 +59,10 @@ FIELDS: tuple[RequestField, ...] = (
         n="Choices, 1 to 128; 1 by default.",
         rag_params=RETRIEVAL,
         user=END_USER,
-        reasoning_effort="How much a model that reasons shall do so: disable, minimal, low, medium, high. "
-        f"{OPTIONAL} Of the product's later clients.",
-        thinking_budget=f"Most tokens of reasoning, at most max_tokens; 0 is none. {OPTIONAL} Of the "
-        "product's later clients.",
+        reasoning_effort="How much the model reasons: disable, minimal, low, medium, high. "
+        f"{OPTIONAL} Later clients of the product send it.",
+        thinking_budget=f"Most tokens of reasoning, at most max_tokens; 0 means none. {OPTIONAL} "
+        "Later clients of the product send it.",
     ),
     declare_ignored(
         "reasoning_summary",

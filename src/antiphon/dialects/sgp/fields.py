@@ -87,11 +87,11 @@ FIELDS: tuple[RequestField, ...] = (
         "with stream.",
         stop="Texts that end a choice, at most four. They are not part of its text.",
         frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
-        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
-        "100.",
+        logit_bias="Numbers from -100 to 100 that are added to the logits of tokens: an object with token "
+        "ids as keys.",
         logprobs="Whether you get each token's log-probability, before bias, penalties, temperature "
         "and cuts.",
-        top_logprobs="How many of the likeliest tokens you get at each place, 0 to 20. Only together with "
+        top_logprobs="How many of the most likely tokens you get at each place, 0 to 20. Only together with "
         "logprobs.",
         max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a text "
         f"makes 16. {LIMITS}",
@@ -101,10 +101,11 @@ FIELDS: tuple[RequestField, ...] = (
         "log-probability per token. Usage counts all of them. Not in a stream. 0 means absent.",
         presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2.",
         seed="The same seed gives the same draws.",
-        temperature="0 is greedy; 0 to 2; by default the model's own value, otherwise 1.",
-        top_p="Smallest set of tokens whose probability reaches this; by default the model's own value, "
-        "otherwise 1.",
-        top_k="The k likeliest tokens; 0 or -1 keeps all.",
+        temperature="0 to 2. 0 always takes the most likely token. The default is the model's own value, or "
+        "1.",
+        top_p="Only the most likely tokens whose probabilities add up to this. The default is the "
+        "model's own value, or 1.",
+        top_k="Only the k most likely tokens; 0 or -1 keeps all.",
         response_format="text; json_object: any object, or one of `schema`; json_schema; any other object "
         "is a JSON Schema. A local model does not see it, and ignores its name and "
         "description. A vendor gets it unchanged.",
