@@ -216,7 +216,9 @@ async def test_a_process_that_cannot_start_is_told_of(
         async with asyncio.TaskGroup() as group:
             host = KnowledgeHost(replace_knowledge(Settings(), str(tmp_path)), runtime, group)
             client = KnowledgeClient(build_knowledge_path(runtime), host.request, patience=200.0)
-            with pytest.raises(KnowledgeUnavailable, match="did not start; it starts again after a pause") as caught:
+            with pytest.raises(
+                KnowledgeUnavailable, match="did not start; it starts again after a pause"
+            ) as caught:
                 await client.list_tables(PROJECT)
             assert 0 < (caught.value.retry_after or 0) <= 5
             await host.stop(STOP_S)
