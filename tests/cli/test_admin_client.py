@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli import admin_client as admin
-from antiphon.cli.local_servers import publish_notice
+from antiphon.cli.local_servers import publish_state
 from antiphon.cli.output import CallFailed
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
@@ -327,7 +327,7 @@ def test_a_server_of_others_gets_no_operators_key(tmp_path, monkeypatch) -> None
     (tmp_path / "admin.key").write_text("ak-operator\n")
     monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
     monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
-    with publish_notice(tmp_path) as notice:
+    with publish_state(tmp_path) as notice:
         notice.serves("http://127.0.0.1:8123", 1)
         for url, key in (("localhost:8123", "ak-operator"), ("http://127.0.0.1:8124", None), ("h:x", None)):
             assert admin.find_server(url, may_be_foreign=True) == (url, key)

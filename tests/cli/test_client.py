@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from antiphon.cli.client import Client, TokenUsage
-from antiphon.cli.output import CallFailed, NobodyThere
+from antiphon.cli.output import CallFailed, ServerUnreachable
 from tests.cli.standin import MODELS, Standin, standin
 
 
@@ -83,7 +83,7 @@ def test_the_key_is_sent():
 def test_nobody_there_and_somebody_else_are_told_apart():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(NobodyThere, match=f"nothing answers at http://127.0.0.1:{port}"):
+    with pytest.raises(ServerUnreachable, match=f"nothing answers at http://127.0.0.1:{port}"):
         Client(f"http://127.0.0.1:{port}").list_models()
 
 
@@ -128,7 +128,7 @@ def test_https_to_a_server_without_tls_says_so_and_starts_none():
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         with pytest.raises(CallFailed, match="speaks no TLS") as failed:
             Client(f"https://{address}").list_models()
-        assert not isinstance(failed.value, NobodyThere) and f"http://{address}" in failed.value.message
+        assert not isinstance(failed.value, ServerUnreachable) and f"http://{address}" in failed.value.message
 
 
 def write_certificate(path: Path) -> Path:

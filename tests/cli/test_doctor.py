@@ -29,9 +29,9 @@ from antiphon.cli.doctor.probe import (
     check_processor,
     check_threads,
     find_gpus,
-    read_processor_features,
+    list_processor_features,
 )
-from antiphon.cli.doctor.report import examine
+from antiphon.cli.doctor.report import run_checks
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama.library import find_installed
 from antiphon.engines.llama.placement import Device
@@ -68,7 +68,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Examine:
         for name, value in (env or {}).items():
             monkeypatch.setenv(name, value)
         asked = ServeOptions({"server": {"port": 0}}, [str(model) for model in models], shared)
-        return {finding.id: finding for finding in examine(asked, load=False)}
+        return {finding.id: finding for finding in run_checks(asked, load=False)}
 
     return look
 
@@ -87,7 +87,7 @@ def models_checked(path: Path, **values: object) -> list[Finding]:
 
 
 def only_broken(findings: dict[str, Finding]) -> Finding:
-    (broken,) = [finding for finding in findings.values() if finding.standing is FindingSeverity.BROKEN]
+    (broken,) = [finding for finding in findings.values() if finding.severity is FindingSeverity.BROKEN]
     return broken
 
 
@@ -121,11 +121,11 @@ def test_adapters_are_tried_on_their_model_and_leave_nothing(examined: Examine, 
     said = f"good={tmp_path / 'good.gguf'}"
     before = sorted(tmp_path.rglob("*"))
     found = examined(env={"ANTIPHON_ADAPTERS": said, "ANTIPHON_LORA_DIRECTORIES": str(tmp_path)})
-    assert "good, " in found["adapter"].said and "rank 2, for cantor" in found["adapter"].said
-    assert found["adapters"].said == f"callers may load from {tmp_path}"
+    assert "good, " in found["adapter"].message and "rank 2, for cantor" in found["adapter"].message
+    assert found["adapters"].message == f"callers may load from {tmp_path}"
     assert sorted(tmp_path.rglob("*")) == before
     broken = examined(env={"ANTIPHON_ADAPTERS": f"{said},bad={CANTOR}"})["adapter-invalid"]
-    assert "the adapter bad cannot be served" in broken.said and "--lora" in broken.remedy
+    assert "the adapter bad cannot be served" in broken.message and "--lora" in broken.remedy
 
 
 # --- ten and more that are not -------------------------------------------------------------------------
@@ -139,40 +139,40 @@ def test_no_library(examined: Examine, tmp_path: Path):
 
 def test_a_library_of_another_abi(examined: Examine, place: Path):
     broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.other_abi(place))}))
-    assert broken.id == "library-unusable" and "n_ctx is 513, not 512" in broken.said
+    assert broken.id == "library-unusable" and "n_ctx is 513, not 512" in broken.message
     assert "xllamacpp version" in broken.remedy
 
 
 def test_a_system_package_that_is_missing(examined: Examine, place: Path):
     broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.without_gomp(place))}))
-    assert broken.id == "library-unusable" and "libgomp.so.9" in broken.said
+    assert broken.id == "library-unusable" and "libgomp.so.9" in broken.message
     assert broken.remedy == "Install the system package libgomp1"
 
 
 def test_a_library_that_is_none(examined: Examine):
     other = next(Path(sysconfig.get_path("platlib")).glob("msgspec/_core*.so"))
     broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(other)}))
-    assert broken.id == "library-unusable" and "not a llama.cpp library" in broken.said
+    assert broken.id == "library-unusable" and "not a llama.cpp library" in broken.message
     assert "ANTIPHON_ENGINE_LIBRARY" in broken.remedy
 
 
 def test_a_library_that_ends_its_process_ends_no_doctor(examined: Examine, place: Path):
     broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.dying(place))}))
-    assert broken.id == "library-crashes" and "SIGILL" in broken.said and "libllama.so" in broken.said
+    assert broken.id == "library-crashes" and "SIGILL" in broken.message and "libllama.so" in broken.message
     assert "built for another processor" in broken.remedy
 
 
 def test_a_library_without_the_processors_features(examined: Examine, place: Path):
     findings = examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.without_avx2(place))})
     advice = findings["cpu-features-unused"]
-    assert advice.standing is FindingSeverity.ADVICE
-    assert re.search(r"not .*\bAVX2\b", advice.said) and "several times slower" in advice.said
+    assert advice.severity is FindingSeverity.ADVICE
+    assert re.search(r"not .*\bAVX2\b", advice.message) and "several times slower" in advice.message
     assert "make native" in advice.remedy and "the wheel with [native]" in advice.remedy
 
 
 def test_a_model_that_is_cut_short(tmp_path: Path):
     (broken,) = models_checked(setups.cut_model(tmp_path))
-    assert broken.id == "model-invalid" and "ends before its weights do" in broken.said
+    assert broken.id == "model-invalid" and "ends before its weights do" in broken.message
     assert "fetch it again" in broken.remedy
 
 
@@ -180,7 +180,7 @@ def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         broken = check_port(ServerSettings(port=port))
-    assert broken.id == "port-taken" and f"port {port}" in broken.said
+    assert broken.id == "port-taken" and f"port {port}" in broken.message
     assert "another port with --port" in broken.remedy
 
 
@@ -192,14 +192,14 @@ def test_an_address_of_another_machine():
 def test_no_memory_for_the_context(tmp_path: Path):
     long = setups.long_model(tmp_path, 1 << 28)
     _, broken = models_checked(long, context_length=1 << 28, sequences=200)
-    assert broken.id == "memory-short" and "GB can be had" in broken.said
+    assert broken.id == "memory-short" and "GB can be had" in broken.message
     assert "Lower --context-length or --sequences" in broken.remedy
 
 
 def test_a_cache_that_cannot_be_read(tmp_path: Path):
     (tmp_path / "file").write_text("not a directory")
     broken = check_cache(Settings(hub=HubSettings(cache=str(tmp_path / "file"))))
-    assert broken.id == "cache-unusable" and "Not a directory" in broken.said
+    assert broken.id == "cache-unusable" and "Not a directory" in broken.message
     assert "ANTIPHON_HUB_CACHE" in broken.remedy
 
 
@@ -214,8 +214,8 @@ def test_a_cache_that_cannot_be_read(tmp_path: Path):
 def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):
     (tmp_path / "bad.toml").write_text(text)
     defaults, finding = check_settings(ServeOptions({"server": {"port": 1}}, config=tmp_path / "bad.toml"))
-    assert (finding.id, finding.standing) == ("settings-invalid", FindingSeverity.BROKEN)
-    assert said in finding.said and remedy in finding.remedy
+    assert (finding.id, finding.severity) == ("settings-invalid", FindingSeverity.BROKEN)
+    assert said in finding.message and remedy in finding.remedy
     assert [model.name for model in defaults.models] == ["cantor"], "the rest is looked at with the defaults"
 
 
@@ -227,9 +227,9 @@ def test_a_context_that_the_weights_were_not_made_for():
 def test_too_many_threads_and_an_unfetched_model_are_advice(tmp_path: Path):
     reference = ModelSettings(name="a", path="hf:someone/something:file.gguf")
     _, (finding,) = check_models(Settings(hub=HubSettings(cache=str(tmp_path)), models=(reference,)))
-    assert finding.standing is FindingSeverity.ADVICE and "antiphon models pull" in finding.remedy
+    assert finding.severity is FindingSeverity.ADVICE and "antiphon models pull" in finding.remedy
     finding = check_threads(5, 4)
-    assert finding.standing is FindingSeverity.ADVICE and finding.said == "5 threads on 4 processors"
+    assert finding.severity is FindingSeverity.ADVICE and finding.message == "5 threads on 4 processors"
 
 
 @pytest.mark.parametrize("body", ["exit 127", "echo hello", "kill -9 $$"])
@@ -242,7 +242,7 @@ def test_an_interpreter_that_is_none(tmp_path: Path, body: str):
 def test_an_interpreter_without_antiphon(examined: Examine, tmp_path: Path):
     python = setups.python_without(tmp_path, "msgspec")
     broken = only_broken(examined(env={"ANTIPHON_ENGINE_INTERPRETER": str(python)}))
-    assert broken.id == "interpreter-unusable" and "No module named 'msgspec'" in broken.said
+    assert broken.id == "interpreter-unusable" and "No module named 'msgspec'" in broken.message
 
 
 def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -267,26 +267,26 @@ def test_findings_of_a_dead_probe_are_kept_with_its_last_step():
     ]
     first, died = read_probe("\n".join(lines).encode(), "signal SIGILL", "")
     assert first == report_ok("python", "Python 3")
-    assert (died.id, died.said) == (
+    assert (died.id, died.message) == (
         "library-crashes",
         "opening the library of two 2.0, /b.so ends with signal SIGILL",
     )
     lines.append('{"step": "loading", "what": "/m.gguf"}')
     *_, died = read_probe("\n".join(lines).encode(), "signal SIGABRT", "")
-    assert died.id == "model-not-loadable" and "/m.gguf ends with signal SIGABRT" in died.said
+    assert died.id == "model-not-loadable" and "/m.gguf ends with signal SIGABRT" in died.message
 
 
 def test_a_library_that_uses_all_is_well():
     finding = check_processor(["AVX", "AVX2", "OPENMP"], ["AVX", "AVX2"])
-    assert finding.standing is FindingSeverity.OK and finding.said == "the library uses AVX AVX2"
+    assert finding.severity is FindingSeverity.OK and finding.message == "the library uses AVX AVX2"
 
 
 def test_what_a_native_build_gains_is_said_where_it_was_measured():
     advice = check_processor(["AVX"], ["AVX", "AVX512", "AVX512_VNNI"])
-    assert advice.id == "cpu-features-unused" and "not AVX512 AVX512_VNNI" in advice.said
-    assert re.search(r"was \d\.\d+ times as fast", advice.said)
+    assert advice.id == "cpu-features-unused" and "not AVX512 AVX512_VNNI" in advice.message
+    assert re.search(r"was \d\.\d+ times as fast", advice.message)
     advice = check_processor(["NEON"], ["NEON", "SVE"])
-    assert "times as fast" not in advice.said, "what was not measured is not promised"
+    assert "times as fast" not in advice.message, "what was not measured is not promised"
 
 
 CARD = Device("CUDA0", "a card", 2_000_000_000, 8_000_000_000)
@@ -306,19 +306,19 @@ def test_devices_are_listed_with_their_memory():
 
 def test_a_gpu_that_the_library_does_not_use():
     (advice,) = devices_checked(gpus=(("an NVIDIA GPU", "cuda"),))
-    assert (advice.id, advice.standing) == ("gpu-unused", FindingSeverity.ADVICE)
-    assert "this machine has an NVIDIA GPU" in advice.said and "make native BACKEND=cuda;" in advice.remedy
+    assert (advice.id, advice.severity) == ("gpu-unused", FindingSeverity.ADVICE)
+    assert "this machine has an NVIDIA GPU" in advice.message and "make native BACKEND=cuda;" in advice.remedy
     (broken,) = devices_checked(gpus=(("an AMD GPU", "vulkan"),), layers=9)
-    assert broken.standing is FindingSeverity.BROKEN and "gpu_layers = 9 needs one" in broken.said
+    assert broken.severity is FindingSeverity.BROKEN and "gpu_layers = 9 needs one" in broken.message
 
 
 def test_a_device_that_is_needed_and_not_there():
     (advice,) = devices_checked(backends=("CUDA",))
-    assert (advice.id, advice.standing) == ("device-missing", FindingSeverity.ADVICE)
+    assert (advice.id, advice.severity) == ("device-missing", FindingSeverity.ADVICE)
     (broken,) = devices_checked(backends=("CUDA",), layers=9)
-    assert (broken.id, broken.standing) == ("device-missing", FindingSeverity.BROKEN)
+    assert (broken.id, broken.severity) == ("device-missing", FindingSeverity.BROKEN)
     (broken,) = devices_checked(layers=9)
-    assert broken.standing is FindingSeverity.BROKEN and "shows no GPU" in broken.said
+    assert broken.severity is FindingSeverity.BROKEN and "shows no GPU" in broken.message
 
 
 def test_gpus_are_found_by_their_vendors(tmp_path: Path):
@@ -335,9 +335,9 @@ def test_gpus_are_found_by_their_vendors(tmp_path: Path):
 def test_features_are_read_from_either_kind_of_processor(tmp_path: Path):
     (tmp_path / "x86").write_text("processor\t: 0\nflags\t\t: fpu pni avx avx2 fma avx512f\n")
     (tmp_path / "arm").write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
-    assert read_processor_features(tmp_path / "x86") == ("SSE3", "AVX", "AVX2", "FMA", "AVX512")
-    assert read_processor_features(tmp_path / "arm") == ("NEON", "DOTPROD")
-    assert read_processor_features(tmp_path / "none") == ()
+    assert list_processor_features(tmp_path / "x86") == ("SSE3", "AVX", "AVX2", "FMA", "AVX512")
+    assert list_processor_features(tmp_path / "arm") == ("NEON", "DOTPROD")
+    assert list_processor_features(tmp_path / "none") == ()
 
 
 def test_memory_is_what_the_limits_of_the_user_allow():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.local_servers import Notice, list_running, publish_notice
+from antiphon.cli.local_servers import StateFile, list_running_servers, publish_state
 
 SERVER = """
 import pathlib, signal, sys
@@ -96,15 +96,15 @@ def test_of_several_one_has_to_be_chosen(restart: Run, tmp_path: Path) -> None:
 
 def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with publish_notice(home) as notice:
-        assert list_running(home) == {}
+    with publish_state(home) as notice:
+        assert list_running_servers(home) == {}
         notice.serves("http://a", 1)
         notice.record_restart("x" * 5_000)
-        (found,) = list_running(home).values()
+        (found,) = list_running_servers(home).values()
         assert (found.url, found.rounds, found.problem) == ("http://a", 1, "x" * 500)
         (path,) = home.iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
-    assert (list_running(home), list(home.iterdir())) == ({}, [])
+    assert (list_running_servers(home), list(home.iterdir())) == ({}, [])
 
 
 def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -112,15 +112,15 @@ def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None
         process.kill()
         process.wait()
         assert len(list(tmp_path.glob("server-*"))) == 2
-        with publish_notice(tmp_path):
+        with publish_state(tmp_path):
             assert len(list(tmp_path.glob("server-*"))) == 2, "that of the one that lives, and its own"
 
 
 def test_a_home_that_cannot_be_written_holds_no_server_up(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with publish_notice(tmp_path / "file" / "home") as notice:
+    with publish_state(tmp_path / "file" / "home") as notice:
         notice.serves("http://a", 1)
-        assert isinstance(notice, Notice)
+        assert isinstance(notice, StateFile)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def other() -> Iterator["subprocess.Popen[bytes]"]:
 def named(home: Path, pid: int) -> Iterator[Path]:
     """The file of a server that runs, under the number of another process, as one of another container has
     it."""
-    with publish_notice(home) as notice:
+    with publish_state(home) as notice:
         notice.serves("http://127.0.0.1:1", 1)
         (path,) = home.glob("server-*.json")
         yield path.rename(path.with_name(f"server-{pid}-0.json"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.model_files import find_local, keep_adapters
+from antiphon.cli.model_files import find_local, store_adapters
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.settings.models import HubSettings, ModelSettings
@@ -25,7 +25,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def settled(models: list[str]) -> Settings:
-    return keep_adapters(ServeOptions(models=models, adapters=["pirate=pirate"]).load_settings())
+    return store_adapters(ServeOptions(models=models, adapters=["pirate=pirate"]).load_settings())
 
 
 def test_a_flag_adapts_the_only_model_that_generates(asked: list[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from antiphon.cli.doctor.checks import REACHED_S, check_tenancy
+from antiphon.cli.doctor.checks import REMOTE_TIMEOUT_S, check_tenancy
 from antiphon.cli.doctor.findings import Finding, FindingSeverity
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
@@ -101,7 +101,7 @@ def test_a_silent_listener_is_left_after_two_seconds(tmp_path: Path) -> None:
         began = time.monotonic()
         found = limits(tmp_path, f"redis://127.0.0.1:{port}/0")
         asked = time.monotonic() - began
-        assert found.said.endswith(f"does not answer within {REACHED_S} seconds")
+        assert found.said.endswith(f"does not answer within {REMOTE_TIMEOUT_S} seconds")
         store = f"postgresql://a:{SECRET}@127.0.0.1:{port}/none?connect_timeout=30"
         found = findings(tmp_path, keys=KeysSettings(enabled=True, store=store))["store-unusable"]
         assert found.standing is FindingSeverity.BROKEN and SECRET not in found.said

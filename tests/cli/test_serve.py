@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.serve import place_weights, prepare_settings, size_model
-from antiphon.cli.options import SERVING
+from antiphon.cli.commands.serve import choose_weight_placement, prepare_settings, size_model
+from antiphon.cli.options import SERVE_OPTIONS
 from antiphon.cli.panel import format_panel
 from antiphon.cli.serve_options import ServeOptions, build_serve_options
 from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
@@ -84,11 +84,11 @@ def test_a_context_beyond_the_weights_is_refused():
 def test_weights_are_copied_if_all_models_fit_half_the_memory():
     models = [size_model(build_model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
     size = CANTOR.stat().st_size
-    assert [one.weights for one in place_weights(models, 4 * size)] == ["memory", "memory"]
-    assert [one.weights for one in place_weights(models, 4 * size - 2)] == ["file", "file"]
+    assert [one.weights for one in choose_weight_placement(models, 4 * size)] == ["memory", "memory"]
+    assert [one.weights for one in choose_weight_placement(models, 4 * size - 2)] == ["file", "file"]
     said = [change_model(models[0], weights="file"), models[1], change_model(models[1], weights="memory")]
-    assert [one.weights for one in place_weights(said, 4 * size)] == ["file", "memory", "memory"]
-    assert [one.weights for one in place_weights(said, size)] == ["file", "file", "memory"], (
+    assert [one.weights for one in choose_weight_placement(said, 4 * size)] == ["file", "memory", "memory"]
+    assert [one.weights for one in choose_weight_placement(said, size)] == ["file", "file", "memory"], (
         "what is said stands"
     )
     assert arrived().models[0].weights == "memory"
@@ -150,7 +150,7 @@ def test_the_panel_tells_what_computes_on_a_device():
 
 def test_flags_of_devices_reach_every_model(bare: Path):
     def serve(**given: str) -> Settings:
-        values: dict[str, object] = dict.fromkeys(SERVING)
+        values: dict[str, object] = dict.fromkeys(SERVE_OPTIONS)
         return build_serve_options(values | {"model": ["a=x.gguf", "b=y.gguf"]} | given).load_settings()
 
     settings = serve(gpu_layers="12", devices="CUDA1, CUDA0", tensor_split="3,1")
@@ -174,7 +174,7 @@ def test_flags_of_devices_reach_every_model(bare: Path):
     ids=["word", "negative", "colon", "less", "nan", "empty"],
 )
 def test_nonsense_about_devices_is_refused(bare: Path, given: dict[str, str], told: str):
-    values: dict[str, object] = dict.fromkeys(SERVING)
+    values: dict[str, object] = dict.fromkeys(SERVE_OPTIONS)
     with pytest.raises(SettingsError, match=told):
         build_serve_options(values | {"model": ["a=x.gguf"]} | given).load_settings()
 

@@ -59,22 +59,22 @@ def place(tmp_path: Path) -> Place:
 
 
 def broken(found: dict[str, Finding]) -> list[str]:
-    return [each.id for each in found.values() if each.standing is FindingSeverity.BROKEN]
+    return [each.id for each in found.values() if each.severity is FindingSeverity.BROKEN]
 
 
 def test_before_the_first_start_all_is_well_and_nothing_is_made(place: Place) -> None:
     found = place.findings()
-    assert broken(found) == [] and "first start makes it" in found["store"].said
+    assert broken(found) == [] and "first start makes it" in found["store"].message
     assert not place.home.exists()
 
 
 def test_after_it_all_is_well(place: Place) -> None:
     place.start()
     found = place.findings()
-    assert {each.standing for each in found.values()} == {FindingSeverity.OK}
+    assert {each.severity for each in found.values()} == {FindingSeverity.OK}
     assert set(found) == {"store", "pepper", "spool"}
-    assert "at revision 0006" in found["store"].said
-    assert "may take 67" in found["spool"].said
+    assert "at revision 0006" in found["store"].message
+    assert "may take 67" in found["spool"].message
 
 
 def test_a_home_may_be_called_as_anything(tmp_path: Path) -> None:
@@ -101,31 +101,31 @@ def test_a_database_that_is_none_is_told(place: Place) -> None:
     assert broken(place.findings()) == ["store-unusable"]
     found = place.findings(store="postgresql://a:canary-hunter2@127.0.0.1:1/none?connect_timeout=1")
     assert broken(found) == ["store-unusable"]
-    assert "canary-hunter2" not in found["store-unusable"].said
+    assert "canary-hunter2" not in found["store-unusable"].message
     found = place.findings(store="sqlite://")
-    assert broken(found) == ["store-unusable"] and "in memory" in found["store-unusable"].said
+    assert broken(found) == ["store-unusable"] and "in memory" in found["store-unusable"].message
 
 
 def test_a_postgresql_is_asked(place: Place, postgresql: str) -> None:
-    assert "is empty" in place.findings(store=postgresql)["store"].said
+    assert "is empty" in place.findings(store=postgresql)["store"].message
     place.settings = Settings(keys=KeysSettings(enabled=True, store=postgresql))
     place.start()
     found = place.findings()
-    assert broken(found) == [] and "canary" not in found["store"].said
-    assert found["pepper"].standing is FindingSeverity.OK
+    assert broken(found) == [] and "canary" not in found["store"].message
+    assert found["pepper"].severity is FindingSeverity.OK
 
 
 def test_another_pepper_is_told_and_never_shown(place: Place) -> None:
     place.start()
     said = "ab" * 32
     found = place.findings(pepper=said)
-    assert broken(found) == ["pepper-unusable"] and said not in found["pepper-unusable"].said
+    assert broken(found) == ["pepper-unusable"] and said not in found["pepper-unusable"].message
     (place.home / "pepper").write_text("cd" * 32)
-    assert "not what this database" in place.findings()["pepper-unusable"].said
+    assert "not what this database" in place.findings()["pepper-unusable"].message
     (place.home / "pepper").write_text("short")
     assert broken(place.findings()) == ["pepper-unusable"]
     (place.home / "pepper").unlink()
-    assert "missing" in place.findings()["pepper-unusable"].said
+    assert "missing" in place.findings()["pepper-unusable"].message
 
 
 def test_a_spool_that_cannot_be_written_is_told(place: Place, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_spool_that_cannot_be_written_is_told(place: Place, tmp_path: Path) ->
 def test_a_disk_that_is_nearly_full_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 40, 1_000_000))
     found = place.findings()["spool-short"]
-    assert found.standing is FindingSeverity.ADVICE and "1 MB free" in found.said
+    assert found.severity is FindingSeverity.ADVICE and "1 MB free" in found.message
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])

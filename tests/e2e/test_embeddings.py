@@ -10,7 +10,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from antiphon.cli.panel import describe_embedding, make_example
+from antiphon.cli.panel import build_example, describe_embedding
 from antiphon.domain.request import EmbeddingFacts, Pooling
 from antiphon.testing import scripted_info
 from tests.e2e.test_refused_starts import refused
@@ -42,7 +42,7 @@ def vectors(server: Server, texts: list[str]) -> np.ndarray:
 def test_the_request_that_the_panel_shows_works(running: Server) -> None:
     facts = EmbeddingFacts(64, Pooling.MEAN)
     assert describe_embedding(facts) == "vectors of 64 dimensions (mean pooling)"
-    path, body = make_example("encoder", replace(scripted_info(), embedding=facts))
+    path, body = build_example("encoder", replace(scripted_info(), embedding=facts))
     with running.client() as client:
         assert client.post(path, json=body).status_code == 200
 

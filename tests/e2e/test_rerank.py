@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from antiphon.cli.panel import describe_embedding, make_example
+from antiphon.cli.panel import build_example, describe_embedding
 from antiphon.domain.request import EmbeddingFacts, Pooling
 from antiphon.testing import scripted_info
 from tests.e2e.test_refused_starts import refused_process
@@ -56,7 +56,7 @@ def rank(server: Server, model: str = "reranker", **body: Any) -> httpx2.Respons
 def test_the_request_that_the_panel_shows_works(running: Server) -> None:
     facts = EmbeddingFacts(1, Pooling.RANK)
     assert describe_embedding(facts) == "ranks documents"
-    path, body = make_example("reranker", replace(scripted_info(), embedding=facts))
+    path, body = build_example("reranker", replace(scripted_info(), embedding=facts))
     with running.client() as client:
         assert client.post(path, json=body).status_code == 200
 

@@ -1,2 +1,1 @@
-"""The command line. Each command imports what it needs when it runs, so that `antiphon --help` stays
-quick."""
+"""The command line. Each command imports its dependencies when it runs, so `antiphon --help` stays quick."""

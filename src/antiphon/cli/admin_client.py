@@ -1,4 +1,4 @@
-"""Calls the admin API of a running server for commands, with the operator's key if no other key is given.
+"""Calls the admin API of a running server for commands. Without another key it sends the operator's key.
 
 `admin.key` contains the operator's key of this machine. Commands read it, and update it when they rotate or
 revoke that key. Importing this module imports no HTTP client.
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 ROOT = "/admin/v1"
 ADMIN_FILE = "admin.key"
-PAGE = 1_000
-"""Rows of one page; the server gives no more."""
+MOST_ROWS = 1_000
+"""Most rows of one page; the server's limit."""
 
 NO_SUCH_PATH = "route_not_found"
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a server listens on, as a client calls it
+CLIENT_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - no bind
 
 
 class Admin:
@@ -43,68 +43,69 @@ class Admin:
         self._client = client
 
     def list(
-        self, *path: str, most: int | None = None, query: Mapping[str, str] | None = None
+        self, *path: str, limit: int | None = None, query: Mapping[str, str] | None = None
     ) -> "list[Card]":
         """Returns the rows of a list, at most `most`, page by page."""
         cards: list[Card] = []
         parameters = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
         while True:
-            page_size = PAGE if most is None else min(PAGE, most - len(cards))
+            page_size = MOST_ROWS if limit is None else min(MOST_ROWS, limit - len(cards))
             page = self.get(*path, limit=str(page_size), **parameters)
-            rows, following = page.get("data"), page.get("next")
-            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            page_rows, next_cursor = page.get("data"), page.get("next")
+            if not isinstance(page_rows, list) or not all(isinstance(row, dict) for row in page_rows):
                 raise self._build_failure()
-            cards += rows
-            if not isinstance(following, str) or not rows or len(cards) == most:
+            cards += page_rows
+            if not isinstance(next_cursor, str) or not page_rows or len(cards) == limit:
                 return cards
-            parameters[cursor] = following
+            parameters[cursor] = next_cursor
 
     def get(self, *path: str, **query: str) -> Card:
         """Fetches an object, or the answer to a query."""
         return self._call("GET", path, query)
 
-    def parts(self, *path: str, **query: str) -> Iterator[bytes]:
-        """Streams a long answer part by part."""
+    def stream(self, *path: str, **query: str) -> Iterator[bytes]:
+        """Yields a long answer in parts."""
         return self._client.stream_parts(_join_path(path, query))
 
     def send(self, method: str, *path: str, **body: object) -> Card:
-        """Sends the fields that are not None, and returns the answered object."""
-        return self._call(method, path, {}, {name: each for name, each in body.items() if each is not None})
+        """Sends the fields that are not None, and returns the object of the answer."""
+        return self._call(
+            method, path, {}, {name: value for name, value in body.items() if value is not None}
+        )
 
     def patch(self, *path: str, body: Card) -> Card:
-        """Sends all fields, including None, as a change of an object."""
+        """Changes an object. Sends all fields, including None."""
         return self._call("PATCH", path, {}, body)
 
     def delete(self, *path: str) -> Card:
-        """Removes or ends an object; returns it if it stays."""
+        """Removes or revokes an object. Returns the object if the server keeps it."""
         answer = self._client.call("DELETE", _join_path(path, {}))
         return answer if isinstance(answer, dict) else {}
 
     def erase(self, *path: str, **query: str) -> Card:
-        """Removes what a query selects, and returns what was removed."""
+        """Removes the objects that a query selects, and returns the server's answer."""
         return self._call("DELETE", path, query)
 
     def _call(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
     ) -> Card:
-        """Sends a request and returns the answered object. Raises CallFailed."""
+        """Sends a request and returns the object of the answer. Raises CallFailed."""
         answer = self._client.call(method, _join_path(path, query), body)
         if not isinstance(answer, dict):
             raise self._build_failure()
         return answer
 
     def _build_failure(self) -> CallFailed:
-        """Makes the error for a server that is not Antiphon."""
+        """Builds the error for a server that is not Antiphon."""
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
 
 @contextmanager
 def connect_admin(url: str | None) -> Iterator[Admin]:
-    """Connects to the admin API of the server at an address. Without an address it is the server that the
-    local settings describe.
+    """Connects to the admin API of the server at `url`, or of the server that the local settings describe.
 
-    Ends the command if a call fails.
+    A failed call ends the command.
     """
     key: str | None = None
     with report_errors(lambda problem: _advise(problem, key)):
@@ -115,8 +116,9 @@ def connect_admin(url: str | None) -> Iterator[Admin]:
 
 
 def find_server(url: str | None, may_be_foreign: bool = False) -> tuple[str, str | None]:
-    """Returns the address and the key of the server to ask. Without an address, it is the server that the
-    local settings describe. A server of this machine gets the operator's key if no other key is given.
+    """Returns the address of the server to call, and the key for it. Without an address, it is the server
+    that the local settings describe. A server of this machine gets the operator's key if no other key is
+    given.
 
     `may_be_foreign`: the command also talks with servers of others. Then a server at an address that is named
     gets the operator's key only if it runs with this home. Raises SettingsError.
@@ -127,20 +129,22 @@ def find_server(url: str | None, may_be_foreign: bool = False) -> tuple[str, str
         from antiphon.cli.serve_options import ServeOptions
 
         server = ServeOptions().load_settings().server
-        host = EVERYWHERE.get(server.host, server.host)
+        host = CLIENT_HOSTS.get(server.host, server.host)
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         address, key = f"http://{bracketed}:{server.port}", server.api_key
-    is_foreign = url is not None and may_be_foreign and not _is_of_home(url)
+    is_foreign = url is not None and may_be_foreign and not _is_own_server(url)
     return address, key or (read_operator_key() if _is_local(address) and not is_foreign else None)
 
 
-def _is_of_home(address: str) -> bool:
-    """Whether a running server of this home listens on the address's port."""
+def _is_own_server(address: str) -> bool:
+    """Whether a server that uses this home directory listens on the address's port."""
     if not find_operator_file().is_file():
         return False
-    from antiphon.cli.local_servers import list_running
+    from antiphon.cli.local_servers import list_running_servers
 
-    ports = {urlsplit(running.url).port for running in list_running(find_operator_file().parent).values()}
+    ports = {
+        urlsplit(running.url).port for running in list_running_servers(find_operator_file().parent).values()
+    }
     try:
         return urlsplit(address if "//" in address else f"http://{address}").port in ports
     except ValueError:
@@ -148,7 +152,7 @@ def _is_of_home(address: str) -> bool:
 
 
 def _is_local(address: str) -> bool:
-    """Whether only this machine can answer at the address. The operator's key is sent to no other address."""
+    """Whether the address belongs to this machine. The operator's key is sent to no other address."""
     try:
         host = urlsplit(address if "//" in address else f"http://{address}").hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
@@ -157,31 +161,30 @@ def _is_local(address: str) -> bool:
 
 
 def _advise(problem: Problem, key: str | None) -> str:
-    """Returns what the user can do about a problem; empty if nothing is known. `key`: the key of the failed
-    request."""
+    """Returns advice about a problem; empty if there is none. `key`: the key of the failed request."""
     status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
     if status == UNAUTHORIZED and key is not None and key == read_operator_key():
         return (
-            f"The key in {find_operator_file()} has ended, or is of another server; say one that may in "
-            f"{KEY_VARIABLE}, or have antiphon store admin-key --out FILE make another"
+            f"The key in {find_operator_file()} has ended or belongs to another server. Set {KEY_VARIABLE} "
+            "to "
+            "a valid key, or make one with antiphon store admin-key --out FILE"
         )
     if status in (UNAUTHORIZED, FORBIDDEN):
         return (
-            f"Set {KEY_VARIABLE} to a key that may; the first start of a server puts the operator's into "
-            f"{ADMIN_FILE}, in its ANTIPHON_HOME"
+            f"Set {KEY_VARIABLE} to a key with this permission. The first start of a server writes the "
+            f"operator's key to {ADMIN_FILE} in its ANTIPHON_HOME"
         )
     if code == NO_SUCH_PATH:
         return "A server has projects, users and keys when it is started with ANTIPHON_KEYS=true"
     return ""
 
 
-def _join_path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """Joins parts to a path, with the query. Each part is one step of the path, whatever characters it
-    contains. Raises CallFailed for a part that has only dots."""
-    for part in parts:
-        if not part.strip("."):
-            raise CallFailed(f"{part!r} is no id")
-    path = "/".join([ROOT, *(quote(part, safe="") for part in parts)])
+def _join_path(segments: tuple[str, ...], query: Mapping[str, str]) -> str:
+    """Joins path segments and a query, and escapes them. Raises CallFailed for a segment of only dots."""
+    for segment in segments:
+        if not segment.strip("."):
+            raise CallFailed(f"{segment!r} is no id")
+    path = "/".join([ROOT, *(quote(segment, safe="") for segment in segments)])
     return f"{path}?{urlencode(query)}" if query else path
 
 
@@ -208,7 +211,7 @@ def read_operator_key() -> str | None:
 
 
 def is_operator_key(card: Card) -> bool:
-    """Whether a key that the server shows is the operator's of this machine."""
+    """Whether a key of the server is the operator's key of this machine."""
     from antiphon.auth.secrets import KEY, extract_prefix
 
     stored = read_operator_key()
@@ -219,28 +222,28 @@ def is_operator_key(card: Card) -> bool:
     )
 
 
-def keep_operator_key(secret: str) -> str:
-    """Replaces the key in the operator's file; returns a sentence. The next start finishes an interrupted
-    replacement."""
+def replace_operator_key(secret: str) -> str:
+    """Replaces the key in the operator's file; returns a message. The next start of a server finishes an
+    interrupted replacement."""
     from antiphon.auth.secrets import write_secret
 
     path = find_operator_file()
-    partial = path.with_name(f"{path.name}.new")
+    pending_file = path.with_name(f"{path.name}.new")
     try:
-        partial.unlink(missing_ok=True)
-        write_secret(partial, secret)
-        partial.replace(path)
+        pending_file.unlink(missing_ok=True)
+        write_secret(pending_file, secret)
+        pending_file.replace(path)
     except OSError as problem:
-        return f"{path} still holds the old key, and cannot be written: {problem.strerror}"
-    return f"{path} holds the new key now"
+        return f"{path} contains the old key and cannot be written: {problem.strerror}"
+    return f"{path} contains the new key"
 
 
-def set_operator_key_aside() -> str:
-    """Moves the file of an ended key aside; returns a sentence."""
+def rename_operator_file() -> str:
+    """Renames the operator's file after its key was revoked; returns a message."""
     path = find_operator_file()
     ended = path.with_name(f"{path.name}.ended")
     try:
         path.replace(ended)
     except OSError as problem:
-        return f"{path} holds the key that has ended, and cannot be moved away: {problem.strerror}"
-    return f"it was the key in {path}, which is {ended} now; antiphon store admin-key makes another"
+        return f"{path} contains the revoked key and cannot be renamed: {problem.strerror}"
+    return f"its file {path} was renamed to {ended}; antiphon store admin-key makes a new key"

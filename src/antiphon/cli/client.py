@@ -1,7 +1,7 @@
 """A client of an OpenAI-compatible server: JSON answers, and streams of chat completions.
 
 Each request has its own connection. Closing a stream closes its connection, so the server stops generating.
-The proxies of the environment are not used.
+The client ignores the environment's proxies.
 """
 
 import json
@@ -14,33 +14,33 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from antiphon.cli.output import CallFailed, NobodyThere
+from antiphon.cli.output import CallFailed, ServerUnreachable
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 600.0
-"""Seconds without a byte. Antiphon sends a comment every few; others are silent while they read a prompt."""
+"""Seconds without a byte. Other servers than Antiphon send nothing while they process a prompt."""
 
 JSON = "application/json"
 
-FORMS = {"content-type": JSON, "accept-encoding": "identity"}
-"""Compression would delay parts of a stream."""
+DEFAULT_HEADERS = {"content-type": JSON, "accept-encoding": "identity"}
+"""Without compression, which would delay parts of a stream."""
 
-ABSENT = (404, 405)
-"""What a server answers about a model that it lacks, or where it describes no single models."""
+NOT_FOUND_STATUSES = (404, 405)
+"""HTTP statuses of a server that lacks a model or cannot describe single models."""
 
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """Tokens, as the server counted them."""
+    """The token counts of the server."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 class ChunkDelta(msgspec.Struct):
-    """The part of an answer in a chunk."""
+    """The new text of one chunk."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -48,14 +48,14 @@ class ChunkDelta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One choice of a chunk; only the first is requested."""
+    """One choice of a chunk. The client requests one choice only."""
 
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream, as far as it is read."""
+    """One event of a stream, with only the fields that the client uses."""
 
     choices: list[Choice] = []
     usage: TokenUsage | None = None
@@ -79,13 +79,13 @@ class Chunk(msgspec.Struct):
 
 
 class ModelRow(msgspec.Struct):
-    """A model, as the server lists it."""
+    """A row of the server's list of models."""
 
     id: str
     parent: str | None = None
-    """The model that an adapter adapts."""
+    """The base model of an adapter."""
     root: str | None = None
-    """The model whose weights it uses."""
+    """The model that provides the weights."""
 
 
 class ServedModels(msgspec.Struct):
@@ -95,9 +95,9 @@ class ServedModels(msgspec.Struct):
 
 
 class Client:
-    """Calls one address, with one key."""
+    """Calls the server at one address with one key."""
 
-    def __init__(self, url: str, key: str | None = None, patience: float = READ_TIMEOUT) -> None:
+    def __init__(self, url: str, key: str | None = None, read_timeout: float = READ_TIMEOUT) -> None:
         """`patience`: seconds without a byte after which a connection has failed."""
         try:
             base = httpx2.URL(url if "//" in url else f"http://{url}")
@@ -107,24 +107,24 @@ class Client:
             raise CallFailed(f"{url!r} is not an address; write it as http://127.0.0.1:8000")
         self.url = str(base).rstrip("/").removesuffix("/v1")
         self._http = httpx2.Client(
-            headers=FORMS | ({"authorization": f"Bearer {key}"} if key else {}),
-            timeout=httpx2.Timeout(patience, connect=CONNECT_TIMEOUT),
+            headers=DEFAULT_HEADERS | ({"authorization": f"Bearer {key}"} if key else {}),
+            timeout=httpx2.Timeout(read_timeout, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_keepalive_connections=0),
             verify=ssl.create_default_context(),
             trust_env=False,
         )
 
     def list_models(self) -> list[str]:
-        """Returns the names of the models that this caller may use. Raises CallFailed."""
+        """Returns the names of the models that this key may use. Raises CallFailed."""
         return [row.id for row in self.list_model_rows()]
 
     def list_model_rows(self) -> list[ModelRow]:
-        """Returns the models that this caller may use. Raises CallFailed."""
+        """Returns the models that this key may use. Raises CallFailed."""
         with self._open("GET", "/v1/models") as response:
             return self._decode(ServedModels, response.read()).data
 
-    def find_generating(self) -> str:
-        """Returns the first model that generates text. A model without a description counts as one. Raises
+    def find_chat_model(self) -> str:
+        """Returns the first model that can chat. A model without a description counts as one. Raises
         CallFailed."""
         names = self.list_models()
         if not names:
@@ -134,15 +134,15 @@ class Client:
                 if not self._is_embedding(name):
                     return name
             except CallFailed as problem:
-                if problem.status:  # the server describes no models, whatever its message says
+                if problem.status:  # the server cannot describe its models
                     return name
                 raise
         raise CallFailed(
-            f"{self.url} has no model that chats: {', '.join(names)} make vectors or rank documents"
+            f"{self.url} has no model for chats: {', '.join(names)} make vectors or rank documents"
         )
 
-    def require_generating(self, name: str) -> str:
-        """Returns the name if it belongs to a model that generates text. Raises CallFailed otherwise."""
+    def require_chat_model(self, name: str) -> str:
+        """Returns the name if this model can chat. Raises CallFailed otherwise."""
         embeds = self._is_embedding(name)
         if embeds:
             raise CallFailed(
@@ -153,30 +153,32 @@ class Client:
         return name
 
     def _is_embedding(self, name: str) -> bool | None:
-        """Whether a model makes vectors and no text; None where the server does not describe it."""
-        path = quote(name, safe="/:@", errors="replace")  # a surrogate is part of no model name
+        """Whether a model makes vectors instead of text; None if the server does not describe it."""
+        path = quote(name, safe="/:@", errors="replace")  # no model's name contains a surrogate
         try:
             answer = self.call("GET", f"/v1/models/{path}")
         except CallFailed as problem:
-            if problem.status not in ABSENT:
+            if problem.status not in NOT_FOUND_STATUSES:
                 raise
             return None
         profile = answer.get("profile") if isinstance(answer, dict) else None
         return isinstance(profile, dict) and isinstance(profile.get("embedding"), dict)
 
     def call(self, method: str, path: str, body: object = None) -> object:
-        """Sends a request and returns the JSON value of the answer; None if the answer is no JSON. Raises
-        CallFailed."""
+        """Sends a request and returns the answer's JSON value; None if the answer is no JSON.
+
+        Raises CallFailed.
+        """
         with self._open(method, path, body) as response:
             return _parse_json(response.read())
 
     def upload(self, path: str, media_type: str, body: bytes) -> object:
-        """Sends bytes of a media type, and returns the JSON value of the answer. Raises CallFailed."""
+        """Sends `body` with a media type, and returns the answer's JSON value. Raises CallFailed."""
         with self._open("POST", path, body, media_type) as response:
             return _parse_json(response.read())
 
     def stream_parts(self, path: str) -> Iterator[bytes]:
-        """Streams the answer part by part. Raises CallFailed, also for an answer that breaks off."""
+        """Yields the answer in parts. Raises CallFailed, also if the connection breaks."""
         with self._open("GET", path) as response:
             yield from response.iter_bytes()
 
@@ -185,29 +187,29 @@ class Client:
         return b"".join(self.stream_parts(path)).decode("utf-8", "replace")
 
     def stream_chat(self, body: dict[str, object]) -> Generator[Chunk]:
-        """Yields the chunks of a streamed chat completion until its end.
+        """Yields the chunks of a streamed chat completion.
 
-        Raises CallFailed, also if the stream breaks off or contains an error. Close the generator to end
-        early.
+        Raises CallFailed, also if the stream breaks off or contains an error. Close the generator to stop
+        earlier.
         """
-        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        with self._open("POST", "/v1/chat/completions", streamed) as response:
+        stream_body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with self._open("POST", "/v1/chat/completions", stream_body) as response:
             for event in httpx2.EventSource(response):
                 if event.data == "[DONE]":
                     return
                 if event.data:
-                    yield self._chunk(event.data)
+                    yield self._parse_chunk(event.data)
         raise CallFailed("the stream broke off before its end")
 
-    def _chunk(self, data: str) -> Chunk:
-        """Parses one event of a stream. Raises CallFailed if the event is an error."""
+    def _parse_chunk(self, data: str) -> Chunk:
+        """Parses one event of a stream. Raises CallFailed if the event reports an error."""
         chunk = self._decode(Chunk, data.encode())
         if chunk.error:
             raise _parse_refusal({"error": chunk.error}, 0, "the server ended the stream with an error")
         return chunk
 
     def _decode(self, shape: type[Shape], data: bytes) -> Shape:
-        """Parses an answer. Raises CallFailed if it has another form."""
+        """Parses an answer. Raises CallFailed if the answer has another structure."""
         try:
             return msgspec.json.decode(data, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -217,16 +219,18 @@ class Client:
     def _open(
         self, method: str, path: str, body: object = None, media_type: str = JSON
     ) -> Iterator[httpx2.Response]:
-        """Opens a successful response and closes it with its connection afterwards. `body`: bytes as they
-        are, or a value for JSON. Raises CallFailed."""
-        # JSON is ASCII, so that lone surrogates can be sent too
+        """Sends a request and yields the successful response; closes its connection afterwards.
+
+        `body`: bytes, or a value to encode as JSON. Raises CallFailed.
+        """
+        # json.dumps writes ASCII, so it can also send lone surrogates
         content = body if body is None or isinstance(body, bytes) else json.dumps(body)
         headers = {"content-type": media_type}
         try:
             with self._http.stream(method, self.url + path, content=content, headers=headers) as response:
                 if not response.is_success:
-                    otherwise = f"the server answered {response.status_code} {response.reason_phrase}"
-                    raise _parse_refusal(_parse_json(response.read()), response.status_code, otherwise)
+                    default_message = f"the server answered {response.status_code} {response.reason_phrase}"
+                    raise _parse_refusal(_parse_json(response.read()), response.status_code, default_message)
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
             raise self._explain_unreachable(problem) from None
@@ -236,7 +240,7 @@ class Client:
             raise CallFailed(f"the connection to {self.url} broke ({_explain_reason(problem)})") from None
 
     def _explain_unreachable(self, problem: httpx2.TransportError) -> CallFailed:
-        """Makes the error for a server that cannot be reached."""
+        """Builds the error for a server that cannot be reached."""
         cause = _find_system_error(problem)
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = cause.verify_message.rstrip(".")
@@ -244,22 +248,22 @@ class Client:
         if isinstance(cause, ssl.SSLError):
             plain = self.url.replace("https:", "http:", 1)
             return CallFailed(
-                f"what answers at {self.url} speaks no TLS; a server without a proxy before it is {plain}"
+                f"the server at {self.url} does not use TLS; without a TLS proxy, the address is {plain}"
             )
-        return NobodyThere(
+        return ServerUnreachable(
             f"nothing answers at {self.url} ({_explain_reason(problem)}); start a server there with "
             "antiphon serve, or name another with --url"
         )
 
 
-def _parse_refusal(answer: object, status: int, otherwise: str) -> CallFailed:
-    """Makes the error from a body in OpenAI's form or in a flat form."""
+def _parse_refusal(answer: object, status: int, default_message: str) -> CallFailed:
+    """Builds the error from a response body, either in OpenAI's form or in a flat form."""
     error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
         return CallFailed(error, status=status)
     fields = error if isinstance(error, dict) else {}
     message, code = fields.get("message"), fields.get("code")
-    return CallFailed(str(message or otherwise), status=status, code=str(code or ""))
+    return CallFailed(str(message or default_message), status=status, code=str(code or ""))
 
 
 def _parse_json(data: bytes) -> object:
@@ -272,21 +276,21 @@ def _parse_json(data: bytes) -> object:
 
 
 def _find_system_error(problem: BaseException | None) -> OSError | None:
-    """Returns the system's error that caused an error of the library; None if there is none."""
+    """Returns the operating system's error that caused a library's error; None if there is none."""
     while problem is not None and not isinstance(problem, OSError):
         problem = problem.__cause__ or problem.__context__
     return problem
 
 
 def _explain_reason(problem: httpx2.TransportError) -> str:
-    """Returns in words why a connection failed."""
+    """Returns the reason of a failed connection in words."""
     cause, reason = _find_system_error(problem), str(problem)
     if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
         reason = "closed connection"
     if "closed connection" in reason or "disconnected" in reason:
-        return "the server ended it before its answer was whole"
+        return "the server closed it before the answer was complete"
     if isinstance(problem, httpx2.RemoteProtocolError):
-        return "what answers there does not speak HTTP"
+        return "the server does not use HTTP"
     if cause is not None and cause.strerror:
         return cause.strerror.lower()
     return "timed out" if isinstance(problem, httpx2.TimeoutException) else reason

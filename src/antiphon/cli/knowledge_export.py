@@ -1,4 +1,4 @@
-"""The file of an exported knowledge table: settings, documents, chunks and vectors, one object a line."""
+"""The file of an exported knowledge table: one JSON object in each line."""
 
 import json
 import math
@@ -10,24 +10,24 @@ from pathlib import Path
 
 from antiphon.errors import SettingsError
 
-BATCH = 128
-"""Chunks of one call of an import."""
+BATCH_CHUNKS = 128
+"""Most chunks in one request of an import."""
 
 FORMAT = "antiphon knowledge table 2"
-"""The mark of an exported table's first line."""
+"""The format name in the file's first line."""
 
-SETTINGS = ("name", "embedding_model", "chunk_size", "chunk_overlap", "chunk_unit", "dimensions")
-MADE = SETTINGS[:-1]
-"""The settings that an import makes the table with."""
+TABLE_FIELDS = ("name", "embedding_model", "chunk_size", "chunk_overlap", "chunk_unit", "dimensions")
+CREATION_FIELDS = TABLE_FIELDS[:-1]
+"""The settings that an import creates the table with."""
 
-DOCUMENT = ("id", "name", "media_type", "bytes", "digest", "warnings")
-CONTENT = ("text", "title", "page", "file_name", "metadata", "vector")
+DOCUMENT_FIELDS = ("id", "name", "media_type", "bytes", "digest", "warnings")
+CHUNK_FIELDS = ("text", "title", "page", "file_name", "metadata", "vector")
 
 PROBE = "The quick brown fox jumps over the lazy dog."
-"""The text whose vector tells whether a server's embedding model is the one of the file."""
+"""A text whose vector identifies the embedding model."""
 
-SAME = 0.999
-"""The least cosine of two vectors of the same text by the same model. Its number format changes it less."""
+LEAST_COSINE = 0.999
+"""The least cosine of two vectors of one text from the same model, in any number format."""
 
 
 Line = dict[str, object]
@@ -36,59 +36,59 @@ Line = dict[str, object]
 
 @dataclass(frozen=True)
 class ImportedTable:
-    """What an import made."""
+    """The result of an import."""
 
     name: str
     chunks: int
     documents: int
     model: object
-    """The embedding model; None for a table that finds by words."""
+    """The embedding model; None for a table without vectors."""
     keeps_vectors: bool
     keeps_ids: bool
 
     def describe(self) -> str:
-        """Returns one sentence."""
-        made = f"made {self.name} of {self.chunks} chunks in {self.documents} documents"
-        ids = "" if self.keeps_ids else "; the documents have new ids"
+        """Describes the import in one sentence."""
+        summary = f"made {self.name} of {self.chunks} chunks in {self.documents} documents"
+        id_note = "" if self.keeps_ids else "; the documents have new ids"
         if self.model is None:
-            return f"{made}; it finds by words{ids}"
-        vectors = (
-            "the vectors are those of the file" if self.keeps_vectors else f"{self.model} made new vectors"
-        )
-        return f"{made}; {vectors}{ids}"
+            return f"{summary}; it can only be searched by words{id_note}"
+        vectors = "the vectors come from the file" if self.keeps_vectors else f"{self.model} made new vectors"
+        return f"{summary}; {vectors}{id_note}"
 
 
 @dataclass(frozen=True)
 class ExportedTable:
     """The content of an exported file."""
 
-    head: Line
+    header: Line
     documents: dict[str, Line]
-    """By their ids, the oldest first."""
+    """Documents by id, the oldest first."""
     chunks: dict[str | None, list[Line]]
-    """By the id of their document; None for chunks of none."""
+    """Chunks by document id; None for chunks without a document."""
 
-    def list_parts(self) -> Iterator[tuple[str | None, dict[str, object], list[Line]]]:
-        """Yields the id of a document, the fields and the chunks of each part of it, and then chunks without
-        a document."""
+    def list_batches(self) -> Iterator[tuple[str | None, dict[str, object], list[Line]]]:
+        """Yields batches of chunks: a document's id, the batch's fields, and the chunks.
+
+        Chunks without a document come last, with the id None.
+        """
         for id_, document in self.documents.items():
             fields = {name: value for name, value in document.items() if name != "id" and value is not None}
             lines = self.chunks.get(id_, [])
-            starts = range(0, max(1, len(lines)), BATCH)
+            starts = range(0, max(1, len(lines)), BATCH_CHUNKS)
             for batch, start in enumerate(starts):
                 part: dict[str, object] = {"batch": batch, "last": batch + 1 == len(starts)}
-                yield id_, fields | part, lines[start : start + BATCH]
-        loose = self.chunks.get(None, [])
-        for start in range(0, len(loose), BATCH):
-            yield None, {}, loose[start : start + BATCH]
+                yield id_, fields | part, lines[start : start + BATCH_CHUNKS]
+        without_document = self.chunks.get(None, [])
+        for start in range(0, len(without_document), BATCH_CHUNKS):
+            yield None, {}, without_document[start : start + BATCH_CHUNKS]
 
 
 def read_export(file: Path) -> ExportedTable:
     """Reads an exported file. Raises SettingsError."""
     lines = _read_lines(file)
-    head = lines[0] if lines else {}
-    if head.get("format") != FORMAT:
-        raise SettingsError(f"{file} is no table that antiphon knowledge export has written")
+    header = lines[0] if lines else {}
+    if header.get("format") != FORMAT:
+        raise SettingsError(f"{file} is no file of antiphon knowledge export")
     documents: dict[str, Line] = {}
     chunks: dict[str | None, list[Line]] = {}
     for line in lines[1:]:
@@ -98,24 +98,28 @@ def read_export(file: Path) -> ExportedTable:
         else:
             owner = str(line.get("of"))
             chunks.setdefault(owner if owner in documents else None, []).append(line)
-    return ExportedTable(head, documents, chunks)
+    return ExportedTable(header, documents, chunks)
 
 
-def is_near(one: object, other: object) -> bool:
-    """Whether two vectors in base64 are of the same model."""
-    if not isinstance(one, str) or not isinstance(other, str):
+def is_same_model(first: object, second: object) -> bool:
+    """Whether two base64 vectors of one text come from the same model."""
+    if not isinstance(first, str) or not isinstance(second, str):
         return False
     try:
-        left, right = (array("f", b64decode(each, validate=True)) for each in (one, other))
+        left, right = (array("f", b64decode(text, validate=True)) for text in (first, second))
     except ValueError:
         return False
-    norms = math.sqrt(multiply(left, left) * multiply(right, right)) if len(left) == len(right) else 0.0
-    return norms > 0 and multiply(left, right) / norms >= SAME
+    norms = (
+        math.sqrt(compute_dot_product(left, left) * compute_dot_product(right, right))
+        if len(left) == len(right)
+        else 0.0
+    )
+    return norms > 0 and compute_dot_product(left, right) / norms >= LEAST_COSINE
 
 
-def multiply(left: Sequence[float], right: Sequence[float]) -> float:
-    """Returns the scalar product."""
-    return sum(one * other for one, other in zip(left, right, strict=True))
+def compute_dot_product(left: Sequence[float], right: Sequence[float]) -> float:
+    """Returns the dot product."""
+    return sum(x * y for x, y in zip(left, right, strict=True))
 
 
 def _read_lines(file: Path) -> list[Line]:
@@ -132,6 +136,6 @@ def _read_lines(file: Path) -> list[Line]:
 
 
 def pick_content(line: Mapping[str, object], keeps_vectors: bool) -> Line:
-    """Returns the fields of a chunk that a server takes."""
-    names = CONTENT if keeps_vectors else CONTENT[:-1]
+    """Returns the fields of a chunk that the server accepts."""
+    names = CHUNK_FIELDS if keeps_vectors else CHUNK_FIELDS[:-1]
     return {name: line[name] for name in names if line.get(name) is not None}

@@ -1,7 +1,7 @@
-"""The `antiphon` command: its subcommands and their options, and nothing of what they do.
+"""The `antiphon` command: its subcommands and their options.
 
-Every command imports its work when it runs. Help is plain text: the decorated one takes twice the time to
-import.
+Every command imports its implementation when it runs. Help is plain text, because decorated help needs twice
+the time to import.
 """
 
 import os
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from antiphon.cli.serve_options import ServeOptions
 
 COMPLETION_VARIABLE = "_ANTIPHON_COMPLETE"
-"""The variable by which a shell asks for completions."""
+"""The environment variable that a shell sets to request completions."""
 
 
 class Shell(StrEnum):
-    """A shell that can complete commands."""
+    """A shell with command completion."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -70,9 +70,9 @@ app.add_typer(store.app)
 app.add_typer(import_config.app)
 
 
-def _print_version(is_wanted: bool) -> None:
-    """Prints the version and ends the command, if the option is given."""
-    if is_wanted:
+def _print_version(is_requested: bool) -> None:
+    """Prints the version and ends the command if the option is present."""
+    if is_requested:
         print(antiphon.__version__)
         raise typer.Exit
 
@@ -93,32 +93,35 @@ def version() -> None:
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> None:
-    """Print a script that completes commands and options; for bash: eval "$(antiphon completion bash)"."""
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+    """Print a completion script. For bash: eval "$(antiphon completion bash)"."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     print(get_completion_script(prog_name="antiphon", complete_var=COMPLETION_VARIABLE, shell=shell))
 
 
 @app.command()
-@options.with_serving_options
-def serve(asked: "ServeOptions") -> None:
+@options.add_serve_options
+def serve(serve_options: "ServeOptions") -> None:
     """Serve models over HTTP."""
     from antiphon.cli.commands import serve as command
 
-    raise typer.Exit(command.run(asked))
+    raise typer.Exit(command.run(serve_options))
 
 
 @app.command("rolling-restart")
 def rolling_restart(
     pid: Annotated[
-        int | None, typer.Option(help="Which server, if several share a home. [the only one]")
+        int | None,
+        typer.Option(
+            help="The server's process id, if several servers share a home directory. [the only one]"
+        ),
     ] = None,
 ) -> None:
-    """Replace the HTTP processes of a running server, one after the other.
+    """Replace the HTTP processes of a running server, one by one.
 
-    Finds the server by ANTIPHON_HOME on this machine. No connection is refused and no stream is cut. If a
-    new process does not start, the old ones continue, and the command ends with status 1."""
+    Finds the server on this machine by ANTIPHON_HOME. No connection and no stream breaks. If a new process
+    does not start, the old ones continue, and the command ends with status 1."""
     from antiphon.cli.local_servers import restart
 
     restart(pid)
@@ -127,27 +130,30 @@ def rolling_restart(
 @app.command()
 def reload(
     pid: Annotated[
-        int | None, typer.Option(help="Which server, if several share a home. [the only one]")
+        int | None,
+        typer.Option(
+            help="The server's process id, if several servers share a home directory. [the only one]"
+        ),
     ] = None,
 ) -> None:
     """Load the settings file of a running server again: providers, models and aliases.
 
-    Finds the server by ANTIPHON_HOME on this machine. Running requests continue. The command prints what
-    changed. If the file is not valid, nothing changes, and the command ends with the reason and status 1."""
+    Finds the server on this machine by ANTIPHON_HOME, and prints the changes. No stream breaks. An invalid
+    file changes nothing: the command ends with the reason and status 1."""
     from antiphon.cli.local_servers import reload as command
 
     command(pid)
 
 
 @app.command("config")
-@options.with_serving_options
-def show_config(asked: "ServeOptions", json: options.Json = False) -> None:
-    """Print the settings and the source of each.
+@options.add_serve_options
+def show_config(serve_options: "ServeOptions", json: options.Json = False) -> None:
+    """Print the settings and their sources.
 
-    With options of `serve`, shows the settings that `serve` would use."""
+    Accepts the options of `serve`, and shows their effect."""
     from antiphon.cli.commands import config as command
 
-    raise typer.Exit(command.run(asked, as_json=json))
+    raise typer.Exit(command.run(serve_options, as_json=json))
 
 
 @app.command()
@@ -156,48 +162,48 @@ def chat(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model of the server. If chat starts the server: a GGUF file, or cantor. [the first one]"
+            help="A model of the server, or a GGUF file or cantor for a new server. [the first model]"
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of an answer. [what the context holds]")
+        int | None, typer.Option(min=1, help="Most tokens of an answer. [limited by the context]")
     ] = None,
 ) -> None:
     """Chat with a model in the terminal.
 
-    Uses the running server, or starts one if none answers."""
+    Uses a running server, or starts one if no server answers."""
     from antiphon.cli.commands import chat as command
 
     raise typer.Exit(command.run(url, model, system, max_tokens))
 
 
 @app.command()
-@options.with_serving_options
+@options.add_serve_options
 def doctor(
-    asked: "ServeOptions",
-    load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
+    serve_options: "ServeOptions",
+    load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve does.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Find problems of a server, and say what to do.
+    """Find problems that prevent a server from running well.
 
-    Checks everything that `serve` needs, and takes its options. Changes nothing."""
+    Accepts the options of `serve`, checks everything that it needs, and prints remedies. Changes nothing."""
     from antiphon.cli.doctor import report as command
 
-    raise typer.Exit(command.run(asked, load=load, as_json=json))
+    raise typer.Exit(command.run(serve_options, load=load, as_json=json))
 
 
 @app.command()
 def bench(
     url: options.ServerUrl = None,
-    model: Annotated[str | None, typer.Option(help="The model to ask. [the first one]")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=512, help="Requests at once.")] = 4,
-    requests: Annotated[int, typer.Option(min=1, help="Total number of requests.")] = 32,
+    model: Annotated[str | None, typer.Option(help="The model. [the first one]")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=512, help="Simultaneous requests.")] = 4,
+    requests: Annotated[int, typer.Option(min=1, help="Total requests.")] = 32,
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 64,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Approximate tokens of a prompt.")] = 128,
     json: options.Json = False,
 ) -> None:
-    """Measure any server that speaks OpenAI's API."""
+    """Measure any server with OpenAI's API."""
     from antiphon.cli.commands import bench as command
     from antiphon.cli.commands.bench import LoadPlan
 
@@ -208,29 +214,33 @@ def bench(
 @app.command()
 def top(
     url: options.ServerUrl = None,
-    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two measurements.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one page and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two readings.")] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the figures after two readings, and stop.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Show what a running server does now; Ctrl-C ends it."""
+    """Show the load of a running server; Ctrl-C ends the display."""
     from antiphon.cli.commands import top as command
 
     command.run(url, interval, once=once, as_json=json)
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the command line."""
     if COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
-    with _convert_stderr(sys.argv[1:]):
+    with _build_stderr_context(sys.argv[1:]):
         app()
 
 
-def _convert_stderr(arguments: list[str]) -> AbstractContextManager[None]:
-    """Returns a context in which a server's standard error is JSON, if its log is. The context begins before
-    the command line is parsed, so that errors in the command line are JSON, too."""
+def _build_stderr_context(arguments: list[str]) -> AbstractContextManager[None]:
+    """Returns a context that converts standard error to JSON if the server's log is JSON.
+
+    It begins before the command line is parsed, so that errors of the command line are JSON too.
+    """
     if arguments[:1] != ["serve"] or {"-h", "--help"} & set(arguments):
         return nullcontext()
     from antiphon.cli.serve_options import ServeOptions
@@ -242,11 +252,11 @@ def _convert_stderr(arguments: list[str]) -> AbstractContextManager[None]:
 
 
 def _find_option(arguments: list[str], name: str) -> str | None:
-    """Returns the last value of an option of the command line; None without one."""
-    found = None
-    for at, word in enumerate(arguments):
-        if word == name and at + 1 < len(arguments):
-            found = arguments[at + 1]
+    """Returns the last value of an option on the command line; None without one."""
+    value = None
+    for index, word in enumerate(arguments):
+        if word == name and index + 1 < len(arguments):
+            value = arguments[index + 1]
         elif word.startswith(f"{name}="):
-            found = word.partition("=")[2]
-    return found
+            value = word.partition("=")[2]
+    return value

@@ -1,4 +1,4 @@
-"""Readings of a server's /metrics page: their values, percentiles and tables, for `antiphon top`."""
+"""Readings of a server's /metrics page: values, percentiles and tables for `antiphon top`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,86 +7,97 @@ from itertools import pairwise
 from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
-NAME = 14
-"""Columns of a model's name, so that a table fits into 80 columns."""
+NAME_WIDTH = 14
+"""Most columns of a model's name, so that a table fits into 80 columns."""
 
-LONG = 10.0
-"""Latencies from this one on are shown in seconds instead of milliseconds."""
+SECONDS_FROM = 10.0
+"""Longer latencies are displayed in seconds instead of milliseconds."""
 
 Labels = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The figures of one page."""
+    """The values of one metrics page."""
 
     when: float
-    """The time of the reading, in monotonic seconds."""
+    """The time of the reading in monotonic seconds."""
     samples: Mapping[tuple[str, Labels], float]
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def get_value(self, name: str, **labels: str) -> float | None:
         """Returns a value; None if the page lacks it."""
         return self.samples.get((name, frozenset(labels.items())))
 
-    def labels(self, name: str, label: str, **given: str) -> list[str]:
-        """Returns the values of one label of a family, in the page's order. `given`: required values of other
-        labels."""
-        required = frozenset(given.items())
-        label_sets = (dict(labels) for each, labels in self.samples if each == name and required <= labels)
+    def list_label_values(self, name: str, label: str, **other_labels: str) -> list[str]:
+        """Returns the values of one label of a metric, in the page's order.
+
+        `other_labels`: the required values of other labels.
+        """
+        required = frozenset(other_labels.items())
+        label_sets = (
+            dict(labels) for sample_name, labels in self.samples if sample_name == name and required <= labels
+        )
         return list(dict.fromkeys(labels[label] for labels in label_sets if label in labels))
 
-    def buckets(self, name: str, **labels: str) -> dict[float, float]:
-        """Returns a histogram's cumulative counts, by upper bound. `labels`: all its labels but the bound."""
-        bounds = self.labels(f"{name}_bucket", "le", **labels)
-        counts = {bound: self.value(f"{name}_bucket", le=bound, **labels) for bound in bounds}
+    def read_buckets(self, name: str, **labels: str) -> dict[float, float]:
+        """Returns a histogram's cumulative counts, by upper bound. `labels`: all its other labels."""
+        bounds = self.list_label_values(f"{name}_bucket", "le", **labels)
+        counts = {bound: self.get_value(f"{name}_bucket", le=bound, **labels) for bound in bounds}
         return {float(bound): count for bound, count in counts.items() if count is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Percentiles in seconds between two readings, as exact as the histogram's buckets."""
+    """Percentiles in seconds between two readings, with the accuracy of the histogram's buckets."""
 
     p50: float
     p95: float
 
 
 def parse_page(page: str, when: float) -> Reading:
-    """Parses a page. Raises ValueError for any other text."""
+    """Parses a metrics page. Raises ValueError for any other text. `when`: monotonic seconds."""
     families = text_string_to_metric_families(page)
     samples = (sample for family in families for sample in family.samples)
-    return Reading(when, {(each.name, frozenset(each.labels.items())): each.value for each in samples})
+    return Reading(
+        when, {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+    )
 
 
 def estimate_latency(earlier: Reading, later: Reading, name: str, **labels: str) -> Latency | None:
-    """Returns the percentiles of a histogram between two readings; None if nothing was measured."""
-    before, now = earlier.buckets(name, **labels), later.buckets(name, **labels)
-    grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
-    if not grown or min(grown.values()) < 0 or max(grown.values()) == 0:
+    """Estimates the percentiles of a histogram between two readings. Returns None without measurements."""
+    earlier_counts, later_counts = earlier.read_buckets(name, **labels), later.read_buckets(name, **labels)
+    increases = {bound: count - earlier_counts.get(bound, 0.0) for bound, count in later_counts.items()}
+    if not increases or min(increases.values()) < 0 or max(increases.values()) == 0:
         return None
-    return Latency(estimate_quantile(grown, 0.5), estimate_quantile(grown, 0.95))
+    return Latency(estimate_quantile(increases, 0.5), estimate_quantile(increases, 0.95))
 
 
-def estimate_quantile(at_most: Mapping[float, float], share: float) -> float:
-    """Estimates the value below which a share of all values is, spread evenly within a bucket.
+def estimate_quantile(cumulative_counts: Mapping[float, float], share: float) -> float:
+    """Estimates the value that a share of all values does not exceed.
 
-    Values above the last bound count as that bound. `at_most` is cumulative and has at least one value.
+    Interpolates within a bucket. Values above the last bound count as that bound. `cumulative_counts`: counts
+    by upper bound, at least one.
     """
-    target = share * max(at_most.values())
-    low = 0.0
-    for (below, lower), (above, upper) in pairwise([(0.0, 0.0), *sorted(at_most.items())]):
-        low = below
-        if above == float("inf"):
+    target = share * max(cumulative_counts.values())
+    previous_bound = 0.0
+    for (lower_bound, lower_count), (upper_bound, upper_count) in pairwise(
+        [(0.0, 0.0), *sorted(cumulative_counts.items())]
+    ):
+        previous_bound = lower_bound
+        if upper_bound == float("inf"):
             break
-        if upper >= target:
-            return below + (above - below) * (target - lower) / (upper - lower)
-    return low
+        if upper_count >= target:
+            return lower_bound + (upper_bound - lower_bound) * (target - lower_count) / (
+                upper_count - lower_count
+            )
+    return previous_bound
 
 
-def build_table(first: str, *figures: str) -> Table:
-    """Builds an empty table with names on the left and figures on the right."""
+def build_table(name_heading: str, *headings: str) -> Table:
+    """Builds an empty table: a left column of names and right columns of figures."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True, max_width=NAME)
-    for heading in figures:
+    table.add_column(name_heading, no_wrap=True, max_width=NAME_WIDTH)
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
@@ -102,6 +113,6 @@ def format_latency(value: Latency | None) -> str:
 
 
 def _format_milliseconds(seconds: float) -> str:
-    if seconds >= LONG:
+    if seconds >= SECONDS_FROM:
         return f"{seconds:.0f}s"
     return f"{seconds * 1000:.0f}" if seconds >= 0.01 else f"{seconds * 1000:.1f}"

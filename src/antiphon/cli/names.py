@@ -1,8 +1,7 @@
-"""Finds projects, users, keys, limits and prices of a running server by what people call them: a name, an
-e-mail address, a key's prefix, a note, or the id.
+"""Finds objects of a running server by name, e-mail address, key prefix, note or id.
 
-The admin API takes ids only. An id is used as it is. Any other text is looked up in the lists that the caller
-can see. A text that fits several objects is refused with their ids.
+The admin API accepts only ids. Other texts are searched in the lists that the caller may see. A text that
+matches several objects is an error.
 """
 
 import difflib
@@ -20,36 +19,36 @@ from antiphon.errors import SettingsError
 if TYPE_CHECKING:
     from antiphon.cli.admin_client import Admin
 
-SHOWN = 10
-"""Most candidates that an error lists."""
+MOST_CANDIDATES = 10
+"""Most candidates in an error message."""
 
-GENERATED = "[0-9a-z]{19}"
-"""The end of an id that the server generates."""
+ID_SUFFIX = "[0-9a-z]{19}"
+"""A pattern for the end of a generated id."""
 
 SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
-"""A key itself. Its beginning is public."""
+"""A pattern for a secret key. Its prefix is public."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectKind:
-    """A kind of object with its ids, and the fields that people know it by."""
+    """A kind of object, with a pattern of its ids and the fields that identify it."""
 
     noun: str
     fields: Sequence[str]
-    """The first one is shown."""
+    """The fields to search, besides the id."""
     id_pattern: str
     has_ended: Callable[[Card], bool] = field(default=lambda _: False)
-    """Whether an object has ended. An object that has not is preferred."""
+    """Whether an object has ended. Other objects are preferred."""
     label: Sequence[str] = ("name",)
-    """The fields that tables show beside the id."""
+    """The fields that tables show as the object's name."""
 
     def is_id(self, text: str) -> bool:
         """Whether the text is an id of this kind."""
         return re.fullmatch(self.id_pattern, text) is not None
 
-    def fits(self, card: Card, text: str) -> bool:
-        """Whether the text is the id or one of the other fields of an object. E-mail addresses fit in any
-        case."""
+    def matches(self, card: Card, text: str) -> bool:
+        """Whether the text is the id or another identifying field of an object. Ignores the case of e-mail
+        addresses."""
         if text == card.get("id"):
             return True
         values = {name: card.get(name) for name in self.fields}
@@ -59,12 +58,12 @@ class ObjectKind:
 
     def describe(self, card: Card) -> str:
         """Describes an object by its id and its other fields."""
-        known = ", ".join(str(card.get(name)) for name in self.fields if card.get(name))
-        return f"{card.get('id')} ({known})" if known else str(card.get("id"))
+        identifiers = ", ".join(str(card.get(name)) for name in self.fields if card.get(name))
+        return f"{card.get('id')} ({identifiers})" if identifiers else str(card.get("id"))
 
 
-PROJECT = ObjectKind("project", ("name",), f"{DEFAULT_PROJECT}|proj_{GENERATED}")
-USER = ObjectKind("user", ("name", "email"), f"user_{GENERATED}")
+PROJECT = ObjectKind("project", ("name",), f"{DEFAULT_PROJECT}|proj_{ID_SUFFIX}")
+USER = ObjectKind("user", ("name", "email"), f"user_{ID_SUFFIX}")
 KEY = ObjectKind(
     "key",
     ("prefix", "note"),
@@ -72,50 +71,60 @@ KEY = ObjectKind(
     lambda card: _has_ended(card, "expires_at"),
     ("prefix", "note"),
 )
-LIMIT = ObjectKind("limit", ("note",), f"limit_{GENERATED}")
-PRICE = ObjectKind("price", ("models", "note"), f"price_{GENERATED}", lambda card: _has_ended(card, "until"))
+LIMIT = ObjectKind("limit", ("note",), f"limit_{ID_SUFFIX}")
+PRICE = ObjectKind("price", ("models", "note"), f"price_{ID_SUFFIX}", lambda card: _has_ended(card, "until"))
 
 OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
-"""The kinds that limits are for. A model is named by its own name."""
+"""The kinds of subjects of limits. Models have no id."""
 
 WITHOUT_NAMES = (LIMIT, PRICE)
-"""The kinds that the audit knows by their ids alone, since their notes and patterns repeat."""
+"""Kinds that the audit log names only by id, because their notes are not unique."""
 
 
 def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:
-    """Returns the id of the object that a text names, and prints which one it took. Raises CallFailed and
-    SettingsError."""
-    _refuse_secret(text)
+    """Returns the id of the object that a text names, and prints the object.
+
+    Raises CallFailed and SettingsError.
+    """
+    _reject_secret(text)
     if kind.is_id(text):
         return text
     cards = server.list(f"{kind.noun}s")
-    found = _list_fitting(kind, cards, text)
-    if not found:
-        raise CallFailed(f"there is no {kind.noun} {text!r} that you can see{_suggest(kind, cards, text)}")
-    return _take([(kind, card) for card in found], text)
+    matches = _list_matches(kind, cards, text)
+    if not matches:
+        raise CallFailed(
+            f"there is no {kind.noun} {text!r} that you can see{_format_suggestion(kind, cards, text)}"
+        )
+    return _require_single([(kind, card) for card in matches], text)
 
 
 def find_used_id(server: "Admin", kind: ObjectKind, text: str) -> str:
-    """Returns the id of the object that a text names. A text that names none is returned as it is: entries
-    can have other values than ids of objects. Raises CallFailed and SettingsError."""
-    _refuse_secret(text)
+    """Returns the id of the object that a text names, or the text itself without such an object.
+
+    Usage entries may contain values that are no ids. Raises CallFailed and SettingsError.
+    """
+    _reject_secret(text)
     if kind.is_id(text):
         return text
-    if found := _list_fitting(kind, server.list(f"{kind.noun}s"), text):
-        return _take([(kind, card) for card in found], text)
-    note(f"took {text!r} as it is: no {kind.noun} that you can see is called that")
+    if matches := _list_matches(kind, server.list(f"{kind.noun}s"), text):
+        return _require_single([(kind, card) for card in matches], text)
+    note(f"used {text!r} as an id: you can see no {kind.noun} of this name")
     return text
 
 
 def find_optional_id(server: "Admin", kind: ObjectKind, text: str | None) -> str | None:
-    """Returns the id of the object that a text names; None without a text. Raises CallFailed and
-    SettingsError."""
+    """Returns the id of the object that a text names; None without a text.
+
+    Raises CallFailed and SettingsError.
+    """
     return None if text is None else find_id(server, kind, text)
 
 
 def find_target(server: "Admin", subject: Subject | None, text: str) -> str:
-    """Returns the target of limits that a text names: an id, or a model's name. Without a subject it is any
-    project, user, key or model. Raises CallFailed and SettingsError."""
+    """Returns the id or the model's name for a limit. Without a subject, searches projects, users and keys.
+
+    Raises CallFailed and SettingsError.
+    """
     if subject is Subject.MODEL:
         return text
     if subject is not None:
@@ -124,16 +133,20 @@ def find_target(server: "Admin", subject: Subject | None, text: str) -> str:
 
 
 def find_audited_id(server: "Admin", text: str) -> str:
-    """Returns the id of the project, user or key that a text names. Any other text is returned as it is.
-    Raises CallFailed and SettingsError."""
+    """Returns the id of the project, user or key that a text names, or the text itself without one.
+
+    Raises CallFailed and SettingsError.
+    """
     if any(kind.is_id(text) for kind in WITHOUT_NAMES):
         return text
-    return _find_owner(server, text, "what the audit calls it")
+    return _find_owner(server, text, "a name in the audit log")
 
 
 def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
-    """Returns the names of all objects of some kinds, by their ids. Objects that the caller may not list have
-    no name. Raises CallFailed."""
+    """Returns the names of all objects of some kinds, by id.
+
+    Skips kinds that the caller may not list. Raises CallFailed.
+    """
     names: dict[str, str] = {}
     for kind in kinds:
         try:
@@ -148,65 +161,72 @@ def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
 
 
 def add_names(row: Mapping[str, str], names: Mapping[str, str], *columns: str) -> dict[str, str]:
-    """Returns a row of a table with a column of names beside each of some columns of ids."""
-    named: dict[str, str] = {}
+    """Returns a table's row with an additional column of names after each of `columns`, which contain ids."""
+    result: dict[str, str] = {}
     for column, text in row.items():
-        named[column] = text
+        result[column] = text
         if column in columns:
-            named[f"{column}_name"] = names.get(text) or "-"
-    return named
+            result[f"{column}_name"] = names.get(text) or "-"
+    return result
 
 
-def _find_owner(server: "Admin", text: str, otherwise: str) -> str:
-    """Returns the id of the project, user or key that a text names; the text itself if it names none.
-    `otherwise`: what the text then is."""
-    _refuse_secret(text)
+def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
+    """Returns the id of the project, user or key that a text names, or the text itself without one.
+
+    `fallback_meaning`: describes a text without such an object.
+    """
+    _reject_secret(text)
     kinds = tuple(OWNERS.values())
     if any(kind.is_id(text) for kind in kinds):
         return text
-    found = [
-        (kind, card) for kind in kinds for card in _list_fitting(kind, server.list(f"{kind.noun}s"), text)
+    matches = [
+        (kind, card) for kind in kinds for card in _list_matches(kind, server.list(f"{kind.noun}s"), text)
     ]
-    if found:
-        return _take(found, text)
-    note(f"took {text!r} as {otherwise}: no project, user or key that you can see is called that")
+    if matches:
+        return _require_single(matches, text)
+    note(f"used {text!r} as {fallback_meaning}: you can see no project, user or key of this name")
     return text
 
 
 def _has_ended(card: Card, name: str) -> bool:
-    """Whether an object was revoked, or ended at the time in a field."""
+    """Whether an object was revoked or has expired. `name`: the field with the expiry."""
     end = card.get(name)
     return card.get("revoked_at") is not None or (isinstance(end, int) and end <= time.time())
 
 
-def _list_fitting(kind: ObjectKind, cards: Sequence[Card], text: str) -> list[Card]:
-    """Returns the objects that a text names. Objects that ended count only if no other one fits."""
-    fitting = [card for card in cards if kind.fits(card, text)]
-    return [card for card in fitting if not kind.has_ended(card)] or fitting
+def _list_matches(kind: ObjectKind, cards: Sequence[Card], text: str) -> list[Card]:
+    """Returns the objects that match a text. Ended objects count only if no other object matches."""
+    matches = [card for card in cards if kind.matches(card, text)]
+    return [card for card in matches if not kind.has_ended(card)] or matches
 
 
-def _take(found: Sequence[tuple[ObjectKind, Card]], text: str) -> str:
-    """Returns the id of the only object, and prints it. Raises CallFailed for several objects."""
-    described = [f"{kind.noun} {kind.describe(card)}" for kind, card in found]
-    if len(found) > 1:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+def _require_single(matches: Sequence[tuple[ObjectKind, Card]], text: str) -> str:
+    """Returns the id of the only match, and prints the object. Raises CallFailed for several matches."""
+    descriptions = [f"{kind.noun} {kind.describe(card)}" for kind, card in matches]
+    if len(matches) > 1:
+        remainder = f" and {len(matches) - MOST_CANDIDATES} more" if len(matches) > MOST_CANDIDATES else ""
         raise CallFailed(
-            f"{text!r} fits {len(found)} objects, so name one by its id: {'; '.join(described[:SHOWN])}{more}"
+            f"{text!r} matches {len(matches)} objects; name one by its id: "
+            f"{'; '.join(descriptions[:MOST_CANDIDATES])}{remainder}"
         )
-    note(f"took the {described[0]}")
-    return str(found[0][1].get("id"))
+    note(f"selected the {descriptions[0]}")
+    return str(matches[0][1].get("id"))
 
 
-def _suggest(kind: ObjectKind, cards: Sequence[Card], text: str) -> str:
-    """Returns a suggestion for a text that names no object."""
+def _format_suggestion(kind: ObjectKind, cards: Sequence[Card], text: str) -> str:
+    """Returns a suggestion for a text without a match."""
     names = [str(card.get(name)) for card in cards for name in kind.fields if card.get(name)]
-    close = difflib.get_close_matches(text, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; antiphon {kind.noun}s list shows them"
+    similar_names = difflib.get_close_matches(text, names, n=1)
+    return (
+        f"; did you mean {similar_names[0]!r}?"
+        if similar_names
+        else f"; antiphon {kind.noun}s list shows them"
+    )
 
 
-def _refuse_secret(text: str) -> None:
-    """Raises SettingsError for a key itself, which belongs in no command line."""
+def _reject_secret(text: str) -> None:
+    """Raises SettingsError for a secret key, which other users could read from the command line."""
     if (secret := SECRET.fullmatch(text)) is not None:
         raise SettingsError(
-            f"this is the key itself, and others can read command lines: name it by its prefix, {secret[1]}"
+            f"this is a secret key, and other users can read command lines: use its prefix, {secret[1]}"
         )

@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once, and the times that their values contain."""
+"""Options that several commands share, and their times and durations."""
 
 import re
 import time
@@ -14,8 +14,8 @@ import typer
 from antiphon.errors import SettingsError
 
 
-def make_group(name: str, summary: str) -> typer.Typer:
-    """A command with subcommands."""
+def create_group(name: str, summary: str) -> typer.Typer:
+    """Creates a command with subcommands."""
     return typer.Typer(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -23,27 +23,26 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE; or cantor (the demo model), or"
-        " minilm (an embedding model that pip fetches). Can be repeated. [cantor]",
+        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the demo model, or "
+        "minilm, an embedding model that pip fetches; repeatable. [cantor]",
     ),
 ]
 Loras = Annotated[
     list[str] | None,
     typer.Option(
         "--lora",
-        help="A LoRA adapter, as NAME=PATH of a GGUF file or PEFT directory. Can be repeated. [none]",
+        help="A LoRA adapter, as NAME=PATH of a GGUF file or PEFT directory; repeatable. [none]",
     ),
 ]
 Aliases = Annotated[
     list[str] | None,
     typer.Option(
         "--alias",
-        help="Another name of a model, as NAME=MODEL. * on both sides matches any characters. Can be "
-        "repeated. [none]",
+        help="Another name of a model, as NAME=MODEL; * on both sides matches any text; repeatable. [none]",
     ),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free one. [8000]")]
 Workers = Annotated[int | None, typer.Option(help="Number of HTTP processes. [1]", min=1, max=64)]
 Cluster = Annotated[
     str | None,
@@ -51,10 +50,9 @@ Cluster = Annotated[
         help="Run models on a Ray cluster: local starts one on this machine, HOST:PORT joins one. [none]"
     ),
 ]
-Sequences = Annotated[int | None, typer.Option(help="Answers that each model computes at once. [8]")]
+Sequences = Annotated[int | None, typer.Option(help="Simultaneous sequences of each model. [8]")]
 ContextLength = Annotated[
-    int | None,
-    typer.Option(help="Tokens of one prompt and its answer. [the model's own, if the memory allows]"),
+    int | None, typer.Option(help="Most tokens of one sequence. [limited by the model and the memory]")
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of each engine. [chosen for the machine]")]
 GpuLayers = Annotated[
@@ -68,6 +66,7 @@ TensorSplit = Annotated[
 Exact = Annotated[
     bool | None, typer.Option(help="Answers equal to the last bit, alone and in a batch. [demo model: on]")
 ]
+Exact = Annotated[bool | None, typer.Option(help="Bit-identical answers in every batch. [demo model: on]")]
 Config = Annotated[Path | None, typer.Option(help="Settings file. [antiphon.toml, here or in ANTIPHON_HOME]")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json. [text]")]
@@ -77,9 +76,9 @@ ServerUrl = Annotated[
     str | None,
     typer.Option("--url", help="Address of the server. [that of the settings: http://127.0.0.1:8000]"),
 ]
-Note = Annotated[str, typer.Option(help="What it is for. [nothing]", show_default=False)]
+Note = Annotated[str, typer.Option(help="A note. [empty]", show_default=False)]
 
-SERVING: dict[str, object] = {
+SERVE_OPTIONS: dict[str, object] = {
     "model": Models,
     "lora": Loras,
     "alias": Aliases,
@@ -98,28 +97,31 @@ SERVING: dict[str, object] = {
     "log_level": LogLevel,
     "log_format": LogFormat,
 }
-"""The options of `serve`, by parameter."""
+"""The options of `serve`, by parameter name."""
 
 
-def with_serving_options(command: Callable[..., None]) -> Callable[..., None]:
+def add_serve_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of `serve` to a command, which receives them as one `ServeOptions`."""
-    shared = [
+    serve_parameters = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in SERVING.items()
+        for name, kind in SERVE_OPTIONS.items()
     ]
-    own = [
-        each.replace(kind=Parameter.KEYWORD_ONLY) for each in list(signature(command).parameters.values())[1:]
+    own_parameters = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        for parameter in list(signature(command).parameters.values())[1:]
     ]
 
     @wraps(command)
-    def run(**values: object) -> None:
+    def wrapper(**values: object) -> None:
         from antiphon.cli.serve_options import build_serve_options
 
-        command(build_serve_options({name: values.pop(name) for name in SERVING}), **values)
+        command(build_serve_options({name: values.pop(name) for name in SERVE_OPTIONS}), **values)
 
-    run.__signature__ = Signature([*shared, *own])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*shared, *own)}
-    return run
+    wrapper.__signature__ = Signature([*serve_parameters, *own_parameters])  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in (*serve_parameters, *own_parameters)
+    }
+    return wrapper
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
@@ -127,12 +129,12 @@ DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
 
 
 def now() -> int:
-    """Unix seconds."""
+    """Returns the current Unix time in seconds."""
     return int(time.time())
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of `30d`, `12h`, `15m`, `90s`, `2w`. Raises SettingsError."""
+    """Parses a duration, such as `30d`, `12h`, `15m`, `90s` or `2w`, to seconds. Raises SettingsError."""
     seconds = _parse_seconds(text)
     if seconds is None:
         raise SettingsError(f"{text!r} is no duration; write it as 90s, 15m, 12h, 30d or 2w")
@@ -140,27 +142,26 @@ def parse_duration(text: str) -> int:
 
 
 def parse_past(text: str) -> int:
-    """The Unix time a duration ago, or at the start of a date, as in `parse_time`. Raises SettingsError."""
+    """Parses a duration before now, or a date, to Unix seconds. Raises SettingsError."""
     seconds = _parse_seconds(text)
     return parse_time(text) if seconds is None else now() - seconds
 
 
 def parse_time(text: str) -> int:
-    """The Unix time at the end of a duration from now, or at the start of a date, in UTC unless it has a
-    zone.
+    """Parses a duration from now, or a date, to Unix seconds. Raises SettingsError.
 
-    Raises SettingsError.
+    A date without a time zone is in UTC.
     """
     seconds = _parse_seconds(text)
     if seconds is not None:
         return now() + seconds
     try:
-        at = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(
             f"{text!r} is no time; write it as 12h, 30d, 2030-01-31 or 2030-01-31T12:00"
         ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp())
 
 
 def _parse_seconds(text: str) -> int | None:

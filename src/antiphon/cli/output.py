@@ -1,4 +1,4 @@
-"""How commands print: results on standard output, notes on standard error, errors with an exit status."""
+"""The output of commands: results on standard output, notes on standard error, and exit statuses."""
 
 import json
 import math
@@ -11,14 +11,14 @@ import typer
 
 from antiphon.errors import AntiphonError
 
-PIPE = 500
-"""Columns of output that is no terminal, so that nothing is cut."""
+PIPE_WIDTH = 500
+"""Columns of output to a pipe, so that no text is cut."""
 
 Card = Mapping[str, object]
 """A JSON object of the admin API."""
 
 FAILED, INTERRUPTED = 1, 130
-"""Exit statuses. The second is the one of shells for commands that Ctrl-C ended."""
+"""Exit statuses. INTERRUPTED is the shell's status after Ctrl-C."""
 
 UNAUTHORIZED, FORBIDDEN = 401, 403
 
@@ -26,32 +26,35 @@ KEY_VARIABLE = "ANTIPHON_API_KEY"
 
 
 def escape_unprintable(text: str) -> str:
-    """Escapes unprintable characters, as in `\\x1b`, so that the text cannot control a terminal."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    r"""Escapes unprintable characters, as in `\\x1b`, so that the text cannot control a terminal."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def note(text: str) -> None:
-    """Prints a message for people on standard error."""
+    """Prints a message on standard error."""
     print(f"antiphon: {escape_unprintable(text)}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:
-    """Prints JSON for programs."""
     print(json.dumps(value, indent=2))
 
 
 def print_list(
-    noun: str, cards: Sequence[Card], row: Callable[[Card], Mapping[str, str]], otherwise: str, as_json: bool
+    noun: str,
+    cards: Sequence[Card],
+    format_row: Callable[[Card], Mapping[str, str]],
+    empty_message: str,
+    as_json: bool,
 ) -> None:
-    """Prints objects as JSON under their noun, or as a table."""
+    """Prints objects as JSON under their noun, or as a table. `empty_message`: printed without objects."""
     if as_json:
         print_json({noun: cards})
     else:
-        print_table([row(card) for card in cards], otherwise)
+        print_table([format_row(card) for card in cards], empty_message)
 
 
 def print_one(card: Card, as_json: bool) -> None:
-    """Prints an object as JSON, or a line for each field."""
+    """Prints an object as JSON, or as one line for each field."""
     if as_json:
         print_json(card)
     else:
@@ -59,22 +62,22 @@ def print_one(card: Card, as_json: bool) -> None:
 
 
 def print_id(card: Card, as_json: bool, field: str = "id") -> None:
-    """Prints a new object as JSON, or one field of it."""
+    """Prints a new object as JSON, or only one of its fields."""
     if as_json:
         print_json(card)
     else:
         print(card.get(field))
 
 
-def pick(card: Card, *names: str) -> dict[str, str]:
+def format_fields(card: Card, *names: str) -> dict[str, str]:
     """Formats some fields of an object."""
     return {name: format_field(name, card.get(name)) for name in names}
 
 
-def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
-    """Prints rows as a table, or `otherwise` where there are none."""
+def print_table(rows: Sequence[Mapping[str, str]], empty_message: str) -> None:
+    """Prints rows as a table, or `empty_message` without rows."""
     if not rows:
-        print(otherwise)
+        print(empty_message)
         return
     from rich.console import Console
     from rich.table import Table
@@ -82,14 +85,14 @@ def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in rows[0]:
-        table.add_column(name.upper(), overflow="fold")  # ids are copied: nothing of them is cut
+        table.add_column(name.upper(), overflow="fold")  # users copy ids, so they must be complete
     for row in rows:
         table.add_row(*(Text(escape_unprintable(cell)) for cell in row.values()))
-    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
 def print_card(card: Card) -> None:
-    """Prints an object, a line for each field."""
+    """Prints one line for each field of an object."""
     fields = {name: format_field(name, value) for name, value in card.items() if name != "object"}
     width = max(map(len, fields))
     for name, text in fields.items():
@@ -97,41 +100,41 @@ def print_card(card: Card) -> None:
 
 
 def format_field(name: str, value: object) -> str:
-    """Formats a field of an object for people."""
+    """Formats a field of an object as text."""
     if value is None:
         return "-"
     if isinstance(value, list):
-        return " ".join(str(each) for each in value) or "none"
+        return " ".join(str(item) for item in value) or "none"
     if isinstance(value, int) and (name in ("at", "since", "until") or name.endswith("_at")):
         return format_time(value)
     return str(value)
 
 
 def format_time(seconds: int) -> str:
-    """Formats a time in UTC."""
+    """Formats Unix seconds as a time in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):  # beyond the calendar
+    except (OverflowError, ValueError, OSError):  # outside of the calendar's range
         return str(seconds)
 
 
-SHOWN_UNITS = 2
+MOST_UNITS = 2
 UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def format_duration(seconds: float) -> str:
-    """Formats a time by its two largest units, rounded up: `6d 4h`, `35s`."""
+    """Formats seconds by the two largest units, rounded up: `6d 4h`, `35s`."""
     parts: list[str] = []
-    left = math.ceil(seconds)
+    remaining = math.ceil(seconds)
     for unit, size in UNITS:
-        if left >= size and len(parts) < SHOWN_UNITS:
-            parts.append(f"{left // size}{unit}")
-            left %= size
+        if remaining >= size and len(parts) < MOST_UNITS:
+            parts.append(f"{remaining // size}{unit}")
+            remaining %= size
     return " ".join(parts) or "now"
 
 
 class CallFailed(Exception):
-    """The request was refused, or the connection failed; the message is for people."""
+    """The server rejected the request, or the connection failed. The message is for users."""
 
     def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
         super().__init__(message)
@@ -140,25 +143,25 @@ class CallFailed(Exception):
         self.code = code
 
 
-class NobodyThere(CallFailed):
-    """Nothing listens at the address."""
+class ServerUnreachable(CallFailed):
+    """No server listens at the address."""
 
 
 Problem = CallFailed | AntiphonError
 
 Advise = Callable[[Problem], str]
-"""What to add to the message of an error; empty for nothing."""
+"""Returns an addition to an error message, or an empty text."""
 
 
-def advise_key(problem: Problem) -> str:
-    """Says how to give the key that the server asks for."""
-    is_refused = isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED
-    return f"Set {KEY_VARIABLE} to the server's key." if is_refused else ""
+def advise_on_key(problem: Problem) -> str:
+    """Returns advice about the required key; empty for other problems."""
+    is_unauthorized = isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED
+    return f"Set {KEY_VARIABLE} to the server's key." if is_unauthorized else ""
 
 
 @contextmanager
-def report_errors(advise: Advise = advise_key, when_interrupted: str = "") -> Iterator[None]:
-    """Ends the command where the block fails or is interrupted."""
+def report_errors(advise: Advise = advise_on_key, when_interrupted: str = "") -> Iterator[None]:
+    """Prints an error of the context and ends the command with an exit status."""
     try:
         yield
     except (CallFailed, AntiphonError) as problem:

@@ -1,4 +1,4 @@
-"""What `antiphon serve` tells when it is ready: the panel for people, and the record of a JSON log."""
+"""The message of a started server: a panel for users, or a record in a JSON log."""
 
 import json
 import shlex
@@ -17,23 +17,22 @@ from antiphon.settings.schema import Settings
 GIGABYTE = 1e9
 
 
-def describe_room(model: ModelSettings) -> str:
-    """Describes the hosts, the context and the sequences of a sized model, for people."""
+def describe_capacity(model: ModelSettings) -> str:
+    """Describes the hosts, the context length and the sequences of a sized model."""
     size = f"{model.sequences} x {model.context_length} tokens"
-    size += f", {model.cells} in all" if model.cells else ""
+    size += f", {model.cells} in total" if model.cells else ""
     return f"{model.hosts} hosts, each {size}" if model.hosts > 1 else size
 
 
 def describe_route(route: RouteSettings) -> str:
-    """Describes a route, for people."""
     if route.provider is None:
         return escape_unprintable(route.engine or "")
     model = "" if route.model is None else f"/{route.model}"
     return escape_unprintable(route.provider + model)
 
 
-def make_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, object]]:
-    """Returns the path and the body of a first request. `info`: the engine of a local model."""
+def build_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, object]]:
+    """Returns the path and the body of an example request. `info`: the engine of a local model."""
     question = "What is Antiphon?"
     if info is not None and info.embedding is not None:
         if info.embedding.ranks:
@@ -43,34 +42,36 @@ def make_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, ob
     return "/v1/chat/completions", {"model": model, "messages": messages}
 
 
-def describe_embedding(facts: EmbeddingFacts) -> str:
-    """Describes what an embedding model or a reranker gives, for people."""
-    if facts.ranks:
+def describe_embedding(embedding: EmbeddingFacts) -> str:
+    """Describes the result of an embedding model or a reranker."""
+    if embedding.ranks:
         return "ranks documents"
-    return f"vectors of {facts.dimensions} dimensions ({facts.pooling} pooling)"
+    return f"vectors of {embedding.dimensions} dimensions ({embedding.pooling} pooling)"
 
 
 def describe_devices(info: EngineInfo) -> Iterator[str]:
-    """Describes each device that computes layers, for people."""
-    memory = {device.device: device for device in info.load.devices}
+    """Describes each device that runs layers of a model."""
+    loads = {device.device: device for device in info.load.devices}
     for device in info.devices:
         text = f"{device.layers} of {device.of_layers} layers on {device.device} ({device.description})"
-        now = memory.get(device.device)
-        if now is not None and now.used is not None:
-            text += f", {now.used / GIGABYTE:.1f} of {now.total / GIGABYTE:.1f} GB in use"
+        load = loads.get(device.device)
+        if load is not None and load.used is not None:
+            text += f", {load.used / GIGABYTE:.1f} of {load.total / GIGABYTE:.1f} GB in use"
         yield escape_unprintable(text)
 
 
-def find_key_source(settings: Settings) -> str:
-    """Returns the key of a first request in a shell's notation: from the operator's file, or from the
-    variable. Empty if the server asks for none."""
+def build_key_expression(settings: Settings) -> str:
+    """Returns a shell expression for the key: from the operator's file or from the environment variable.
+
+    Returns an empty text if the server needs no key.
+    """
     if settings.keys.enabled and (file := find_operator_file()).is_file():
         return f"$(cat {shlex.quote(str(file.absolute()))})"
     return f"${KEY_VARIABLE}" if settings.server.api_key or settings.keys.enabled else ""
 
 
-def describe_start(settings: Settings, serving: ServingInfo) -> dict[str, object]:
-    """Returns the fields of the record that tells of a started server."""
+def build_start_record(settings: Settings, serving: ServingInfo) -> dict[str, object]:
+    """Returns the fields of the log record of a started server."""
     names = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)]
     return {
         "url": serving.url,
@@ -84,20 +85,22 @@ def describe_start(settings: Settings, serving: ServingInfo) -> dict[str, object
 
 
 def format_panel(settings: Settings, serving: ServingInfo) -> str:
-    """Formats the start-up panel: address, models, library, and a first request to copy."""
+    """Formats the start-up panel: address, models, library and an example request."""
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
     for model in settings.models:
-        info, *others = [serving.engines.get(name) for name in list_host_names(model)]
+        info, *other_hosts = [serving.engines.get(name) for name in list_host_names(model)]
         if info is None:
             lines.append(f"  model    {escape_unprintable(model.name)}: loaded by its first request")
             continue
         size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
-        mode = ", exact" if info.exact else ""
+        details = ", exact" if info.exact else ""
         if info.embedding is not None:
-            mode += f", {describe_embedding(info.embedding)}"
-        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
-        for each in filter(None, (info, *others)):
-            lines += [f"  device   {description}" for description in describe_devices(each)]
+            details += f", {describe_embedding(info.embedding)}"
+        lines.append(
+            f"  model    {escape_unprintable(model.name)}: {size}, {describe_capacity(model)}{details}"
+        )
+        for host_info in filter(None, (info, *other_hosts)):
+            lines += [f"  device   {description}" for description in describe_devices(host_info)]
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
     for routed in settings.routed_models:
@@ -105,14 +108,17 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
         lines.append(f"  model    {escape_unprintable(routed.name)}: {routes}")
     if settings.server.workers > 1:
         lines.append(f"  workers  {settings.server.workers} HTTP processes")
-    first = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)][0]
-    engine = serving.engines.get(first) or serving.engines.get(f"{first}/1")
+    first_model = [
+        *(model.name for model in settings.models),
+        *(model.name for model in settings.routed_models),
+    ][0]
+    engine = serving.engines.get(first_model) or serving.engines.get(f"{first_model}/1")
     if engine is not None:
         lines.append(
             f"  library  {engine.library}, {engine.threads} threads, {' '.join(engine.cpu_features)}"
         )
-    path, body = make_example(first, engine)
-    key = find_key_source(settings)
+    path, body = build_example(first_model, engine)
+    key = build_key_expression(settings)
     header = f'  -H "Authorization: Bearer {key}" \\\n' if key else ""
     lines += [
         f"  docs     {serving.url}/docs",

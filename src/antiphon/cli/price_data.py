@@ -1,5 +1,7 @@
-"""Reads prices of vendors' models in the format of the package genai-prices: from the installed package, or
-from a file such as the data.json of its repository. It asks no server."""
+"""Reads prices of vendors' models in the format of the package genai-prices.
+
+The source is the installed package, or a file such as the data.json of its repository. No request is sent.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,19 +20,19 @@ from antiphon.errors import SettingsError, explain_extra
 PACKAGE = "genai-prices"
 
 MAX_DIGITS = 7
-"""Digits before the point of a price that the server takes."""
+"""Most digits before the decimal point of a price."""
 
 INPUT, CACHED, OUTPUT = "input_mtok", "cache_read_mtok", "output_mtok"
 
-UNUSED = frozenset(
+UNUSED_PRICES = frozenset(
     """
     web_searches_kcount storage_searches_kcount cache_write_mtok cache_write_5m_mtok cache_write_1h_mtok
     """.split()
 )
-"""Prices of what no request of this server orders: searches of the vendor, and marked prefixes to keep."""
+"""Prices of services that this server never requests: the vendor's searches and marked prefixes."""
 
-ORDERED_WRITES = "anthropic"
-"""The vendor that keeps a prefix only where a request marks it. Others keep prefixes unasked."""
+EXPLICIT_CACHE_VENDOR = "anthropic"
+"""The vendor that caches a prefix only if a request marks it."""
 
 
 class TieredAmount(Struct, frozen=True):
@@ -44,7 +46,7 @@ Amounts = dict[str, Decimal | TieredAmount | None]
 
 
 class PriceCondition(Struct, frozen=True):
-    """When a price applies. Without a date it is an hour of the day."""
+    """The condition of a price. Without a date, the condition is an hour of the day."""
 
     start_date: date | None = None
 
@@ -57,14 +59,14 @@ class ConditionalAmounts(Struct, frozen=True):
 
 
 class NameClause(Struct, frozen=True):
-    """A rule of names that a model has."""
+    """A rule for the names of a model."""
 
     equals: str | None = None
     starts_with: str | None = None
     any_of: "tuple[NameClause, ...]" = field(default=(), name="or")
 
     def list_patterns(self) -> Iterator[str]:
-        """Yields patterns of names. Rules that a pattern cannot express yield nothing."""
+        """Yields patterns of names. Skips rules that a pattern cannot express."""
         if self.equals is not None:
             yield self.equals
         elif self.starts_with is not None:
@@ -82,13 +84,13 @@ class ModelPrices(Struct, frozen=True):
     deprecated: bool | None = None
 
     def list_names(self) -> list[str]:
-        """Returns the names and patterns of names of the model, without those that a pattern covers."""
+        """Returns the names and name patterns of the model, without names that a pattern covers."""
         names = dict.fromkeys([self.id, *self.match.list_patterns()])
-        starts = [name[:-1] for name in names if name.endswith("*")]
+        prefixes = [name[:-1] for name in names if name.endswith("*")]
         return [
             name
             for name in names
-            if not any(name.startswith(start) and name != f"{start}*" for start in starts)
+            if not any(name.startswith(prefix) and name != f"{prefix}*" for prefix in prefixes)
         ]
 
 
@@ -101,17 +103,17 @@ class VendorPrices(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DatedPrice:
-    """One price of a model that this server can express: decimal texts of dollars for a million tokens."""
+    """One price of a model in dollars for a million tokens, as decimal texts."""
 
     input: str
     output: str
     cached: str | None
     since: int | None
-    """Unix seconds; None is now."""
+    """Unix seconds; None for now."""
 
 
 class PriceUnusable(Exception):
-    """A price that this server cannot express. The message tells why."""
+    """The server cannot express a price. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,11 @@ class PriceData:
 
     vendors: Mapping[str, tuple[ModelPrices, ...]]
     source: str
-    """What prices of it are marked with: `genai-prices 0.2.3`."""
+    """The note of imported prices, such as `genai-prices 0.2.3`."""
 
 
 def read_prices(file: Path | None) -> PriceData:
-    """Reads a file, or the installed package. Raises SettingsError."""
+    """Reads prices from a file, or from the installed package. Raises SettingsError."""
     try:
         if file is None:
             tree = convert_tree(import_module("genai_prices.data").providers)
@@ -155,56 +157,58 @@ def convert_tree(value: object) -> object:
     return {name.rstrip("_"): convert_tree(item) for name, item in public if item is not None}
 
 
-def list_dated(vendor: str, model: ModelPrices, now: int, is_base: bool) -> list[DatedPrice]:
-    """Returns the price that applies now, and those that will apply. `now`: Unix seconds. `is_base`: whether
-    the base price stands for one that this server cannot express. Raises PriceUnusable."""
+def list_dated_prices(vendor: str, model: ModelPrices, now: int, uses_base: bool) -> list[DatedPrice]:
+    """Returns the current price and the future prices. `now`: Unix seconds.
+
+    `uses_base`: whether the base price replaces prices that this server cannot express. Raises PriceUnusable.
+    """
     if isinstance(model.prices, dict):
-        return [build_price(vendor, model.prices, None, is_base)]
+        return [build_price(vendor, model.prices, None, uses_base)]
     dated: dict[int, Amounts] = {}
-    for each in model.prices:
-        start = None if each.constraint is None else each.constraint.start_date
-        if start is None and each.constraint is not None and not is_base:
+    for conditional in model.prices:
+        start = None if conditional.constraint is None else conditional.constraint.start_date
+        if start is None and conditional.constraint is not None and not uses_base:
             raise PriceUnusable("its price depends on the hour")
-        if start is not None or each.constraint is None:
-            dated[count_seconds(start)] = each.prices
+        if start is not None or conditional.constraint is None:
+            dated[to_unix_seconds(start)] = conditional.prices
     current = max((start for start in dated if start <= now), default=None)
     return [
-        build_price(vendor, amounts, None if start == current else start, is_base)
+        build_price(vendor, amounts, None if start == current else start, uses_base)
         for start, amounts in sorted(dated.items())
         if start > now or start == current
     ]
 
 
-def count_seconds(start: date | None) -> int:
-    """Returns the Unix seconds of a day's beginning in UTC. None is the beginning of time."""
+def to_unix_seconds(start: date | None) -> int:
+    """Returns the start of a day in UTC as Unix seconds; 0 for None."""
     return 0 if start is None else int(datetime(start.year, start.month, start.day, tzinfo=UTC).timestamp())
 
 
-def build_price(vendor: str, amounts: Amounts, since: int | None, is_base: bool) -> DatedPrice:
-    """Builds a price of amounts. Raises PriceUnusable."""
-    amounts_given = {name: amount for name, amount in amounts.items() if amount is not None}
-    if INPUT not in amounts_given:
+def build_price(vendor: str, amounts: Amounts, since: int | None, uses_base: bool) -> DatedPrice:
+    """Builds a price from amounts. Raises PriceUnusable."""
+    known_amounts = {name: amount for name, amount in amounts.items() if amount is not None}
+    if INPUT not in known_amounts:
         raise PriceUnusable("it has no price of input tokens")
-    unknown_names = amounts_given.keys() - {INPUT, CACHED, OUTPUT} - UNUSED
-    writes = {name for name in amounts_given if name.startswith("cache_write")}
-    if not is_base:
+    unknown_names = known_amounts.keys() - {INPUT, CACHED, OUTPUT} - UNUSED_PRICES
+    cache_writes = {name for name in known_amounts if name.startswith("cache_write")}
+    if not uses_base:
         if unknown_names:
             raise PriceUnusable(f"it has prices of other kinds: {', '.join(sorted(unknown_names))}")
-        if writes and vendor != ORDERED_WRITES:
-            raise PriceUnusable("tokens that are written to its cache have a price of their own")
-        if any(isinstance(amount, TieredAmount) for amount in amounts_given.values()):
+        if cache_writes and vendor != EXPLICIT_CACHE_VENDOR:
+            raise PriceUnusable("writing tokens to the cache has its own price")
+        if any(isinstance(amount, TieredAmount) for amount in known_amounts.values()):
             raise PriceUnusable("its price depends on the length of the prompt")
-    cached = amounts_given.get(CACHED)
+    cached = known_amounts.get(CACHED)
     return DatedPrice(
-        format_amount(amounts_given[INPUT]),
-        format_amount(amounts_given.get(OUTPUT, Decimal(0))),
+        format_amount(known_amounts[INPUT]),
+        format_amount(known_amounts.get(OUTPUT, Decimal(0))),
         None if cached is None else format_amount(cached),
         since,
     )
 
 
 def format_amount(amount: Decimal | TieredAmount) -> str:
-    """Returns an amount as the decimal text of a price. Raises PriceUnusable."""
+    """Formats an amount as a decimal text. Raises PriceUnusable."""
     exact = amount.base if isinstance(amount, TieredAmount) else amount
     if not exact.is_finite() or exact.adjusted() >= MAX_DIGITS:
         raise PriceUnusable(f"{exact} is no amount of dollars")

@@ -1,11 +1,17 @@
-"""Plans an import of vendors' prices: which models get which price, and which get none and why. It asks
-no server."""
+"""Plans an import of vendors' prices. Skipped models get a reason. No request is sent."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.cli.output import Card
-from antiphon.cli.price_data import PACKAGE, DatedPrice, ModelPrices, PriceData, PriceUnusable, list_dated
+from antiphon.cli.price_data import (
+    PACKAGE,
+    DatedPrice,
+    ModelPrices,
+    PriceData,
+    PriceUnusable,
+    list_dated_prices,
+)
 from antiphon.domain.identity import matches
 from antiphon.domain.models import STAR
 from antiphon.engines.profiles.presets import find_preset
@@ -17,7 +23,7 @@ CURRENCY = "USD"
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the user asks for."""
+    """The user's options for an import."""
 
     now: int
     """Unix seconds."""
@@ -25,55 +31,59 @@ class ImportOptions:
     """Only models of this provider."""
     model: str | None = None
     """Only models whose name at the vendor matches this pattern."""
-    is_base: bool = False
-    """Whether base prices stand for those that this server cannot express."""
+    uses_base: bool = False
+    """Whether base prices replace prices that this server cannot express."""
 
 
 @dataclass(slots=True)
 class ImportPlan:
-    """The prices to add, by name or pattern of models, and the models that get none, with the reason."""
+    """The prices to add, by model name or pattern, and the reasons of skipped models."""
 
     prices: dict[str, tuple[DatedPrice, ...]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def skip_covered(self) -> None:
-        """Removes patterns that would also price a model that was skipped."""
+        """Removes patterns that would also set the price of a skipped model."""
         for pattern in [name for name in self.prices if STAR in name]:
             if covered := next((name for name in self.skipped if matches([pattern], name)), None):
                 del self.prices[pattern]
                 self.skipped[pattern] = f"it also covers {covered}"
 
-    def skip_priced(self, cards: Sequence[Card], now: int) -> None:
-        """Removes models that have a price already. `cards`: the server's prices."""
-        holding = [card for card in cards if not isinstance(until := card.get("until"), int) or until > now]
+    def skip_priced_models(self, cards: Sequence[Card], now: int) -> None:
+        """Removes models that already have a price. `cards`: the server's prices."""
+        current_cards = [
+            card for card in cards if not isinstance(until := card.get("until"), int) or until > now
+        ]
         for name, prices in list(self.prices.items()):
-            own = [card for card in holding if not is_imported(card) and matches([str(card["models"])], name)]
-            new = tuple(price for price in prices if not is_known(name, price, holding, now))
-            if own:
-                self.skipped[name] = f"it has a price of yours, {own[0].get('id')}"
-            if own or not new:
+            own_prices = [
+                card
+                for card in current_cards
+                if not is_imported(card) and matches([str(card["models"])], name)
+            ]
+            new_prices = tuple(price for price in prices if not is_known(name, price, current_cards, now))
+            if own_prices:
+                self.skipped[name] = f"it has your own price {own_prices[0].get('id')}"
+            if own_prices or not new_prices:
                 del self.prices[name]
             else:
-                self.prices[name] = new
+                self.prices[name] = new_prices
 
 
 def is_imported(card: Card) -> bool:
-    """Whether a price of the server comes from an import."""
     return str(card.get("note", "")).startswith(PACKAGE)
 
 
 def is_known(name: str, price: DatedPrice, cards: Sequence[Card], now: int) -> bool:
-    """Whether an earlier import added the same price: the one in force now, or the one that starts at
-    `price.since`."""
+    """Whether an earlier import added the same price with the same start."""
     imported = [card for card in cards if is_imported(card) and card.get("models") == name]
     started = [(since, card) for card in imported if isinstance(since := card.get("since"), int)]
     if price.since is None:
         current = [entry for entry in started if entry[0] <= now]
-        same = [max(current, key=lambda entry: entry[0])[1]] if current else []
+        matches = [max(current, key=lambda entry: entry[0])[1]] if current else []
     else:
-        same = [card for since, card in started if since == price.since]
+        matches = [card for since, card in started if since == price.since]
     amounts = (price.input, price.cached, price.output)
-    return any((card.get("input"), card.get("cached"), card.get("output")) == amounts for card in same)
+    return any((card.get("input"), card.get("cached"), card.get("output")) == amounts for card in matches)
 
 
 def plan_import(
@@ -82,8 +92,10 @@ def plan_import(
     models: Iterable[RoutedModelSettings],
     options: ImportOptions,
 ) -> ImportPlan:
-    """Plans the prices of the vendors' models of all routes, by PROVIDER/MODEL. A provider that the settings
-    do not have is the preset of that name."""
+    """Plans the prices of the vendors' models of all routes, by PROVIDER/MODEL.
+
+    A provider that the settings lack is the preset of that name.
+    """
     plan = ImportPlan()
     vendor_models = dict.fromkeys(list_vendor_models(models))
     if options.provider is not None:
@@ -104,8 +116,10 @@ def plan_import(
 
 
 def list_vendor_models(models: Iterable[RoutedModelSettings]) -> Iterator[tuple[str, str]]:
-    """Yields the provider and the vendor's model of each route. The model is a pattern where callers choose
-    it."""
+    """Yields the provider and the vendor's model of each route.
+
+    The model is a pattern if callers choose the vendor's model.
+    """
     for model in models:
         pattern = STAR if STAR in model.name else model.name
         for route in model.list_routes():
@@ -120,13 +134,15 @@ def _plan_models(
     models: Iterable[tuple[str, ModelPrices | None]],
     options: ImportOptions,
 ) -> None:
-    """Plans the prices of some of a vendor's models. `prefix`: the provider's."""
+    """Plans the prices of some models of a vendor. `prefix`: the start of their names."""
     for name, model in models:
         if model is None:
-            plan.skipped[prefix + name] = "the price list does not have it"
+            plan.skipped[prefix + name] = "the price list does not contain it"
             continue
         try:
-            plan.prices[prefix + name] = tuple(list_dated(vendor, model, options.now, options.is_base))
+            plan.prices[prefix + name] = tuple(
+                list_dated_prices(vendor, model, options.now, options.uses_base)
+            )
         except PriceUnusable as unusable:
             plan.skipped[prefix + name] = str(unusable)
 
@@ -134,7 +150,10 @@ def _plan_models(
 def select_models(
     models: Sequence[ModelPrices], configured: str, options: ImportOptions
 ) -> Iterator[tuple[str, ModelPrices | None]]:
-    """Yields names of a vendor's models with their prices. `configured`: a name, or a pattern of names."""
+    """Yields names of a vendor's models with their prices; None without a price.
+
+    `configured`: a name or a pattern.
+    """
     if STAR not in configured:
         if options.model is None or matches([options.model], configured):
             yield configured, find_model(models, configured)
@@ -142,18 +161,18 @@ def select_models(
         yield options.model, find_model(models, options.model)
     else:
         for model in models:
-            fits = matches([configured], model.id) and matches([options.model or STAR], model.id)
-            if fits and not model.deprecated:
+            is_selected = matches([configured], model.id) and matches([options.model or STAR], model.id)
+            if is_selected and not model.deprecated:
                 yield from ((name, model) for name in model.list_names())
 
 
 def find_model(models: Sequence[ModelPrices], name: str) -> ModelPrices | None:
-    """Returns the prices of a model by its name. An exact name goes before a pattern, and a longer pattern
+    """Returns the prices of a model by its name. An exact name comes before a pattern, a longer pattern
     before a shorter one."""
-    fitting = [
-        (STAR not in pattern, len(pattern), at)
-        for at, model in enumerate(models)
+    matches_ = [
+        (STAR not in pattern, len(pattern), index)
+        for index, model in enumerate(models)
         for pattern in model.list_names()
         if matches([pattern], name)
     ]
-    return models[max(fitting)[2]] if fitting else None
+    return models[max(matches_)[2]] if matches_ else None

@@ -1,5 +1,7 @@
-"""The options of the command line for serving, and the settings that follow from them, the environment and
-the file. It opens no model file and starts nothing."""
+"""The command-line options for serving, and the settings from options, environment and file.
+
+It opens no model file and starts no process.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +21,9 @@ from antiphon.weights.hub.reference import is_reference, parse
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
 ADAPTERS_VARIABLE = "ANTIPHON_ADAPTERS"
-"""Adapters in the notation of `--lora`, separated by commas."""
+"""An environment variable with adapters as in `--lora`, separated by commas."""
 ALIASES_VARIABLE = "ANTIPHON_ALIASES"
-"""Aliases in the notation of `--alias`, separated by commas."""
+"""An environment variable with aliases as in `--alias`, separated by commas."""
 
 LOG_FORMAT_VARIABLE = "ANTIPHON_LOG_FORMAT"
 
@@ -29,7 +31,7 @@ BUNDLED_ADAPTERS = Path(__file__).parents[1] / "bundled" / "adapters"
 """Adapters of the demo model, served by `--lora NAME`."""
 
 OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE, ALIASES_VARIABLE})
-"""Variables of Antiphon that belong to no section of the settings."""
+"""Antiphon's environment variables outside of the settings' sections."""
 
 DEMO_MODEL: dict[str, object] = {
     "name": "cantor",
@@ -37,13 +39,12 @@ DEMO_MODEL: dict[str, object] = {
     "sequences": 16,
     "exact": True,
 }
-"""The model of `antiphon serve` without a model, and of `--model cantor`. It is so small that full precision
-costs little."""
+"""The default model, and the model of `--model cantor`. It is small, so full precision costs little."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The flags that the user gave; others are absent."""
+    """The flags of the user; missing flags are absent."""
 
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Values by section of the settings, then by name."""
@@ -58,7 +59,7 @@ class ServeOptions:
     """Each is NAME=MODEL."""
 
     def load_settings(self) -> Settings:
-        """Loads the settings, with the demo model if no other is named. Raises SettingsError."""
+        """Loads the settings. The demo model is the default model. Raises SettingsError."""
         models = [parse_model(text) for text in self.models]
         adapters = [parse_adapter(text) for text in self.list_adapters()]
         settings = load_settings(
@@ -78,23 +79,23 @@ class ServeOptions:
         )
 
     def list_adapters(self) -> list[str]:
-        """Returns the adapters of the flags; without flags those of the variable. The file's adapters are not
-        included."""
+        """Returns the adapters of the flags, or else of the environment variable. Excludes those of the
+        file."""
         return list(self.adapters) or _split_variable(ADAPTERS_VARIABLE)
 
     def list_aliases(self) -> list[str]:
-        """Returns the aliases of the flags; without flags those of the variable. The file's aliases are not
-        included."""
+        """Returns the aliases of the flags, or else of the environment variable. Excludes those of the
+        file."""
         return list(self.aliases) or _split_variable(ALIASES_VARIABLE)
 
     def list_sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
-        """Returns flags, variables and file: the first arguments of `load_settings`."""
+        """Returns the flags, the environment variables and the file: the first arguments of
+        `load_settings`."""
         environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         return self.flags, environ, self.find_file()
 
     def find_log_format(self) -> object:
-        """Returns the format of the log, also if other settings are wrong. A source that cannot be read is
-        passed over."""
+        """Returns the log format, also if other settings are invalid. Skips unreadable sources."""
         flags, environ, file = self.list_sources()
         variable = {name: value for name, value in environ.items() if name == LOG_FORMAT_VARIABLE}
         for source in (file, None):
@@ -105,21 +106,21 @@ class ServeOptions:
         return "text"
 
     def find_file(self) -> Path | None:
-        """Returns the settings file: the named one, or the one in the current directory, or the one in
+        """Returns the settings file: the option's, or the one in the current directory, or in
         ANTIPHON_HOME."""
         if self.config:
             return self.config
         home = os.environ.get(HOME_VARIABLE)
-        places = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
-        return next((place for place in places if place.is_file()), None)
+        candidates = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
+        return next((path for path in candidates if path.is_file()), None)
 
     def _override_model(self, model: ModelSettings) -> ModelSettings:
-        """Replaces values of a model in the file by those of the flags."""
+        """Replaces the file's values of a model by the values of the flags."""
         return build_model({**dump_model(model), **self.shared}) if self.shared else model
 
 
 def find_home(environ: Mapping[str, str], home: Path) -> Path:
-    """Returns the directory for the server's own files: ANTIPHON_HOME, or the platform's data directory."""
+    """Returns the directory of the server's own files: ANTIPHON_HOME, or the platform's data directory."""
     return get_default_registry(environ, home).parent
 
 
@@ -134,13 +135,15 @@ def is_bundled(path: str) -> bool:
 
 
 def _set_bundled_path(model: ModelSettings) -> ModelSettings:
-    """Returns the model with the path of the demo model's file, if it names the demo model."""
+    """Replaces the demo model's name in a model's path by the file's path."""
     return change_model(model, path=DEMO_MODEL["path"]) if is_bundled(model.path) else model
 
 
 def parse_model(text: str) -> dict[str, object]:
-    """Parses `NAME=PATH`, or a path or reference alone. The default name is the file's name without its
-    ending. The demo model's name can replace a path."""
+    """Parses `NAME=PATH`, a path or a reference. The default name is the file's name without its suffix.
+
+    The demo model's name can replace a path.
+    """
     name, equals, path = text.partition("=")
     if is_bundled(text):
         return DEMO_MODEL
@@ -152,22 +155,24 @@ def parse_model(text: str) -> dict[str, object]:
 
 
 def _is_path(name: str, text: str) -> bool:
-    """Whether a text with `=` is a path or a reference as a whole, and `name` no name. A name can contain
-    `/`, as in `org/name`; so can a path with `=` in it."""
+    """Whether a text with `=` is a path or a reference, so that `name` is no name.
+
+    Both names and paths can contain `/`.
+    """
     if "/" not in name:
         return False
     return is_reference(text) or name.startswith(("/", "./", "../", "~")) or Path(text).is_file()
 
 
 def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:
-    """Parses `NAME=PATH`, or the name of an adapter that is part of the demo model. Raises SettingsError."""
+    """Parses `NAME=PATH`, or the name of an adapter of the demo model. Raises SettingsError."""
     name, equals, path = text.partition("=")
-    ours = {file.stem: str(file) for file in sorted(bundled.glob("*.gguf"))}
-    if not equals and name in ours:
-        return {"name": name, "path": ours[name]}
+    bundled_adapters = {file.stem: str(file) for file in sorted(bundled.glob("*.gguf"))}
+    if not equals and name in bundled_adapters:
+        return {"name": name, "path": bundled_adapters[name]}
     if not (equals and name and path):
-        shipped = f"; alone only those that ship with cantor: {', '.join(ours)}" if ours else ""
-        raise SettingsError(f"an adapter is said as NAME=PATH, not {text!r}{shipped}")
+        hint = f"; names without a path: {', '.join(bundled_adapters)}" if bundled_adapters else ""
+        raise SettingsError(f"write an adapter as NAME=PATH, not {text!r}{hint}")
     return {"name": name, "path": path}
 
 
@@ -175,61 +180,63 @@ def parse_alias(text: str) -> dict[str, object]:
     """Parses `NAME=MODEL`. Raises SettingsError."""
     name, _, target = text.partition("=")
     if not (name and target):
-        raise SettingsError(f"an alias is said as NAME=MODEL, not {text!r}")
+        raise SettingsError(f"write an alias as NAME=MODEL, not {text!r}")
     return {"name": name, "model": target}
 
 
 def parse_layers(text: str) -> object:
-    """Parses the number of layers on devices; other words are left to the settings."""
+    """Parses the number of layers on devices. Returns other words unchanged; the settings check them."""
     return int(text) if text.isdecimal() else text
 
 
 def parse_names(text: str) -> list[str]:
-    """Parses names with commas between them."""
+    """Parses names separated by commas."""
     return [part.strip() for part in text.split(",")]
 
 
 def parse_shares(text: str) -> list[float]:
-    """Parses numbers with commas between them. Raises SettingsError."""
+    """Parses numbers separated by commas. Raises SettingsError."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise SettingsError(f"--tensor-split takes numbers with commas, such as 3,1, not {text!r}") from None
+        raise SettingsError(
+            f"write --tensor-split as numbers separated by commas, such as 3,1, not {text!r}"
+        ) from None
 
 
-DEVICE_OPTIONS: dict[str, Callable[[str], object]] = {
+DEVICE_PARSERS: dict[str, Callable[[str], object]] = {
     "gpu_layers": parse_layers,
     "devices": parse_names,
     "tensor_split": parse_shares,
 }
-"""How the flags of a model's devices are parsed, by the setting's name."""
+"""The parsers of a model's device flags, by the setting's name."""
 
 
 def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
-    """Builds the options from the parameters of `serve`. A value of None was not given."""
+    """Builds the options from the parameters of `serve`. None means that the user omitted the option."""
 
-    def pick_given(**names: str) -> dict[str, object]:
+    def select_options(**names: str) -> dict[str, object]:
         return {name: values[option] for name, option in names.items() if values[option] is not None}
 
-    def texts(option: str) -> list[str]:
-        listed = values[option]
-        return [str(each) for each in listed] if isinstance(listed, list) else []
+    def get_texts(option: str) -> list[str]:
+        option_values = values[option]
+        return [str(value) for value in option_values] if isinstance(option_values, list) else []
 
-    server = pick_given(host="host", port="port", workers="workers")
-    log = pick_given(level="log_level", format="log_format")
-    cluster = pick_given(address="cluster")
-    shared = pick_given(
+    server = select_options(host="host", port="port", workers="workers")
+    log = select_options(level="log_level", format="log_format")
+    cluster = select_options(address="cluster")
+    shared = select_options(
         sequences="sequences", context_length="context_length", threads="threads", exact="exact"
     )
     shared |= {
-        name: parse(str(values[name])) for name, parse in DEVICE_OPTIONS.items() if values[name] is not None
+        name: parse(str(values[name])) for name, parse in DEVICE_PARSERS.items() if values[name] is not None
     }
     config = values["config"]
     return ServeOptions(
         {"server": server, "log": log, "cluster": cluster},
-        texts("model"),
+        get_texts("model"),
         shared,
         config if isinstance(config, Path) else None,
-        texts("lora"),
-        texts("alias"),
+        get_texts("lora"),
+        get_texts("alias"),
     )

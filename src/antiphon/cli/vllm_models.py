@@ -1,4 +1,4 @@
-"""Models that vLLM serves: their folders and environments are examined before a process is started."""
+"""Sizes models that vLLM serves. It examines their folders and environments before a process starts."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def size_vllm_model(model: ModelSettings) -> ModelSettings:
     if model.context_length and model.context_length > folder.context_length:
         raise SettingsError(
             f"the context length {model.context_length} of {model.name} is more than the "
-            f"{folder.context_length} that its weights were made for; leave it out or lower it"
+            f"{folder.context_length} that its weights support; leave it out or lower it"
         )
     return change_model(
         model,
@@ -28,13 +28,12 @@ def size_vllm_model(model: ModelSettings) -> ModelSettings:
 
 
 def estimate_vllm_memory(model: ModelSettings) -> int:
-    """Returns the bytes of a sized model's weights in one host, and of the KV cache that vLLM makes on a
-    processor."""
+    """Returns the bytes of a sized model in one host: its weights and vLLM's KV cache."""
     folder = read_folder(Path(model.path))
     cells = model.cells or (model.context_length or 0) * model.sequences
-    return folder.size + cells * count_cell_bytes(folder, model.dtype)
+    return folder.size + cells * compute_vllm_cell_bytes(folder, model.dtype)
 
 
-def count_cell_bytes(folder: ModelFolder, dtype: str) -> int:
-    """The bytes of one token in the KV cache; 0 if the folder does not tell."""
+def compute_vllm_cell_bytes(folder: ModelFolder, dtype: str) -> int:
+    """Returns the bytes of one token in the KV cache; 0 if the folder does not define its size."""
     return (folder.cell_numbers or 0) * BYTES[folder.dtype if dtype == "auto" else dtype]

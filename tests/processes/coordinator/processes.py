@@ -27,7 +27,7 @@ async def coordinating(
     def make(tasks: asyncio.TaskGroup) -> Coordinator:
         at = int(clock.wall() * 1_000) if began is None else began
         counting = limiter or LocalLimiter(clock, seeds)
-        coordinator = Coordinator(tasks, directory, at, counting, kept=directory / KEPT)
+        coordinator = Coordinator(tasks, directory, at, counting, snapshot_file=directory / KEPT)
         if (snapshot := pop_snapshot(directory / KEPT, counting.now())) is not None:
             coordinator.load(snapshot)
         return coordinator
@@ -65,5 +65,5 @@ class Processes:
     async def kill(self, client: CoordinatorClient) -> None:
         """It leaves nothing to anybody."""
         if client.coordinator is not None:
-            client.coordinator._kept = None
+            client.coordinator._snapshot_file = None
         await self.end(client)

@@ -1,6 +1,6 @@
-"""`antiphon bench`: measures a server from outside, and shows tables and plots, or JSON.
+"""`antiphon bench`: measures a server as its clients see it, and shows tables and plots, or JSON.
 
-It measures the latencies that a caller sees, each request with a connection of its own.
+Each request uses a new connection.
 """
 
 import queue
@@ -27,7 +27,7 @@ from antiphon.cli.output import FAILED, CallFailed, print_json, report_errors
 BINS = 10
 
 WIDTH = 40
-"""Most columns of a bar."""
+"""Most columns of a bar in a plot."""
 
 SHOWN_PROBLEMS = 3
 """Number of different errors that are shown."""
@@ -43,7 +43,7 @@ WORDS = (
 """Short words, one token each in most vocabularies."""
 
 PROBE_WORDS = 64
-"""Words of the request that measures how many tokens a word takes."""
+"""Words in the longer of the two probe prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ class LoadPlan:
     requests: int
     max_tokens: int
     prompt_tokens: int
-    """The approximate tokens of a prompt. The server's counts for two probes determine the number of
-    words."""
+    """The approximate number of tokens of a prompt."""
 
 
 @dataclass(slots=True)
 class RequestTiming:
-    """The times of one request: its begin and each piece of text, in monotonic seconds."""
+    """The times of one request in monotonic seconds: its start, its end and the arrival of each text
+    piece."""
 
-    began: float
+    started: float
     arrivals: list[float] = field(default_factory=list)
     ended: float = 0.0
     usage: TokenUsage | None = None
@@ -81,7 +81,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results of a measurement; times in seconds."""
+    """The results of a measurement. Times are in seconds."""
 
     answered: int
     failed: int
@@ -90,13 +90,13 @@ class Figures:
     prompt_tokens: float | None
     """Tokens of the median prompt; None if the server does not count them."""
     tokens: int
-    """Tokens of all answers, by the server's count; without one, the number of pieces of text."""
+    """Tokens of all answers, as the server counts them. Without its counts, the number of text pieces."""
     counted: bool
     """Whether the server counted the tokens."""
     ttft: Spread | None
-    """Times from sending a request, with its connection, to the first text."""
+    """Seconds from sending a request to the first text, including the time to connect."""
     inter_token: Spread | None
-    """Times between two pieces of text. Most servers send one for each token."""
+    """Seconds between two pieces of text. Most servers send one piece for each token."""
     problems: dict[str, int]
     """The number of failed requests, by reason."""
 
@@ -111,45 +111,50 @@ class Figures:
 
 
 def run(url: str | None, model: str | None, plan: LoadPlan, as_json: bool) -> int:
-    """Measures and prints the results; returns 1 if a request failed."""
+    """Measures the server and prints the results; returns 1 if a request failed."""
     with report_errors():
         client = Client(*find_server(url, may_be_foreign=True))
-        chosen = model or client.find_generating()
-        with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-            task = bars.add_task("requests", total=plan.requests)
-            results = generate_load(client, chosen, plan, lambda _: bars.advance(task))
+        model_name = model or client.find_chat_model()
+        with Progress(
+            console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+        ) as progress:
+            task = progress.add_task("requests", total=plan.requests)
+            results = generate_load(client, model_name, plan, lambda _: progress.advance(task))
     figures = measure(results)
     if as_json:
         rates = {name: getattr(figures, name) for name in ("tokens_per_second", "requests_per_second")}
-        print_json({"url": client.url, "model": chosen, "plan": asdict(plan), **rates, **asdict(figures)})
+        print_json({"url": client.url, "model": model_name, "plan": asdict(plan), **rates, **asdict(figures)})
     else:
-        show(f"{chosen} at {client.url}", plan, figures, results)
+        show(f"{model_name} at {client.url}", plan, figures, results)
     return FAILED if figures.failed else 0
 
 
 def measure(results: Sequence[RequestTiming]) -> Figures:
-    """Computes the figures of at least one request. Failed requests are only counted."""
-    good = [result for result in results if not result.problem]
-    prompts = compute_spread([float(result.usage.prompt_tokens) for result in good if result.usage])
+    """Computes the figures of at least one request. Of failed requests, it uses only their number and
+    times."""
+    answered = [result for result in results if not result.problem]
+    prompts = compute_spread([float(result.usage.prompt_tokens) for result in answered if result.usage])
     return Figures(
-        answered=len(good),
-        failed=len(results) - len(good),
-        wall=max(result.ended for result in results) - min(result.began for result in results),
+        answered=len(answered),
+        failed=len(results) - len(answered),
+        wall=max(result.ended for result in results) - min(result.started for result in results),
         prompt_tokens=prompts.median if prompts else None,
-        tokens=sum(each.usage.completion_tokens if each.usage else len(each.arrivals) for each in good),
-        counted=all(result.usage for result in good),
-        ttft=compute_spread(list_waits(good)),
-        inter_token=compute_spread(list_gaps(good)),
+        tokens=sum(
+            result.usage.completion_tokens if result.usage else len(result.arrivals) for result in answered
+        ),
+        counted=all(result.usage for result in answered),
+        ttft=compute_spread(list_first_token_times(answered)),
+        inter_token=compute_spread(list_token_intervals(answered)),
         problems=dict(Counter(result.problem for result in results if result.problem)),
     )
 
 
-def list_waits(results: Sequence[RequestTiming]) -> list[float]:
-    """Returns the seconds to the first text of each request with text."""
-    return [result.arrivals[0] - result.began for result in results if result.arrivals]
+def list_first_token_times(results: Sequence[RequestTiming]) -> list[float]:
+    """Returns the seconds to the first text of each request that received text."""
+    return [result.arrivals[0] - result.started for result in results if result.arrivals]
 
 
-def list_gaps(results: Sequence[RequestTiming]) -> list[float]:
+def list_token_intervals(results: Sequence[RequestTiming]) -> list[float]:
     """Returns the seconds between consecutive pieces of text, over all requests."""
     return [later - earlier for result in results for earlier, later in pairwise(result.arrivals)]
 
@@ -158,8 +163,8 @@ def compute_spread(values: list[float]) -> Spread | None:
     """Returns the percentiles; None without values."""
     if not values:
         return None
-    cuts = quantiles(values if len(values) > 1 else values * 2, n=100, method="inclusive")
-    return Spread(cuts[49], cuts[94], cuts[98], max(values))
+    percentiles = quantiles(values if len(values) > 1 else values * 2, n=100, method="inclusive")
+    return Spread(percentiles[49], percentiles[94], percentiles[98], max(values))
 
 
 def show(title: str, plan: LoadPlan, figures: Figures, results: Sequence[RequestTiming]) -> None:
@@ -176,8 +181,11 @@ def show(title: str, plan: LoadPlan, figures: Figures, results: Sequence[Request
         console.print(f"tokens/s, all together: {figures.tokens_per_second:.1f}")
         console.print(f"requests/s: {figures.requests_per_second:.2f}\n")
         console.print(_format_latencies(figures))
-    good = [result for result in results if not result.problem]
-    for heading, values in (("time to first token", list_waits(good)), ("between tokens", list_gaps(good))):
+    answered = [result for result in results if not result.problem]
+    for heading, values in (
+        ("time to first token", list_first_token_times(answered)),
+        ("between tokens", list_token_intervals(answered)),
+    ):
         if values:
             console.print(f"\n{heading}", plot_histogram(values), sep="\n")
     if figures.answered and not figures.counted:
@@ -189,20 +197,23 @@ def show(title: str, plan: LoadPlan, figures: Figures, results: Sequence[Request
 
 
 def _format_latencies(figures: Figures) -> Table:
-    """Builds a table of percentiles in milliseconds, one per line, so that it fits a narrow terminal."""
+    """Builds a table of percentiles in milliseconds. It has few columns, so that it fits a narrow
+    terminal."""
     table = Table("", box=None, pad_edge=False, header_style="bold")
     table.add_column("time to first token, ms", justify="right")
     table.add_column("between tokens, ms", justify="right")
     for name in Spread.__slots__:
         spreads = (figures.ttft, figures.inter_token)
-        cells = (f"{getattr(each, name) * 1000:.1f}" if each else "-" for each in spreads)
+        cells = (f"{getattr(spread, name) * 1000:.1f}" if spread else "-" for spread in spreads)
         table.add_row(name, *cells)
     return table
 
 
 def plot_histogram(values: list[float]) -> Table:
-    """Draws a line for each range of values: its lower end, a bar and the count. The last range contains all
-    values above the 99th percentile, so a single outlier does not flatten the others."""
+    """Draws one line for each range of values: its lower end, a bar and the count.
+
+    The last range contains all values above the 99th percentile, so one outlier does not flatten the others.
+    """
     low, spread = min(values), compute_spread(values)
     step = ((spread.p99 if spread else low) - low) / BINS or 1e-9
     counts = Counter(min(BINS - 1, int((value - low) / step)) for value in values)
@@ -215,83 +226,87 @@ def plot_histogram(values: list[float]) -> Table:
 
 
 def generate_load(
-    client: Client, model: str, plan: LoadPlan, done: Callable[[RequestTiming], None]
+    client: Client, model: str, plan: LoadPlan, report_result: Callable[[RequestTiming], None]
 ) -> list[RequestTiming]:
-    """Sends the plan's requests and calls `done` after each. Raises CallFailed if the probes fail."""
+    """Sends the plan's requests and calls `report_result` after each. Raises CallFailed if the probes
+    fail."""
     words = estimate_words(plan.prompt_tokens, lambda count: _measure_prompt(client, model, count))
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    pending: queue.SimpleQueue[str] = queue.SimpleQueue()
     for _ in range(plan.requests):
-        waiting.put(make_prompt(words))
+        pending.put(make_prompt(words))
     finished: queue.SimpleQueue[RequestTiming] = queue.SimpleQueue()
     for _ in range(min(plan.concurrency, plan.requests)):
         # Daemon threads: Ctrl-C then ends the process with all connections.
         threading.Thread(
-            target=_run_client, args=(client, model, plan.max_tokens, waiting, finished), daemon=True
+            target=_run_worker, args=(client, model, plan.max_tokens, pending, finished), daemon=True
         ).start()
     results = []
     for _ in range(plan.requests):
         results.append(finished.get())
-        done(results[-1])
+        report_result(results[-1])
     return results
 
 
-def estimate_words(tokens: int, prompt_tokens: Callable[[int], int | None]) -> int:
-    """Returns the number of words for a prompt of `tokens` tokens. Two probes show how many tokens the
-    template and each word take. Without counts from the server, a word counts as one token."""
-    few, many = prompt_tokens(1), prompt_tokens(PROBE_WORDS)
-    if few is None or many is None or many <= few:
+def estimate_words(tokens: int, count_prompt: Callable[[int], int | None]) -> int:
+    """Returns the number of words for a prompt of `tokens` tokens.
+
+    Two probes measure the tokens of the chat template and of each word. Without counts from the server, a
+    word counts as one token. `count_prompt`: returns the tokens of a prompt of so many words.
+    """
+    short_prompt, long_prompt = count_prompt(1), count_prompt(PROBE_WORDS)
+    if short_prompt is None or long_prompt is None or long_prompt <= short_prompt:
         return tokens
-    per_word = (many - few) / (PROBE_WORDS - 1)
-    return max(1, 1 + round((tokens - few) / per_word))
+    tokens_per_word = (long_prompt - short_prompt) / (PROBE_WORDS - 1)
+    return max(1, 1 + round((tokens - short_prompt) / tokens_per_word))
 
 
 def make_prompt(words: int) -> str:
-    """Makes a prompt of random words, so that no prefix cache contains its beginning."""
-    return " ".join(random.choices(WORDS, k=words))  # noqa: S311 - nothing secret
+    """Returns a prompt of random words, so that no prefix cache contains its beginning."""
+    return " ".join(random.choices(WORDS, k=words))  # noqa: S311 - not a secret
 
 
 def _measure_prompt(client: Client, model: str, words: int) -> int | None:
     """Returns the number of tokens that the server counts in a prompt of so many words."""
     usages = [
-        piece.usage for piece in client.stream_chat(_build_body(model, make_prompt(words), 1)) if piece.usage
+        chunk.usage for chunk in client.stream_chat(_build_body(model, make_prompt(words), 1)) if chunk.usage
     ]
     return usages[-1].prompt_tokens if usages else None
 
 
-def _run_client(
+def _run_worker(
     client: Client,
     model: str,
     max_tokens: int,
-    waiting: "queue.SimpleQueue[str]",
+    pending: "queue.SimpleQueue[str]",
     finished: "queue.SimpleQueue[RequestTiming]",
 ) -> None:
-    """Runs one client, which sends requests until none is left."""
-    for prompt in _drain_plan(waiting):
-        timed = RequestTiming(began=time.monotonic())
+    """Sends one request after another until no prompt is pending."""
+    for prompt in _take_prompts(pending):
+        timing = RequestTiming(started=time.monotonic())
         try:
-            _receive(client, _build_body(model, prompt, max_tokens), timed)
+            _receive_answer(client, _build_body(model, prompt, max_tokens), timing)
         except CallFailed as problem:
-            timed.problem = problem.message
-        timed.ended = time.monotonic()
-        finished.put(timed)
+            timing.problem = problem.message
+        timing.ended = time.monotonic()
+        finished.put(timing)
 
 
-def _drain_plan(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
-    """Yields waiting prompts until there are no more."""
+def _take_prompts(pending: "queue.SimpleQueue[str]") -> Iterator[str]:
+    """Yields pending prompts until the queue is empty."""
     while True:
         try:
-            yield waiting.get_nowait()
+            yield pending.get_nowait()
         except queue.Empty:
             return
 
 
-def _receive(client: Client, body: dict[str, object], timed: RequestTiming) -> None:
-    """Reads one answer, and notes when its parts arrived."""
-    with closing(client.stream_chat(body)) as pieces:
-        for piece in pieces:
-            if piece.text or piece.reasoning:
-                timed.arrivals.append(time.monotonic())
-            timed.usage = piece.usage or timed.usage
+def _receive_answer(client: Client, body: dict[str, object], timing: RequestTiming) -> None:
+    """Reads one answer and records the arrival time of each text piece."""
+    with closing(client.stream_chat(body)) as chunks:
+        for chunk in chunks:
+            if chunk.text or chunk.reasoning:
+                timing.arrivals.append(time.monotonic())
+            timing.usage = chunk.usage or timing.usage
 
 
 def _build_body(model: str, prompt: str, max_tokens: int) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""`antiphon chat`: a conversation in the terminal, with a running server or with one that it starts.
+"""`antiphon chat`: a conversation in the terminal with a running server, or with a server that it starts.
 
-Ctrl-C ends an answer by closing its connection, which frees the server's sequence. The conversation is kept
-in memory until the chat ends; only /save writes it to a file.
+Ctrl-C ends an answer by closing its connection, so the server stops generating. The conversation stays in
+memory; only /save writes it to a file.
 """
 
 import json
@@ -23,8 +23,8 @@ from antiphon.cli.output import (
     KEY_VARIABLE,
     UNAUTHORIZED,
     CallFailed,
-    NobodyThere,
     Problem,
+    ServerUnreachable,
     note,
     report_errors,
 )
@@ -37,13 +37,13 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 HELP = """\
-/system TEXT   give the model instructions; without TEXT, take them back
-/model NAME    ask another model; without NAME, list them
-/new           forget what was said
+/system TEXT   give the model instructions; without TEXT, remove them
+/model NAME    switch to another model; without NAME, list the models
+/new           start a new conversation
 /save FILE     write the chat to a new file: JSON for .json, else Markdown
-/help          this list
+/help          show this list
 /quit          leave (or Ctrl-D)
-Ctrl-C stops the answer; a second one leaves. A message that begins with / is written with //."""
+Ctrl-C stops the answer; a second Ctrl-C leaves. To begin a message with /, type //."""
 
 
 class LeaveChat(Exception):
@@ -57,23 +57,25 @@ def run(url: str | None, model: str | None, system: str | None, max_tokens: int 
     with report_errors(_advise), ExitStack() as stack:
         if system and not is_whole(system):
             raise SettingsError("--system is not UTF-8")
-        client, name = _connect(url, model, terminal, stack)
-        chosen = client.require_generating(name) if name else client.find_generating()
-        terminal.note(f"{chosen} at {client.url}; /help lists the commands")
-        return Chat(client, ChatHistory(chosen, system or "", max_tokens), terminal).talk()
+        client, requested = _connect(url, model, terminal, stack)
+        model_name = client.require_chat_model(requested) if requested else client.find_chat_model()
+        terminal.note(f"{model_name} at {client.url}; /help lists the commands")
+        return Chat(client, ChatHistory(model_name, system or "", max_tokens), terminal).run_loop()
 
 
 def _connect(
     url: str | None, model: str | None, terminal: "Terminal", stack: ExitStack
 ) -> tuple[Client, str | None]:
-    """Returns the address of a server that answers, and the model's name: the server at the address, or one
-    that runs as long as the stack. A new server gets the model, which is fetched first. Raises CallFailed and
-    AntiphonError."""
+    """Returns a client of a server that answers, and the name of the model to use.
+
+    Without an address and without a running server, it starts a server with the model, which lasts as long as
+    `stack`. Raises CallFailed and AntiphonError.
+    """
     address, key = find_server(url, may_be_foreign=True)
     client = Client(address, key)
     try:
         client.list_models()
-    except NobodyThere:
+    except ServerUnreachable:
         if url:
             raise
     else:
@@ -81,18 +83,18 @@ def _connect(
     terminal.note(f"nothing answers at {client.url}: starting a server for this chat")
     if model:
         fetch_named(model)
-    own = stack.enter_context(start_server(["--model", model] if model else []))
-    # With keys, the server's start has written the operator's key on this machine.
-    return Client(own, key or read_operator_key()), None
+    own_url = stack.enter_context(start_server(["--model", model] if model else []))
+    # If keys are enabled, the new server has written the operator's key to this machine.
+    return Client(own_url, key or read_operator_key()), None
 
 
 def _advise(problem: Problem) -> str:
-    """Returns advice about the error, where there is any."""
+    """Returns advice about a problem; empty if there is none."""
     if isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED:
         hint = f"; the operator's is in {find_operator_file()}" if read_operator_key() else ""
         return f"Set {KEY_VARIABLE} to a key of the server{hint}."
-    is_long = isinstance(problem, CallFailed) and problem.code == "context_length_exceeded"
-    return "/new starts over." if is_long else ""
+    is_too_long = isinstance(problem, CallFailed) and problem.code == "context_length_exceeded"
+    return "/new starts over." if is_too_long else ""
 
 
 class Terminal:
@@ -106,10 +108,10 @@ class Terminal:
         """Reads a line; returns None after Ctrl-D or at the end of the input. Raises KeyboardInterrupt at
         Ctrl-C."""
         if not self.interactive:
-            # Reads UTF-8 whatever the locale is. Invalid bytes become surrogates, which the chat refuses.
+            # Decodes UTF-8 in every locale. Invalid bytes become surrogates, which the chat rejects.
             line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
             return line.rstrip("\r\n") if line else None
-        # The import alone gives `input` line editing and, for this process, a history.
+        # The import enables line editing and a history in `input`.
         import readline  # noqa: F401
 
         try:
@@ -119,50 +121,52 @@ class Terminal:
             return None
 
     def write(self, text: str) -> None:
-        """Writes a part of an answer at once."""
+        """Writes a part of an answer immediately."""
         sys.stdout.write(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
         sys.stdout.flush()
 
     def write_dim(self, text: str) -> None:
-        """Writes a part of the model's reasoning. It is only displayed."""
+        """Writes a part of the model's reasoning, in a terminal only."""
         if self.interactive:
             sys.stdout.write(self._style(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), DIM))
             sys.stdout.flush()
 
     def note(self, text: str) -> None:
-        """Writes a note about the answer for people."""
+        """Prints a note to standard error, in a terminal only."""
         if self.interactive:
             print(self._style(text, DIM), file=sys.stderr, flush=True)
 
     def _style(self, text: str, style: str, *, hidden: bool = False) -> str:
-        """Returns the text in a style. `hidden`: tells the line editor that the style takes no columns."""
+        """Returns the text in a style. `hidden`: the line editor does not count the style's characters as
+        columns."""
         if not self._colour:
             return text
-        first, last = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if hidden else (style, PLAIN)
-        return f"{first}{text}{last}"
+        start, end = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if hidden else (style, PLAIN)
+        return f"{start}{text}{end}"
 
 
 @dataclass(slots=True)
 class ChatHistory:
-    """The model, the system text and the turns of one chat."""
+    """The model, the system message and the turns of one chat."""
 
     model: str
     system: str = ""
     max_tokens: int | None = None
-    """Most tokens of an answer; None leaves the limit to the server."""
+    """Most tokens of an answer; None for the server's limit."""
     turns: list[tuple[str, str]] = field(default_factory=list)
     """Turns as (role, text), oldest first: `user` and `assistant` alternate."""
 
-    def messages(self) -> list[dict[str, str]]:
-        """Returns the turns as messages of the API."""
+    def build_messages(self) -> list[dict[str, str]]:
+        """Returns the system message and the turns as messages of the API."""
         system = [("system", self.system)] if self.system else []
         return [{"role": role, "content": text} for role, text in [*system, *self.turns]]
 
-    def ask(self, text: str) -> dict[str, object]:
-        """Returns the body of the next request. `add_turn` must add the question to the chat afterwards."""
+    def build_request(self, text: str) -> dict[str, object]:
+        """Returns the request body for a question. `add_turn` must add the question to the chat
+        afterwards."""
         body: dict[str, object] = {
             "model": self.model,
-            "messages": [*self.messages(), {"role": "user", "content": text}],
+            "messages": [*self.build_messages(), {"role": "user", "content": text}],
         }
         return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
 
@@ -174,36 +178,37 @@ class ChatHistory:
         """Writes a new file: JSON for `.json`, otherwise Markdown. Raises OSError, also if the file
         exists."""
         with path.open("x", encoding="utf-8") as file:
-            file.write(self._as_json() if path.suffix == ".json" else self._as_markdown())
+            file.write(self._format_json() if path.suffix == ".json" else self._format_markdown())
 
-    def _as_json(self) -> str:
-        return json.dumps({"model": self.model, "messages": self.messages()}, indent=2, ensure_ascii=False)
+    def _format_json(self) -> str:
+        return json.dumps(
+            {"model": self.model, "messages": self.build_messages()}, indent=2, ensure_ascii=False
+        )
 
-    def _as_markdown(self) -> str:
+    def _format_markdown(self) -> str:
         parts = [f"# A chat with {self.model}"]
-        parts += [f"**{message['role']}**\n\n{message['content']}" for message in self.messages()]
+        parts += [f"**{message['role']}**\n\n{message['content']}" for message in self.build_messages()]
         return "\n\n".join(parts) + "\n"
 
 
 @dataclass(slots=True)
-class TypedAnswer:
-    """An answer while it arrives."""
+class PartialAnswer:
+    """An answer that is being received. Times are in monotonic seconds."""
 
-    began: float
+    started: float
     text: str = ""
-    first: float = 0.0
+    first_token_at: float = 0.0
     finish: str = ""
     usage: TokenUsage | None = None
 
-    def figures(self) -> str:
-        """Returns the answer's figures as a text: tokens, tokens per second, and the time to the first
-        one."""
-        if self.usage is None or not self.first:
+    def format_figures(self) -> str:
+        """Formats the number of tokens, the tokens per second and the time to the first token."""
+        if self.usage is None or not self.first_token_at:
             return self.finish
-        took, wait = time.monotonic() - self.first, self.first - self.began
-        rate = f"{(self.usage.completion_tokens - 1) / took:.0f} tokens/s, " if took > 0 else ""
-        cut = ", cut at the limit of tokens" if self.finish == "length" else ""
-        return f"{self.usage.completion_tokens} tokens, {rate}first after {wait:.2f} s{cut}"
+        duration, wait = time.monotonic() - self.first_token_at, self.first_token_at - self.started
+        rate = f"{(self.usage.completion_tokens - 1) / duration:.0f} tokens/s, " if duration > 0 else ""
+        note = ", stopped at the token limit" if self.finish == "length" else ""
+        return f"{self.usage.completion_tokens} tokens, {rate}first after {wait:.2f} s{note}"
 
 
 class Chat:
@@ -215,17 +220,19 @@ class Chat:
         self._terminal = terminal
         self._failed = False
         self._commands: dict[str, Callable[[str], None]] = {
-            "/system": self._system,
-            "/model": self._model,
-            "/new": self._new,
-            "/save": self._save,
-            "/help": self._help,
-            "/quit": self._quit,
+            "/system": self._set_system,
+            "/model": self._switch_model,
+            "/new": self._clear_history,
+            "/save": self._save_history,
+            "/help": self._print_help,
+            "/quit": self._leave,
         }
 
-    def talk(self) -> int:
-        """Runs until the input ends or the user leaves. Returns 1 if a question from a pipe failed. Raises
-        KeyboardInterrupt at the second Ctrl-C in a row."""
+    def run_loop(self) -> int:
+        """Reads lines until the input ends or the user leaves.
+
+        Returns 1 if a question from a pipe failed. Raises KeyboardInterrupt after two consecutive Ctrl-C.
+        """
         interrupted = False
         while True:
             try:
@@ -233,7 +240,7 @@ class Chat:
                 if line is None:
                     break
                 interrupted = False
-                self._take(line.strip())
+                self._handle_line(line.strip())
             except KeyboardInterrupt:
                 self._terminal.write("\n")
                 if interrupted or not self._terminal.interactive:
@@ -244,8 +251,8 @@ class Chat:
                 break
         return FAILED if self._failed and not self._terminal.interactive else 0
 
-    def _take(self, line: str) -> None:
-        """Handles one line of the user: a command, or a message to the model."""
+    def _handle_line(self, line: str) -> None:
+        """Handles one input line: a command or a message to the model."""
         if not is_whole(line):
             self._fail(f"this is not UTF-8, and was not sent: {escape_surrogates(line)}")
         elif line.startswith("/") and not line.startswith("//"):
@@ -255,10 +262,13 @@ class Chat:
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
 
     def _ask(self, question: str) -> None:
-        """Streams the answer. An answer that Ctrl-C ends is kept up to there; a failed one is not kept."""
-        answer = TypedAnswer(began=time.monotonic())
+        """Streams the answer to a question.
+
+        The history keeps an answer that Ctrl-C interrupted, but not a failed one.
+        """
+        answer = PartialAnswer(started=time.monotonic())
         try:
-            self._receive(self.conversation.ask(question), answer)
+            self._receive_answer(self.conversation.build_request(question), answer)
         except CallFailed as problem:
             self._terminal.write("\n" if answer.text else "")
             self._fail(problem)
@@ -269,40 +279,42 @@ class Chat:
             raise
         self.conversation.add_turn(question, answer.text)
         self._terminal.write("\n")
-        self._terminal.note(answer.figures())
+        self._terminal.note(answer.format_figures())
 
-    def _receive(self, body: dict[str, object], answer: TypedAnswer) -> None:
-        with closing(self._client.stream_chat(body)) as pieces:
-            for piece in pieces:
-                if (piece.text or piece.reasoning) and not answer.first:
-                    answer.first = time.monotonic()
-                answer.text += piece.text  # first, so that the chat contains all that was displayed
-                answer.finish = piece.finish or answer.finish
-                answer.usage = piece.usage or answer.usage
-                self._terminal.write_dim(piece.reasoning)
-                self._terminal.write(piece.text)
+    def _receive_answer(self, body: dict[str, object], answer: PartialAnswer) -> None:
+        with closing(self._client.stream_chat(body)) as chunks:
+            for chunk in chunks:
+                if (chunk.text or chunk.reasoning) and not answer.first_token_at:
+                    answer.first_token_at = time.monotonic()
+                answer.text += (
+                    chunk.text
+                )  # before it is displayed, so that the history contains all displayed text
+                answer.finish = chunk.finish or answer.finish
+                answer.usage = chunk.usage or answer.usage
+                self._terminal.write_dim(chunk.reasoning)
+                self._terminal.write(chunk.text)
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    def _system(self, text: str) -> None:
+    def _set_system(self, text: str) -> None:
         self.conversation.system = text
         self._terminal.note("the model has new instructions" if text else "the model has no instructions")
 
-    def _model(self, name: str) -> None:
+    def _switch_model(self, name: str) -> None:
         try:
             if name:
-                self.conversation.model = self._client.require_generating(name)
+                self.conversation.model = self._client.require_chat_model(name)
             current, names = self.conversation.model, self._client.list_models()
-            for each in names if current in names else [*names, current]:  # the list contains no aliases
-                self._terminal.write(f"{each} (asked now)\n" if each == current else f"{each}\n")
+            for listed in names if current in names else [*names, current]:  # the list contains no aliases
+                self._terminal.write(f"{listed} (current)\n" if listed == current else f"{listed}\n")
         except CallFailed as problem:
             self._fail(problem)
 
-    def _new(self, _: str) -> None:
+    def _clear_history(self, _: str) -> None:
         self.conversation.turns.clear()
-        self._terminal.note("forgotten")
+        self._terminal.note("started a new conversation")
 
-    def _save(self, name: str) -> None:
+    def _save_history(self, name: str) -> None:
         if not name:
             self._fail("name the file: /save chat.md")
             return
@@ -314,18 +326,18 @@ class Chat:
         except OSError as problem:
             self._fail(f"cannot write {name}: {problem.strerror}")
 
-    def _help(self, _: str) -> None:
+    def _print_help(self, _: str) -> None:
         self._terminal.write(f"{HELP}\n")
 
-    def _quit(self, _: str) -> None:
+    def _leave(self, _: str) -> None:
         raise LeaveChat
 
     def _reject_command(self, _: str) -> None:
-        """Prints that there is no such command."""
+        """Prints the list of commands."""
         self._fail(f"there is no such command; there are: {' '.join(self._commands)}")
 
     def _fail(self, problem: str | CallFailed) -> None:
-        """Prints a problem with advice, and notes that the chat had one."""
+        """Prints a problem with advice, and records that the chat had a problem."""
         self._failed = True
         if isinstance(problem, CallFailed):
             advice = _advise(problem)

@@ -1,4 +1,4 @@
-"""`antiphon config`: the effective settings and the source of each. It starts nothing and opens no model."""
+"""`antiphon config`: the effective settings and their sources. It starts no server and opens no model."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SECRET_SETTINGS = frozenset({"api_key", "pepper", "token", "url", "webhook", "we
 MASK = "***"
 
 Source = tuple[SourceKind, str]
-"""The source of a value: its kind, and the file's path, the variable's name or the flag."""
+"""The source of a value: its kind, and the path of the file, the variable's name or the flag."""
 DEFAULT: Source = (SourceKind.DEFAULT, "")
 DEMO: Source = (SourceKind.DEFAULT, "the demo model")
 
@@ -40,20 +40,22 @@ def run(serve_options: ServeOptions, as_json: bool) -> int:
             *_list_vendors(settings, serve_options),
         ]
     if as_json:
-        print_json({key: {"value": value, "source": kind, "place": at} for key, value, (kind, at) in rows})
+        print_json(
+            {key: {"value": value, "source": kind, "place": place} for key, value, (kind, place) in rows}
+        )
     else:
         cells = [
-            {"setting": key, "value": _format_value(value), "source": at or kind}
-            for key, value, (kind, at) in rows
+            {"setting": key, "value": _format_value(value), "source": place or kind}
+            for key, value, (kind, place) in rows
         ]
         print_table(cells, "")
-        file = serve_options.find_file()
-        source = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
+        path = serve_options.find_file()
+        source = path.absolute() if path else f"none; antiphon looks for {SETTINGS_FILE} in this directory"
         print(f"\nsettings file: {source}")
-    refused = list(find_refusals(settings))
-    for error in refused:
+    errors = list(find_refusals(settings))
+    for error in errors:
         note(f"serve refuses this: {error.message}")
-    return FAILED if refused else 0
+    return FAILED if errors else 0
 
 
 def _format_value(value: object) -> str:
@@ -78,15 +80,15 @@ def _list_sections(settings: Settings, serve_options: ServeOptions) -> Iterator[
 
 
 def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
-    """Yields the settings of each model. All models have one source: the flags, the file or the demo."""
+    """Yields the settings of each model. All models come from one source: the flags, the file or the demo."""
     tables = (
         [] if serve_options.models else read_layers(*serve_options.list_sources())[0][1].get("models", [])
     )
-    in_file = [table for table in tables if not is_routed(table)]
+    file_models = [table for table in tables if not is_routed(table)]
     for index, model in enumerate(settings.models):
         sources: dict[str, Source] = {}
-        if in_file:
-            sources = dict.fromkeys(in_file[index], (SourceKind.FILE, str(serve_options.find_file())))
+        if file_models:
+            sources = dict.fromkeys(file_models[index], (SourceKind.FILE, str(serve_options.find_file())))
         elif model.path == DEMO_MODEL["path"]:
             sources = dict.fromkeys(DEMO_MODEL, DEMO)
         if serve_options.models:
@@ -97,32 +99,39 @@ def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Ro
 
 
 def _list_adapters_and_aliases(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
-    """Yields adapters and aliases. All of one kind have one source: the flags, the variable or the file."""
+    """Yields adapters and aliases. All adapters come from one source, and so do all aliases."""
 
-    def source(flags: object, option: str, value: object, variable: str) -> Source:
+    def find_source(flags: object, option: str, value: object, variable: str) -> Source:
         if flags:
             return SourceKind.FLAG, option
         return (SourceKind.VARIABLE, variable) if value else (SourceKind.FILE, str(serve_options.find_file()))
 
-    of_adapters = source(serve_options.adapters, "--lora", serve_options.list_adapters(), ADAPTERS_VARIABLE)
+    adapter_source = find_source(
+        serve_options.adapters, "--lora", serve_options.list_adapters(), ADAPTERS_VARIABLE
+    )
     for adapter in settings.adapters:
-        yield f"adapters.{adapter.name}.path", adapter.path, of_adapters
-        yield f"adapters.{adapter.name}.model", adapter.model, of_adapters
-    of_aliases = source(serve_options.aliases, "--alias", serve_options.list_aliases(), ALIASES_VARIABLE)
+        yield f"adapters.{adapter.name}.path", adapter.path, adapter_source
+        yield f"adapters.{adapter.name}.model", adapter.model, adapter_source
+    alias_source = find_source(
+        serve_options.aliases, "--alias", serve_options.list_aliases(), ALIASES_VARIABLE
+    )
     for alias in settings.aliases:
-        yield f"aliases.{alias.name}", alias.model, of_aliases
+        yield f"aliases.{alias.name}", alias.model, alias_source
 
 
 def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
-    """Yields providers and routed models. They come from the file alone. A header's value may be a secret."""
+    """Yields the settings of providers and routed models, which only the file can set.
+
+    Masks the values of headers, which may be secrets.
+    """
     source = (SourceKind.FILE, str(serve_options.find_file()))
     for name, provider in settings.providers.items():
         for option in type(provider).__struct_fields__:
             value = getattr(provider, option)
-            shown_value = dict.fromkeys(value, MASK) if option == "headers" else value
+            printable = dict.fromkeys(value, MASK) if option == "headers" else value
             if option == "proxy" and value is not None and "@" in value:
-                shown_value = MASK  # it holds a password
-            yield f"providers.{name}.{option}", shown_value, source if value else DEFAULT
+                printable = MASK  # it contains a password
+            yield f"providers.{name}.{option}", printable, source if value else DEFAULT
     for model in settings.routed_models:
         for number, route in enumerate(model.list_routes()):
             for option in type(route).__struct_fields__:

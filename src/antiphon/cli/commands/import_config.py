@@ -1,4 +1,4 @@
-"""`antiphon import`: settings from another product's configuration."""
+"""`antiphon import`: converts another product's configuration to settings."""
 
 import os
 import tempfile
@@ -11,35 +11,37 @@ from antiphon.cli import options
 from antiphon.cli.output import note, report_errors
 from antiphon.errors import SettingsError
 
-app = options.make_group("import", "Settings from another product's configuration.")
+app = options.create_group("import", "Convert another product's configuration.")
 
 STANDARD_OUTPUT = Path("-")
 
 
 @app.callback()
 def _import() -> None:
-    """Settings from another product's configuration."""
+    """Convert another product's configuration."""
 
 
 @app.command()
 def litellm(
     config: Annotated[Path, typer.Argument(help="LiteLLM's config.yaml.")],
     out: Annotated[
-        Path, typer.Option(help="The new file, which must not exist yet; - prints the settings instead.")
+        Path, typer.Option(help="The new settings file, which must not exist; - prints the settings.")
     ] = Path("antiphon.toml"),
 ) -> None:
-    """Write antiphon.toml from the configuration of LiteLLM's proxy, and list what it cannot convert."""
+    """Convert LiteLLM's proxy configuration to antiphon.toml, and report omitted settings."""
     with report_errors():
         from antiphon.cli.litellm.convert import convert_config
         from antiphon.cli.litellm.reading import read_config
         from antiphon.cli.litellm.toml_text import format_toml
 
-        tree, notes = convert_config(read_config(config), os.environ)
+        settings, notes = convert_config(read_config(config), os.environ)
         for line in notes:
             note(line)
-        if not tree["models"]:
+        if not settings["models"]:
             raise SettingsError(f"{config} has no model that Antiphon can serve, so nothing was written")
-        text = f"# Made from {config.name} of LiteLLM by `antiphon import litellm`.\n\n{format_toml(tree)}"
+        text = (
+            f"# Made from {config.name} of LiteLLM by `antiphon import litellm`.\n\n{format_toml(settings)}"
+        )
         _require_loadable(text)
         if out == STANDARD_OUTPUT:
             print(text, end="")
@@ -49,11 +51,14 @@ def litellm(
                 file.write(text)
         except OSError as problem:
             raise SettingsError(f"{out} cannot be written: {problem.strerror or problem}") from None
-        print(f"wrote {out}: {_count(tree['models'], 'model')}, {_count(tree['providers'], 'provider')}")
+        print(
+            f"wrote {out}: {_format_format_count(settings['models'], 'model')}, "
+            f"{_format_format_count(settings['providers'], 'provider')}"
+        )
 
 
 def _require_loadable(text: str) -> None:
-    """Raises SettingsError for a text that Antiphon does not load as its settings."""
+    """Raises SettingsError if Antiphon cannot load the text as its settings."""
     from antiphon.settings.loading import load_settings
 
     with tempfile.TemporaryDirectory() as directory:
@@ -62,6 +67,6 @@ def _require_loadable(text: str) -> None:
         load_settings({}, {}, path, [])
 
 
-def _count(many: object, noun: str) -> str:
-    count = len(many) if isinstance(many, list | dict) else 0
+def _format_format_count(items: object, noun: str) -> str:
+    count = len(items) if isinstance(items, list | dict) else 0
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""`antiphon keys` and `antiphon audit`: the keys of a running server, and the record of changes."""
+"""`antiphon keys` and `antiphon audit`: the keys of a running server, and its audit log."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -10,10 +10,10 @@ from antiphon.cli.admin_client import (
     Admin,
     connect_admin,
     is_operator_key,
-    keep_operator_key,
     note_warnings,
     read_operator_key,
-    set_operator_key_aside,
+    rename_operator_file,
+    replace_operator_key,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
 from antiphon.cli.names import (
@@ -31,8 +31,8 @@ from antiphon.cli.options import now, parse_duration, parse_time
 from antiphon.cli.output import (
     CallFailed,
     Card,
+    format_fields,
     format_time,
-    pick,
     print_card,
     print_id,
     print_json,
@@ -42,22 +42,22 @@ from antiphon.cli.output import note as say
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import SettingsError
 
-app = options.make_group("keys", "Keys of a running server.")
+app = options.create_group("keys", "Keys of a running server.")
 
 Key = Annotated[str, typer.Argument(help="Its id, prefix or note; not the key itself.")]
-NONE = "there is no key that you may see; antiphon keys create makes one"
+NO_KEYS = "there is no key that you may see; antiphon keys create makes one"
 
 
 @app.command("list")
 def list_keys(
-    project: Annotated[str | None, typer.Option(help="Only those of a project: its name or id.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only keys of this project: name or id.")] = None,
     user: Annotated[
-        str | None, typer.Option(help="Only those of a user: name, e-mail address or id.")
+        str | None, typer.Option(help="Only keys of this user: name, e-mail address or id.")
     ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """List keys, also those that have ended."""
+    """List keys, including ended keys."""
     with connect_admin(url) as server:
         owners = {
             "project": find_optional_id(server, PROJECT, project),
@@ -74,51 +74,49 @@ def list_keys(
             if not as_json and any(card.get(name) for card in keys)
         ]
         names = fetch_names(server, kinds)
-        print_list("keys", keys, lambda card: _format_row(card, names), NONE, as_json)
+        print_list("keys", keys, lambda card: _format_row(card, names), NO_KEYS, as_json)
 
 
 @app.command()
 def create(
-    kind: Annotated[KeyKind, typer.Argument(help="What the key is for: see docs/keys.md.")],
+    kind: Annotated[KeyKind, typer.Argument(help="The kind of key; see docs/keys.md.")],
     project: Annotated[
         str | None,
-        typer.Option(help="Project of a service key, or the only project of an access token: name or id."),
+        typer.Option(
+            help="The project of a service key, or the only project of an access token: name or id."
+        ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="User of an access token: name, e-mail address or id.")
+        str | None, typer.Option(help="The user of an access token: name, e-mail address or id.")
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN",
-            help="Models that the key can use; * matches any characters. Can be repeated. [all]",
+            metavar="PATTERN", help="Models that the key may use; * matches any text; repeatable. [all]"
         ),
     ] = None,
     endpoint: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN",
-            help="Paths that the key can use; * matches any characters. Can be repeated. [all]",
+            metavar="PATTERN", help="Paths that the key may call; * matches any text; repeatable. [all]"
         ),
     ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MEASURE=AMOUNT/WINDOW",
-            help="A limit of the key: requests=600/minute, cost=12.50/month, concurrent=4. Can be "
-            "repeated. [no limit]",
+            help="A usage limit, such as requests=600/minute, cost=12.50/month or concurrent=4. [none]",
         ),
     ] = None,
     expires: Annotated[
         str | None,
-        typer.Option(help="When the key ends: a duration from now (30d, 12h, 15m) or a date in UTC. [never]"),
+        typer.Option(help="When the key ends: after 30d, 12h or 15m, or on a date in UTC. [never]"),
     ] = None,
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a key and print it. It is shown only once: KEY=$(antiphon keys create service --project
-    default)."""
+    """Create a key and print it once: KEY=$(antiphon keys create service --project default)."""
     with connect_admin(url) as server:
         limits = [parse_limit(text) for text in limit or ()]
         expires_at = None if expires is None else parse_time(expires)
@@ -147,39 +145,33 @@ def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False)
 @app.command()
 def update(
     key: Key,
-    note: Annotated[str | None, typer.Option(help="What it is for. [as it is]")] = None,
+    note: Annotated[str | None, typer.Option(help="The key's purpose. [unchanged]")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="The only models that the key can use. Can be repeated. [as they are]"
-        ),
+        typer.Option(metavar="PATTERN", help="The only models that the key may use; repeatable. [unchanged]"),
     ] = None,
-    all_models: Annotated[bool, typer.Option("--all-models", help="The key can use every model.")] = False,
+    all_models: Annotated[bool, typer.Option("--all-models", help="The key may use every model.")] = False,
     endpoint: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="The only paths that the key can use. Can be repeated. [as they are]"
-        ),
+        typer.Option(metavar="PATTERN", help="The only paths that the key may call; repeatable. [unchanged]"),
     ] = None,
     all_endpoints: Annotated[
-        bool, typer.Option("--all-endpoints", help="The key can use every path except the operator's.")
+        bool, typer.Option("--all-endpoints", help="The key may call every path except the operator's.")
     ] = False,
     expires: Annotated[
         str | None,
-        typer.Option(
-            help="When the key ends: a duration from now (30d, 12h, 15m) or a date in UTC. [as it is]"
-        ),
+        typer.Option(help="When the key ends: after 30d, 12h or 15m, or on a date in UTC. [unchanged]"),
     ] = None,
-    never_expires: Annotated[bool, typer.Option("--never-expires", help="The key does not expire.")] = False,
+    never_expires: Annotated[bool, typer.Option("--never-expires", help="The key never expires.")] = False,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change a key's purpose, permissions or expiry; other fields stay as they are."""
+    """Change a key's purpose, permissions or expiry. Omitted options change nothing."""
     with connect_admin(url) as server:
         if (model and all_models) or (endpoint and all_endpoints):
-            raise SettingsError("a key is for some or for all, not both")
+            raise SettingsError("name some models or paths, or allow all of them, not both")
         if expires is not None and never_expires:
-            raise SettingsError("a key ends at a time or never, not both")
+            raise SettingsError("a key expires at a time or never, not both")
         fields: dict[str, object] = {}
         fields |= {} if note is None else {"note": note}
         fields |= {"models": model or None} if model or all_models else {}
@@ -187,7 +179,7 @@ def update(
         fields |= {} if expires is None else {"expires_at": parse_time(expires)}
         fields |= {"expires_at": None} if never_expires else {}
         if not fields:
-            raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
+            raise SettingsError("name a field to change; antiphon keys update --help lists the fields")
         card = server.patch("keys", find_id(server, KEY, key), body=fields)
         _print_key(card, as_json)
         note_warnings(card)
@@ -196,18 +188,19 @@ def update(
 @app.command()
 def rotate(
     key: Key,
-    overlap: Annotated[str, typer.Option(help="How long the old key is still accepted: 1h, 7d.")] = "0s",
+    overlap: Annotated[
+        str, typer.Option(help="How long the server still accepts the old key: 1h, 7d.")
+    ] = "0s",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a key with the permissions of the old one, and print it. It is shown only once. The old key
-    ends."""
+    """Replace a key by a new one with the same permissions, and print the new key once."""
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
         key = find_id(server, KEY, key)
-        is_kept = read_operator_key() is not None and _is_kept(server, key)
+        is_operators = read_operator_key() is not None and _fetch_is_operator_key(server, key)
         card = server.send("POST", "keys", key, "rotate", overlap=seconds)
-        message = keep_operator_key(str(card.get("secret"))) if is_kept else ""
+        message = replace_operator_key(str(card.get("secret"))) if is_operators else ""
         _show_once(card, as_json)
         say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
         if message:
@@ -216,11 +209,11 @@ def rotate(
 
 @app.command()
 def revoke(key: Key, url: options.ServerUrl = None) -> None:
-    """End a key now."""
+    """Revoke a key immediately."""
     with connect_admin(url) as server:
         key = find_id(server, KEY, key)
-        is_kept = is_operator_key(server.send("POST", "keys", key, "revoke"))
-        say(f"revoked {key}{f'; {set_operator_key_aside()}' if is_kept else ''}")
+        is_operators = is_operator_key(server.send("POST", "keys", key, "revoke"))
+        say(f"revoked {key}{f'; {rename_operator_file()}' if is_operators else ''}")
 
 
 def audit(
@@ -228,40 +221,44 @@ def audit(
         str | None,
         typer.Option(help="Only changes of this project, user or key: name, e-mail address or id."),
     ] = None,
-    most: Annotated[int, typer.Option("--limit", min=1, help="Number of entries, the latest first.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries, the latest first.")] = 50,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """List changes to projects, users and keys, with their authors."""
+    """List the changes of projects, users and keys, with their authors."""
     with connect_admin(url) as server:
         query = {"target": find_audited_id(server, target)} if target else None
-        cards = server.list("audit", most=most, query=query)
-        ids = [] if as_json else [str(card.get(name)) for card in cards for name in ("actor", "target")]
-        names = fetch_names(server, [kind for kind in OWNERS.values() if any(map(kind.is_id, ids))])
+        cards = server.list("audit", limit=limit, query=query)
+        actor_and_target_ids = (
+            [] if as_json else [str(card.get(name)) for card in cards for name in ("actor", "target")]
+        )
+        names = fetch_names(
+            server, [kind for kind in OWNERS.values() if any(map(kind.is_id, actor_and_target_ids))]
+        )
         print_list(
             "audit", cards, lambda card: _format_audit_row(card, names), "nothing was changed", as_json
         )
 
 
 def _show_once(card: Card, as_json: bool) -> None:
-    """Prints the key alone to standard output; the note goes to standard error."""
+    """Prints the secret to standard output, and a note to standard error."""
     print_id(card, as_json, "secret")
-    ends = card.get("expires_at")
-    until = f", which ends at {format_time(ends)} UTC" if isinstance(ends, int) else ""
-    say(f"made {card.get('kind')} key {card.get('id')}{until}; it is not shown again")
+    expires_at = card.get("expires_at")
+    expiry = f", which ends at {format_time(expires_at)} UTC" if isinstance(expires_at, int) else ""
+    say(f"made {card.get('kind')} key {card.get('id')}{expiry}; it is not shown again")
     note_warnings(card)
 
 
-def _is_kept(server: Admin, key: str) -> bool:
-    """Whether the key is the operator's key of this machine."""
+def _fetch_is_operator_key(server: Admin, key: str) -> bool:
+    """Whether the key is the operator's key of this machine; False if the caller may not read keys."""
     try:
         return is_operator_key(server.get("keys", key))
-    except CallFailed:  # some callers may rotate keys but not read them; other errors recur
+    except CallFailed:  # the caller may be allowed to rotate keys but not to read them
         return False
 
 
 def _print_key(card: Card, as_json: bool) -> None:
-    """Prints a line for each field, with the limits in words."""
+    """Prints one line for each field, with the limits in words."""
     if as_json:
         print_json(card)
     else:
@@ -272,31 +269,33 @@ def _print_key(card: Card, as_json: bool) -> None:
 def _format_audit_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
     changes = card.get("changes")
     texts = (
-        [_format_change(each) for each in changes if isinstance(each, dict)]
+        [_format_change(change) for change in changes if isinstance(change, dict)]
         if isinstance(changes, list)
         else []
     )
-    about = f"{card['about']}: " if card.get("about") else ""
-    row = add_names(pick(card, "id", "at", "actor", "action", "target"), names, "actor", "target")
-    return {**row, "change": about + "; ".join(texts)}
+    prefix = f"{card['about']}: " if card.get("about") else ""
+    row = add_names(format_fields(card, "id", "at", "actor", "action", "target"), names, "actor", "target")
+    return {**row, "change": prefix + "; ".join(texts)}
 
 
 def _format_change(change: Card) -> str:
-    """Formats one field: `amount: 10.00 → 12.50`; of something new `amount: 10.00`."""
+    """Formats the change of one field: `amount: 10.00 → 12.50`; for a new object, `amount: 10.00`."""
     values = [str(change[name]) for name in ("before", "after") if change.get(name) is not None]
     return f"{change.get('field')}: {' → '.join(values)}"
 
 
 def _format_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
-    models = {"models": "all"} if card.get("models") is None else pick(card, "models")
-    fields = add_names(pick(card, "id", "kind", "prefix", "project", "user"), names, "project", "user")
-    return {**fields, **models, "state": _describe_state(card), **pick(card, "note")}
+    models = {"models": "all"} if card.get("models") is None else format_fields(card, "models")
+    fields = add_names(
+        format_fields(card, "id", "kind", "prefix", "project", "user"), names, "project", "user"
+    )
+    return {**fields, **models, "state": _format_state(card), **format_fields(card, "note")}
 
 
-def _describe_state(card: Card) -> str:
+def _format_state(card: Card) -> str:
     if card.get("revoked_at") is not None:
-        return f"revoked {pick(card, 'revoked_at')['revoked_at']}"
-    ends = card.get("expires_at")
-    if not isinstance(ends, int):
+        return f"revoked {format_fields(card, 'revoked_at')['revoked_at']}"
+    expires_at = card.get("expires_at")
+    if not isinstance(expires_at, int):
         return "active"
-    return f"{'ended' if ends <= now() else 'ends'} {format_time(ends)}"
+    return f"{'ended' if expires_at <= now() else 'ends'} {format_time(expires_at)}"

@@ -9,22 +9,22 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.knowledge_client import TellProgress, connect_knowledge
-from antiphon.cli.output import Card, note, pick, print_id, print_json, print_list
+from antiphon.cli.knowledge_client import ReportItems, connect_knowledge
+from antiphon.cli.output import Card, format_fields, note, print_id, print_json, print_list
 from antiphon.retrieval.base import SizeUnit
 
-app = options.make_group("knowledge", "Knowledge tables of a running server.")
+app = options.create_group("knowledge", "Knowledge tables of a running server.")
 
-Table = Annotated[str, typer.Argument(help="Its name, as `list` shows it.")]
-ChunkSize = Annotated[int | None, typer.Option(help="Largest size of a chunk. [the server's choice]")]
+Table = Annotated[str, typer.Argument(help="The table's name.")]
+ChunkSize = Annotated[int | None, typer.Option(help="Most units in a chunk. [the server's choice]")]
 ChunkOverlap = Annotated[
-    int | None, typer.Option(help="How much a chunk repeats of the chunk before it. [a tenth of its size]")
+    int | None, typer.Option(help="Units that a chunk repeats from the previous one. [a tenth of its size]")
 ]
 ChunkUnit = Annotated[
-    SizeUnit | None, typer.Option(help="Unit of both sizes. [tokens if the server can count them]")
+    SizeUnit | None, typer.Option(help="The unit of sizes. [tokens if the server can count them]")
 ]
 
-SHOWN = 300
+SHOWN_CHARACTERS = 300
 """Characters of a chunk that `search` shows."""
 
 
@@ -35,7 +35,7 @@ def create(
         str | None, typer.Option(help="The embedding model. [the first one of the server]")
     ] = None,
     words_only: Annotated[
-        bool, typer.Option("--words-only", help="Search by words only, without an embedding model.")
+        bool, typer.Option("--words-only", help="Search by words, without an embedding model.")
     ] = False,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,
@@ -53,7 +53,7 @@ def create(
         card = server.call("POST", body=body)
         print_id(card, as_json, "name")
         if card.get("search") == "words" and not words_only:
-            note("the server has no embedding model for this key: the table finds by words only")
+            note("the server has no embedding model for this key: the table can only be searched by words")
 
 
 @app.command()
@@ -66,13 +66,13 @@ def add(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add files to a table, one after the other, and wait until they are read."""
+    """Add files to a table one by one, and wait until the server has indexed them."""
     sizes = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap, "chunk_unit": chunk_unit}
     added = []
     with connect_knowledge(url) as server:
         for file in files:
-            with show_progress(file.name) as tell:
-                card = server.add_file(table, file, sizes, tell)
+            with show_progress(file.name) as report_progress:
+                card = server.add_file(table, file, sizes, report_progress)
             added.append(card)
             warnings = card.get("warnings")
             for warning in warnings if isinstance(warnings, list) else ():
@@ -86,7 +86,7 @@ def add(
 @app.command("list")
 def list_tables(
     table: Annotated[
-        str | None, typer.Argument(help="List the documents of this table. [list all tables]")
+        str | None, typer.Argument(help="List this table's documents. [list the tables]")
     ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
@@ -96,18 +96,18 @@ def list_tables(
         if table is None:
             rows = server.call("GET").get("data")
             tables = rows if isinstance(rows, list) else []
-            none = "there is no table; antiphon knowledge create NAME makes one"
-            print_list("tables", tables, _format_table, none, as_json)
+            empty_message = "there is no table; antiphon knowledge create NAME makes one"
+            print_list("tables", tables, _format_table, empty_message, as_json)
         else:
-            documents = [row for row, _ in server.list_pages(table, "documents")]
-            none = f"there is no document; antiphon knowledge add {table} FILE adds one"
-            print_list("documents", documents, _format_document, none, as_json)
+            documents = [row for row, _ in server.list_rows(table, "documents")]
+            empty_message = f"there is no document; antiphon knowledge add {table} FILE adds one"
+            print_list("documents", documents, _format_document, empty_message, as_json)
 
 
 @app.command()
 def search(
     table: Table,
-    query: Annotated[str, typer.Argument(help="A question, or words.")],
+    query: Annotated[str, typer.Argument(help="A question or words.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Most chunks.")] = 3,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
@@ -128,7 +128,7 @@ def remove(
     ] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """Remove a table with all that it contains, or one document of it."""
+    """Remove a table with its content, or one of its documents."""
     with connect_knowledge(url) as server:
         path = (table,) if document is None else (table, "documents", server.find_document(table, document))
         server.call("DELETE", *path)
@@ -143,30 +143,31 @@ def export_table(
 ) -> None:
     """Write a table's settings, documents, chunks and vectors to one file."""
     with connect_knowledge(url) as server:
-        with show_progress(table) as tell:
-            count = server.export_table(table, file, tell)
+        with show_progress(table) as report_progress:
+            count = server.export_table(table, file, report_progress)
         print(f"wrote {count} chunks to {file}")
 
 
 @app.command("import")
 def import_table(
-    file: Annotated[Path, typer.Argument(help="A file that `export` has written.")],
+    file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
     name: Annotated[str | None, typer.Option(help="The table's name. [the one in the file]")] = None,
     model: Annotated[str | None, typer.Option(help="The embedding model. [the one in the file]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """Create a table from an exported file. Vectors are made again if the embedding model is different."""
-    given = {"name": name, "embedding_model": model}
-    changes = {field: value for field, value in given.items() if value is not None}
+    """Create a table from an exported file. With another embedding model, its vectors are computed again."""
+    options_ = {"name": name, "embedding_model": model}
+    changes = {field: value for field, value in options_.items() if value is not None}
     with connect_knowledge(url) as server:
-        with show_progress(file.name) as tell:
-            made = server.import_table(file, changes, tell)
-        print(made.describe())
+        with show_progress(file.name) as report_progress:
+            imported = server.import_table(file, changes, report_progress)
+        print(imported.describe())
 
 
 @contextmanager
-def show_progress(what: str) -> Iterator[TellProgress]:
-    """Shows a bar on standard error while the context lasts; nothing where that is no terminal."""
+def show_progress(description: str) -> Iterator[ReportItems]:
+    """Shows a progress bar on standard error while the context lasts. Shows nothing if that is no
+    terminal."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
@@ -175,27 +176,29 @@ def show_progress(what: str) -> Iterator[TellProgress]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bars:
-        task = bars.add_task(what, total=None)
+        task = bars.add_task(description, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _format_table(card: Card) -> dict[str, str]:
-    shown = pick(card, "name", "search", "embedding_model", "documents", "chunks", "bytes", "updated_at")
-    return shown if card.get("damage") is None else {**shown, "search": "damaged"}
+    fields = format_fields(
+        card, "name", "search", "embedding_model", "documents", "chunks", "bytes", "updated_at"
+    )
+    return fields if card.get("damage") is None else {**fields, "search": "damaged"}
 
 
 def _format_document(card: Card) -> dict[str, str]:
     state = str(card.get("state"))
-    shown = f"{state} {card.get('progress')}%" if state == "indexing" else state
-    fields = pick(card, "id", "name", "bytes", "chunks")
-    return {**fields, "state": shown, **pick(card, "created_at", "error")}
+    state_text = f"{state} {card.get('progress')}%" if state == "indexing" else state
+    fields = format_fields(card, "id", "name", "bytes", "chunks")
+    return {**fields, "state": state_text, **format_fields(card, "created_at", "error")}
 
 
 def _format_hit(card: Card) -> dict[str, str]:
     chunk, score = card.get("chunk"), card.get("score")
-    shown = chunk if isinstance(chunk, dict) else {}
+    chunk_fields = chunk if isinstance(chunk, dict) else {}
     return {
         "score": f"{score:.4f}" if isinstance(score, float) else "",
-        **pick(shown, "file_name", "page"),
-        "text": " ".join(str(shown.get("text")).split())[:SHOWN],
+        **format_fields(chunk_fields, "file_name", "page"),
+        "text": " ".join(str(chunk_fields.get("text")).split())[:SHOWN_CHARACTERS],
     }

@@ -14,14 +14,14 @@ from antiphon.cli.output import print_json, print_table, report_errors
 if TYPE_CHECKING:
     from antiphon.cli.client import Client
 
-app = options.make_group("lora", "Load, list and unload LoRA adapters of a running server.")
+app = options.create_group("lora", "Load, list and unload LoRA adapters of a running server.")
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-DEPLOY = "/empower/api/v1/lora"
+DEPLOY_PATH = "/empower/api/v1/lora"
 
-HUB = "hf:"
+HUB_PREFIX = "hf:"
 
-SHORT = 23
+ROOT_CHARACTERS = 23
 """Characters of a root in the table: `sha256:` and the beginning of the digest."""
 
 
@@ -31,25 +31,25 @@ def add(
         str,
         typer.Argument(
             metavar="NAME=PATH",
-            help="Name of the model, and PATH of a GGUF adapter or PEFT directory, here or in the server's"
-            " directories. If the server allows it, PATH can be hf:OWNER/REPO[@REVISION][:FILE.gguf].",
+            help="PATH of a GGUF adapter or PEFT directory on this machine or on the server; or "
+            "hf:OWNER/REPO[@REVISION][:FILE.gguf] on the hub, if the server allows it.",
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="The base model. [the only one of the server]")] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the adapter that has this name.")
-    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="The adapter's base model. [the server's only model]")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an adapter of the same name.")] = False,
     url: options.ServerUrl = None,
 ) -> None:
-    """Load an adapter as a model of the server, until you remove it."""
-    with _make_client(url) as client:
+    """Load an adapter as a model of the server."""
+    with _connect_client(url) as client:
         from antiphon.cli.serve_options import parse_adapter
 
-        named = parse_adapter(adapter)
-        name, path = str(named["name"]), str(named["path"])
+        parsed = parse_adapter(adapter)
+        name, path = str(parsed["name"]), str(parsed["path"])
         base: dict[str, object] = {"base_model_name": model} if model else {}
-        if path.startswith(HUB):
-            client.call("POST", DEPLOY, {"name": name} | _parse_deployment(path) | base)
+        if path.startswith(HUB_PREFIX):
+            client.call("POST", DEPLOY_PATH, {"name": name} | _parse_deployment(path) | base)
         else:
             body: dict[str, object] = {"lora_name": name, "lora_path": _to_absolute(path)}
             body |= {"load_inplace": True} if replace else {}
@@ -59,15 +59,15 @@ def add(
 
 @app.command("list")
 def list_adapters(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
-    """List the server's adapters, with the models that they adapt."""
-    with _make_client(url) as client:
+    """List the server's adapters with their base models."""
+    with _connect_client(url) as client:
         adapters = [row for row in client.list_model_rows() if row.parent]
         if as_json:
             rows = [{"name": row.id, "model": row.parent, "root": row.root or ""} for row in adapters]
             print_json({"adapters": rows})
         else:
             table = [
-                {"name": row.id, "model": row.parent or "", "content": (row.root or "")[:SHORT]}
+                {"name": row.id, "model": row.parent or "", "content": (row.root or "")[:ROOT_CHARACTERS]}
                 for row in adapters
             ]
             print_table(table, "no adapter is loaded; antiphon lora add NAME=PATH loads one")
@@ -75,17 +75,17 @@ def list_adapters(url: options.ServerUrl = None, as_json: options.Json = False) 
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="As `list` shows it.")], url: options.ServerUrl = None
+    name: Annotated[str, typer.Argument(help="The adapter's name.")], url: options.ServerUrl = None
 ) -> None:
     """Unload an adapter. Running answers finish. Its file stays in the registry."""
-    with _make_client(url) as client:
+    with _connect_client(url) as client:
         client.call("POST", UNLOAD, {"lora_name": name})
         print(f"unloaded {name}")
 
 
 @contextmanager
-def _make_client(url: str | None) -> Iterator["Client"]:
-    """A client of the server; an error ends the command."""
+def _connect_client(url: str | None) -> Iterator["Client"]:
+    """Yields a client of the server. An error ends the command."""
     with report_errors():
         from antiphon.cli.client import Client
 
@@ -93,16 +93,15 @@ def _make_client(url: str | None) -> Iterator["Client"]:
 
 
 def _parse_deployment(path: str) -> dict[str, object]:
-    """Converts `hf:OWNER/REPO[@REVISION][:FILE.gguf]` to the fields of a deployment; the server checks
+    """Converts `hf:OWNER/REPO[@REVISION][:FILE.gguf]` to the fields of a deployment, without checking
     them."""
-    location, colon, file = path.removeprefix(HUB).partition(":")
+    location, colon, file = path.removeprefix(HUB_PREFIX).partition(":")
     repository, _, revision = location.partition("@")
     body: dict[str, object] = {"model_name": repository + colon + file, "model_source": "HF_HUB"}
     return body | ({"hf_revision": revision} if revision else {})
 
 
 def _to_absolute(path: str) -> str:
-    """Makes a path absolute if it exists here, since the server may run in another directory. Any other path
-    is left to the server."""
-    here = Path(path).expanduser()
-    return str(here.absolute()) if here.exists() else path
+    """Makes a path absolute if it exists on this machine, because the server may run in another directory."""
+    local_path = Path(path).expanduser()
+    return str(local_path.absolute()) if local_path.exists() else path

@@ -10,7 +10,7 @@ from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
 from antiphon.cli.names import PRICE, find_id
 from antiphon.cli.options import now, parse_time
-from antiphon.cli.output import Card, pick, print_id, print_list
+from antiphon.cli.output import Card, format_fields, print_id, print_list
 from antiphon.cli.output import note as say
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
@@ -18,24 +18,24 @@ from antiphon.errors import SettingsError
 if TYPE_CHECKING:
     from antiphon.cli.price_import import ImportPlan
 
-app = options.make_group("prices", "What tokens cost: the price list of a running server.")
+app = options.create_group("prices", "The price list of a running server.")
 
-NONE = (
-    "there is no price, so costs are not known; antiphon prices add MODELS --input 0.15 --output 0.6 "
+NO_PRICES = (
+    "there is no price, so costs are unknown; antiphon prices add MODELS --input 0.15 --output 0.6 "
     "--currency USD adds one"
 )
 
 
 @app.command("list")
 def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
-    """List prices, also those that have ended. Amounts are for a million tokens."""
+    """List prices, including ended prices, for a million tokens."""
     with connect_admin(url) as server:
-        print_list("prices", server.list("prices"), _format_row, NONE, as_json)
+        print_list("prices", server.list("prices"), _format_row, NO_PRICES, as_json)
 
 
 @app.command()
 def add(
-    models: Annotated[str, typer.Argument(help="Name of a model; * matches any characters.")],
+    models: Annotated[str, typer.Argument(help="Model names; * matches any text.")],
     prompt: Annotated[str, typer.Option("--input", help="Price of a million prompt tokens: 0.15.")],
     output: Annotated[str, typer.Option(help="Price of a million output tokens: 0.6.")],
     cached: Annotated[
@@ -45,28 +45,29 @@ def add(
     request: Annotated[str | None, typer.Option(help="Price of each request. [0]")] = None,
     currency: Annotated[
         str | None,
-        typer.Option(help="Three letters, such as USD. A server has only one currency. [that of its prices]"),
+        typer.Option(help="The server's only currency: three letters, such as USD. [that of its prices]"),
     ] = None,
     begin: Annotated[
         str | None,
-        typer.Option("--from", help="When it begins: a duration from now (30d, 12h) or a date in UTC. [now]"),
+        typer.Option("--from", help="When the price begins: after 30d or 12h, or on a date in UTC. [now]"),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="When it ends, in the same form. [never]")] = None,
+    until: Annotated[str | None, typer.Option(help="When the price ends, in the same form. [never]")] = None,
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add a price, and print its id. If several patterns match a model, the longest applies, then the
-    latest."""
+    """Add a price and print its id. The longest matching pattern applies, then the latest price."""
     with connect_admin(url) as server:
-        known = [str(card.get("currency")) for card in server.list("prices")][-1:]
-        if not (currency or known):
-            raise SettingsError("the server has no price yet, so no currency: name it, as in --currency USD")
+        known_currencies = [str(card.get("currency")) for card in server.list("prices")][-1:]
+        if not (currency or known_currencies):
+            raise SettingsError(
+                "the server has no currency before its first price: name one, as in --currency USD"
+            )
         card = server.send(
             "POST",
             "prices",
             models=models,
-            currency=currency or known[0],
+            currency=currency or known_currencies[0],
             input=prompt,
             output=output,
             cached=cached,
@@ -76,31 +77,33 @@ def add(
             note=note,
         )
         print_id(card, as_json)
-        unit = card.get("currency")
-        say(f"{models} costs {card.get('input')} and {card.get('output')} {unit}")
-        if [unit] != known:
-            say(f"{unit} is the currency of all costs of this server; it stays, once something was priced")
+        card_currency = card.get("currency")
+        say(f"{models} costs {card.get('input')} and {card.get('output')} {card_currency}")
+        if [card_currency] != known_currencies:
+            say(
+                f"{card_currency} is now the currency of all costs of this server; you cannot change it later"
+            )
         note_warnings(card)
 
 
 @app.command()
 def end(
-    price: Annotated[str, typer.Argument(help="Its id, its models or its note.")],
+    price: Annotated[str, typer.Argument(help="The price's id, models or note.")],
     at: Annotated[
-        str | None, typer.Option(help="When it ends: a duration from now (30d, 12h) or a date in UTC. [now]")
+        str | None, typer.Option(help="When the price ends: after 30d or 12h, or on a date in UTC. [now]")
     ] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """End a price. Requests that began before keep their cost. To change a price, end it and add another."""
+    """End a price. Earlier requests keep their cost. To change a price, end it and add another."""
     with connect_admin(url) as server:
         until = None if at is None else parse_time(at)
         price = find_id(server, PRICE, price)
         if until is None:
             card = server.delete("prices", price)
-            say(f"{price} holds no more")
+            say(f"{price} has ended")
         else:
             card = server.send("PATCH", "prices", price, until=until)
-            say(f"{price} ends {pick(card, 'until')['until']}")
+            say(f"{price} ends {format_fields(card, 'until')['until']}")
         note_warnings(card)
 
 
@@ -108,10 +111,7 @@ def end(
 def import_prices(
     provider: Annotated[
         str | None,
-        typer.Option(
-            help="Only models of this provider, or of a preset. Models of a preset are named PRESET/MODEL."
-            " [all]"
-        ),
+        typer.Option(help="Only models of this provider or preset. [all]"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Only models whose name at the vendor matches this pattern. [all]")
@@ -123,18 +123,16 @@ def import_prices(
         bool,
         typer.Option(
             "--base",
-            help="If a price depends on more than the tokens, such as the hour, take its base price. Some "
-            "costs are then too low.",
+            help="Use the base price of models whose price depends on the prompt's length, the hour, the "
+            "kind of input or the cache. Some costs are then too low.",
         ),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be added, and add nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the prices, and add nothing.")] = False,
     config: options.Config = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add the published prices of the vendors' models in the settings. Your own prices are used first."""
+    """Add vendors' published prices for the configured models that have no price yet."""
     from antiphon.cli.price_data import read_prices
     from antiphon.cli.price_import import ImportOptions, plan_import
     from antiphon.cli.serve_options import ServeOptions
@@ -144,10 +142,10 @@ def import_prices(
         data, settings.providers, settings.routed_models, ImportOptions(now(), provider, model, base)
     )
     with connect_admin(url) as server:
-        _require_dollars(cards := server.list("prices"))
-        plan.skip_priced(cards, now())
-        rows = _list_imported(plan, data.source)
-        added = rows if dry_run else [_add_imported(server, row) for row in rows]
+        _require_published_currency(cards := server.list("prices"))
+        plan.skip_priced_models(cards, now())
+        rows = _build_price_bodies(plan, data.source)
+        added = rows if dry_run else [_add_price(server, row) for row in rows]
     for name, reason in plan.skipped.items():
         say(f"{name} gets no price: {reason}")
     print_list("prices", added, _format_import, "nothing to add", as_json)
@@ -155,8 +153,8 @@ def import_prices(
         say(f"{'would add' if dry_run else 'added'} from {data.source}: {len(rows)}")
 
 
-def _list_imported(plan: "ImportPlan", source: str) -> list[Card]:
-    """Returns the bodies of the prices to add."""
+def _build_price_bodies(plan: "ImportPlan", source: str) -> list[Card]:
+    """Returns the request bodies of the prices to add."""
     from antiphon.cli.price_import import CURRENCY
 
     return [
@@ -174,38 +172,39 @@ def _list_imported(plan: "ImportPlan", source: str) -> list[Card]:
     ]
 
 
-def _add_imported(server: Admin, row: Card) -> Card:
-    """Adds one price and returns it as the server has it."""
+def _add_price(server: Admin, row: Card) -> Card:
+    """Adds one price and returns the server's answer."""
     card = server.send("POST", "prices", **row)
     note_warnings(card)
     return card
 
 
-def _require_dollars(cards: Sequence[Card]) -> None:
-    """Raises SettingsError if the server's prices have another currency than the published ones."""
+def _require_published_currency(cards: Sequence[Card]) -> None:
+    """Raises SettingsError if the server's currency differs from the currency of the published prices."""
     from antiphon.cli.price_import import CURRENCY
 
-    if cards and (unit := cards[-1].get("currency")) != CURRENCY:
+    if cards and (currency := cards[-1].get("currency")) != CURRENCY:
         raise SettingsError(
-            f"published prices are in {CURRENCY}, and this server's are in {unit}; add yours with antiphon "
+            f"published prices are in {CURRENCY}, but this server's are in {currency}; add prices with "
+            "antiphon "
             "prices add"
         )
 
 
 def _format_import(card: Card) -> dict[str, str]:
-    return pick(card, "models", "currency", "input", "cached", "output", "since", "note")
+    return format_fields(card, "models", "currency", "input", "cached", "output", "since", "note")
 
 
 def _format_row(card: Card) -> dict[str, str]:
-    fields = pick(card, "id", "models", "currency", "input", "cached", "output", "request", "since")
+    fields = format_fields(card, "id", "models", "currency", "input", "cached", "output", "request", "since")
     for name in ("input", "cached", "output", "request"):
         amount = parse_decimal(fields[name])
         fields[name] = fields[name] if amount is None else format_money(amount)
-    return {**fields, "state": _describe_state(card), **pick(card, "note")}
+    return {**fields, "state": _format_state(card), **format_fields(card, "note")}
 
 
-def _describe_state(card: Card) -> str:
+def _format_state(card: Card) -> str:
     since, until = card.get("since"), card.get("until")
     if isinstance(until, int):
-        return f"{'ended' if until <= now() else 'ends'} {pick(card, 'until')['until']}"
-    return "holds" if isinstance(since, int) and since <= now() else "will hold"
+        return f"{'ended' if until <= now() else 'ends'} {format_fields(card, 'until')['until']}"
+    return "current" if isinstance(since, int) and since <= now() else "future"

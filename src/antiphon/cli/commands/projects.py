@@ -7,15 +7,15 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin
 from antiphon.cli.names import PROJECT, USER, ObjectKind, find_id
-from antiphon.cli.output import Card, format_field, note, pick, print_id, print_list, print_one
+from antiphon.cli.output import Card, format_field, format_fields, note, print_id, print_list, print_one
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import SettingsError
 
-app = options.make_group("projects", "Projects of a running server, and who is in them.")
-users_app = options.make_group("users", "Users of a running server.")
+app = options.create_group("projects", "Projects of a running server, and their members.")
+users_app = options.create_group("users", "Users of a running server.")
 
-Project = Annotated[str, typer.Argument(help="Its name or id.")]
-User = Annotated[str, typer.Argument(help="Name, e-mail address or id.")]
+Project = Annotated[str, typer.Argument(help="The project's name or id.")]
+User = Annotated[str, typer.Argument(help="The user's name, e-mail address or id.")]
 
 
 @app.command("list")
@@ -27,14 +27,14 @@ def list_projects(url: options.ServerUrl = None, as_json: options.Json = False) 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="A name that no other project has.")],
+    name: Annotated[str, typer.Argument(help="The project's name, which must be unique.")],
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a project, and print its id."""
+    """Create a project and print its id."""
     with connect_admin(url) as server:
-        _print_made(server.send("POST", "projects", name=name, note=note), f"project {name}", as_json)
+        _print_created(server.send("POST", "projects", name=name, note=note), f"project {name}", as_json)
 
 
 @app.command()
@@ -49,23 +49,23 @@ def rename(
 
 @app.command()
 def archive(project: Project, url: options.ServerUrl = None) -> None:
-    """Archive a project. Its keys are no longer accepted."""
+    """Archive a project. The server then rejects its keys."""
     _change(PROJECT, project, url, f"archived {project}", archived=True)
 
 
 @app.command()
 def restore(project: Project, url: options.ServerUrl = None) -> None:
-    """Take a project out of the archive; its keys are accepted again."""
+    """Restore an archived project. The server accepts its keys again."""
     _change(PROJECT, project, url, f"restored {project}", archived=False)
 
 
 @app.command()
 def members(project: Project, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List the members of a project and their roles."""
-    otherwise = f"nobody is in {project}; antiphon projects add-member {project} USER adds somebody"
+    empty_message = f"{project} has no member; antiphon projects add-member {project} USER adds one"
     with connect_admin(url) as server:
-        found = server.list("projects", find_id(server, PROJECT, project), "members")
-        print_list("members", found, _format_member, otherwise, as_json)
+        cards = server.list("projects", find_id(server, PROJECT, project), "members")
+        print_list("members", cards, _format_member, empty_message, as_json)
 
 
 @app.command()
@@ -75,7 +75,7 @@ def add_member(
     role: Annotated[ProjectRole, typer.Option(help="The user's role.")] = ProjectRole.MEMBER,
     url: options.ServerUrl = None,
 ) -> None:
-    """Make a user a member of a project, or change the role."""
+    """Add a user to a project, or change the user's role."""
     with connect_admin(url) as server:
         path = _find_membership(server, project, user)
         server.send("PUT", *path, role=role)
@@ -87,78 +87,78 @@ def remove_member(project: Project, user: User, url: options.ServerUrl = None) -
     """Remove a user from a project."""
     with connect_admin(url) as server:
         server.delete(*_find_membership(server, project, user))
-        note(f"{user} is no member of {project} any more")
+        note(f"removed {user} from {project}")
 
 
 @users_app.command("list")
 def list_users(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List users."""
-    otherwise = "there is no user; antiphon users create NAME makes one"
+    empty_message = "there is no user; antiphon users create NAME makes one"
     with connect_admin(url) as server:
-        print_list("users", server.list("users"), _format_user, otherwise, as_json)
+        print_list("users", server.list("users"), _format_user, empty_message, as_json)
 
 
 @users_app.command("create")
 def create_user(
     name: Annotated[str, typer.Argument(help="The person's name.")],
-    email: Annotated[str | None, typer.Option(help="An address that no other user has. [none]")] = None,
+    email: Annotated[
+        str | None, typer.Option(help="The e-mail address, which must be unique. [none]")
+    ] = None,
     note: options.Note = "",
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a user, and print the id."""
+    """Create a user and print the id."""
     with connect_admin(url) as server:
         card = server.send("POST", "users", name=name, email=email, note=note)
-        _print_made(card, f"user {name}", as_json)
+        _print_created(card, f"user {name}", as_json)
 
 
 @users_app.command("update")
 def update_user(
     user: User,
-    name: Annotated[str | None, typer.Option(help="Another name. [as it is]")] = None,
+    name: Annotated[str | None, typer.Option(help="The new name. [unchanged]")] = None,
     email: Annotated[
-        str | None, typer.Option(help="A new address. A person who signs on with it is this user. [as it is]")
+        str | None, typer.Option(help="The new e-mail address, also for single sign-on. [unchanged]")
     ] = None,
-    no_email: Annotated[bool, typer.Option("--no-email", help="The user has no address.")] = False,
-    note: Annotated[str | None, typer.Option(help="Who it is. [as it is]")] = None,
+    no_email: Annotated[bool, typer.Option("--no-email", help="Remove the e-mail address.")] = False,
+    note: Annotated[str | None, typer.Option(help="The new note. [unchanged]")] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change a user's name, address or note; other fields stay as they are."""
+    """Change a user's name, address or note. Omitted options change nothing."""
     with connect_admin(url) as server:
         if email is not None and no_email:
-            raise SettingsError(
-                "--email gives a user an address and --no-email takes it off: say one of them"
-            )
-        named = {"name": name, "email": email, "note": note}
-        fields: dict[str, object] = {each: value for each, value in named.items() if value is not None}
+            raise SettingsError("--email sets an address and --no-email removes it: use one of them")
+        options_ = {"name": name, "email": email, "note": note}
+        fields: dict[str, object] = {field: value for field, value in options_.items() if value is not None}
         fields |= {"email": None} if no_email else {}
         if not fields:
-            raise SettingsError("nothing to change was named; antiphon users update --help lists what can be")
+            raise SettingsError("name a field to change; antiphon users update --help lists the fields")
         print_one(server.patch("users", find_id(server, USER, user), body=fields), as_json)
 
 
 @users_app.command()
 def disable(user: User, url: options.ServerUrl = None) -> None:
-    """Disable a user. The user's keys are no longer accepted."""
+    """Disable a user. The server then rejects the user's keys."""
     _change(USER, user, url, f"disabled {user}", disabled=True)
 
 
 @users_app.command()
 def enable(user: User, url: options.ServerUrl = None) -> None:
-    """Enable a disabled user."""
+    """Enable a user. The server accepts the user's keys again."""
     _change(USER, user, url, f"enabled {user}", disabled=False)
 
 
-def _print_made(card: Card, what: str, as_json: bool) -> None:
+def _print_created(card: Card, description: str, as_json: bool) -> None:
     print_id(card, as_json)
-    note(f"made {what}")
+    note(f"made {description}")
 
 
-def _change(kind: ObjectKind, text: str, url: str | None, done: str, **fields: object) -> None:
+def _change(kind: ObjectKind, text: str, url: str | None, message: str, **fields: object) -> None:
     with connect_admin(url) as server:
         server.send("PATCH", f"{kind.noun}s", find_id(server, kind, text), **fields)
-        note(done)
+        note(message)
 
 
 def _find_membership(server: Admin, project: str, user: str) -> tuple[str, ...]:
@@ -168,26 +168,29 @@ def _find_membership(server: Admin, project: str, user: str) -> tuple[str, ...]:
 
 def _format_project(card: Card) -> dict[str, str]:
     return {
-        **pick(card, "id", "name"),
+        **format_fields(card, "id", "name"),
         "created": format_field("created_at", card.get("created_at")),
-        "state": _describe_state(card, "archived"),
-        **pick(card, "note"),
+        "state": _format_state(card, "archived"),
+        **format_fields(card, "note"),
     }
 
 
 def _format_member(card: Card) -> dict[str, str]:
-    return {**pick(card, "user", "role"), "since": format_field("created_at", card.get("created_at"))}
+    return {
+        **format_fields(card, "user", "role"),
+        "since": format_field("created_at", card.get("created_at")),
+    }
 
 
 def _format_user(card: Card) -> dict[str, str]:
     return {
-        **pick(card, "id", "name", "email"),
+        **format_fields(card, "id", "name", "email"),
         "created": format_field("created_at", card.get("created_at")),
-        "state": _describe_state(card, "disabled"),
-        **pick(card, "note"),
+        "state": _format_state(card, "disabled"),
+        **format_fields(card, "note"),
     }
 
 
-def _describe_state(card: Card, ended: str) -> str:
-    at = card.get(f"{ended}_at")
-    return f"{ended} {format_field(f'{ended}_at', at)}" if at else "active"
+def _format_state(card: Card, status: str) -> str:
+    time = card.get(f"{status}_at")
+    return f"{status} {format_field(f'{status}_at', time)}" if time else "active"

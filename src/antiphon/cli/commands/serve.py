@@ -1,7 +1,6 @@
-"""`antiphon serve`: loads the settings, checks the model files, starts the supervisor with both, and prints
-the panel.
+"""`antiphon serve`: loads the settings, checks the model files and starts the supervisor.
 
-Every error that can be found without starting a process is reported here, in one line.
+It reports every error that it can find without starting a process, each in one line.
 """
 
 import logging
@@ -11,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from antiphon.assembly.providers import require_providers
-from antiphon.cli.local_servers import publish_notice
-from antiphon.cli.model_files import fetch, find_local, keep_adapters
+from antiphon.cli.local_servers import publish_state
+from antiphon.cli.model_files import fetch, find_local, store_adapters
 from antiphon.cli.output import escape_unprintable
-from antiphon.cli.panel import describe_start, format_panel
+from antiphon.cli.panel import build_start_record, format_panel
 from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.cli.vllm_models import size_vllm_model
 from antiphon.errors import AntiphonError, SettingsError
@@ -42,42 +41,41 @@ from antiphon.weights.kv_cache_size import (
     measure_available_memory,
 )
 
-KNOWLEDGE = "knowledge"
-"""The directory of knowledge tables in the home."""
+KNOWLEDGE_FOLDER = "knowledge"
+"""The directory of knowledge tables in the home directory."""
 
-GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
-"""Settings of a model that only concern the generation of tokens."""
+GENERATION_SETTINGS = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
+"""Settings of a model that only affect token generation."""
 
-SPOOL_OF_ONE = 4 * MIB
-"""Least bytes of the spool for each HTTP process: its current file, its spare file, and room for one more."""
+PROCESS_SPOOL_BYTES = 4 * MIB
+"""Least spool bytes of each HTTP process: its current file, its spare file and one more."""
 
 WEIGHTS_SHARE = 0.5
-"""Share of the free memory up to which weights are copied into memory. KV caches and buffers need the
-rest."""
+"""Largest share of free memory for copied weights. KV caches and buffers need the rest."""
 
 
 def run(serve_options: ServeOptions) -> int:
     """Serves until a signal; returns the exit status."""
     source = SettingsSource(serve_options)
-    is_json = serve_options.find_log_format() == "json"
-    if is_json:
-        configure("info", "json")  # until the settings are read
+    is_json_log = serve_options.find_log_format() == "json"
+    if is_json_log:
+        configure("info", "json")  # until the settings are loaded
     try:
         settings = source.load()
         configure(settings.log.level, settings.log.format)
-        with publish_notice(find_home(os.environ, Path.home())) as notice:
+        with publish_state(find_home(os.environ, Path.home())) as notice:
 
-            def serving(info: ServingInfo) -> None:
+            def report_serving(info: ServingInfo) -> None:
                 notice.serves(info.url, settings.server.workers)
-                if is_json:
-                    announce("serving", **describe_start(settings, info))
-                if not is_json or sys.stdout.isatty():
+                if is_json_log:
+                    announce("serving", **build_start_record(settings, info))
+                if not is_json_log or sys.stdout.isatty():
                     print(format_panel(settings, info), flush=True)
 
-            reload = ReloadHooks(source.load_again, notice.record_reload)
-            return supervise(settings, serving, on_replaced=notice.record_restart, reload=reload)
+            reload = ReloadHooks(source.reload_settings, notice.record_reload)
+            return supervise(settings, report_serving, on_replaced=notice.record_restart, reload=reload)
     except AntiphonError as error:
-        if is_json:
+        if is_json_log:
             record("serve_failed", logging.ERROR, error=error.message)
         else:
             print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
@@ -85,7 +83,7 @@ def run(serve_options: ServeOptions) -> int:
 
 
 def prepare_settings(serve_options: ServeOptions) -> Settings:
-    """Fetches, checks and sizes every model, keeps every adapter, and returns the settings.
+    """Loads the settings, and fetches, checks and sizes every model and adapter.
 
     Raises a StartupError.
     """
@@ -93,33 +91,36 @@ def prepare_settings(serve_options: ServeOptions) -> Settings:
 
 
 class SettingsSource:
-    """The settings of one server: its flags, environment and file, read at its start and at each reload."""
+    """Loads one server's settings from its flags, environment and file, at the start and at each reload."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self._at_start = Settings()
-        """The settings as they were read at the start."""
-        self._models: dict[ModelSettings, ModelSettings] = {}
-        """Each local model so far as it is served, by the model as it was read."""
+        self._start_settings = Settings()
+        """The settings at the start, as read."""
+        self._sized_models: dict[ModelSettings, ModelSettings] = {}
+        """Each local model with its size, by the model as read from the settings."""
 
     def load(self) -> Settings:
         """Loads the settings for the start. Raises a StartupError."""
-        settings = self._at_start = self._read()
+        settings = self._start_settings = self._read()
         models = self._size_models([fetch(model, settings.hub) for model in settings.models], settings)
-        settled = keep_adapters(replace_models(settings, models))
-        require_loadable(settled)
-        settled = place_knowledge(settled)
-        return prepare_keys(settled) if settings.keys.enabled else settled
+        prepared = store_adapters(replace_models(settings, models))
+        require_loadable(prepared)
+        prepared = resolve_knowledge_directory(prepared)
+        return prepare_keys(prepared) if settings.keys.enabled else prepared
 
-    def load_again(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
-        """Loads what a reload applies, over the current settings. Also returns the names of settings that
-        only a restart applies. A model that is the same keeps its size. Raises a StartupError."""
+    def reload_settings(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
+        """Loads the settings that a reload applies, over the current ones.
+
+        Also returns the names of changed settings that need a restart. Unchanged models keep their sizes.
+        Raises a StartupError.
+        """
         settings = self._read()
         models = [find_local(model, settings.hub) for model in settings.models]
-        changed = replace_models(settings, self._size_models(models, settings))
-        loaded = replace_reloaded(current, changed)
+        sized = replace_models(settings, self._size_models(models, settings))
+        loaded = replace_reloaded(current, sized)
         require_loadable(loaded)
-        return loaded, list_unreloaded(self._at_start, settings, loaded)
+        return loaded, list_unreloaded(self._start_settings, settings, loaded)
 
     def _read(self) -> Settings:
         """Reads and checks the settings. Raises SettingsError."""
@@ -130,32 +131,45 @@ class SettingsSource:
         return settings
 
     def _size_models(self, models: list[ModelSettings], settings: Settings) -> list[ModelSettings]:
-        """Returns the models with their sizes, and remembers them. `models` have local paths."""
-        sized_models = self._models
-        new = [found for read, found in zip(settings.models, models, strict=True) if read not in sized_models]
-        sized = iter(place_weights([size_model(model) for model in new], measure_available_memory()))
-        now = {read: sized_models[read] if read in sized_models else next(sized) for read in settings.models}
-        sized_models.update(now)
-        return list(now.values())
+        """Returns the models with their sizes, and remembers them. `models` must have local paths."""
+        sized_models = self._sized_models
+        new_models = [
+            model_
+            for configured, model_ in zip(settings.models, models, strict=True)
+            if configured not in sized_models
+        ]
+        sized = iter(
+            choose_weight_placement([size_model(model) for model in new_models], measure_available_memory())
+        )
+        current = {
+            configured: sized_models[configured] if configured in sized_models else next(sized)
+            for configured in settings.models
+        }
+        sized_models.update(current)
+        return list(current.values())
 
 
-def list_unreloaded(at_start: Settings, read: Settings, loaded: Settings) -> tuple[str, ...]:
-    """Returns the settings that were read and differ from those that act, since only a restart applies
-    them."""
+def list_unreloaded(start_settings: Settings, new_settings: Settings, loaded: Settings) -> tuple[str, ...]:
+    """Returns the names of changed settings that need a restart."""
     loaded_names = {adapter.name for adapter in loaded.adapters}
-    before = {adapter.name: adapter.path for adapter in at_start.adapters if adapter.name in loaded_names}
-    now = {adapter.name: adapter.path for adapter in read.adapters}
-    return (*list_restart_settings(at_start, read), *(() if before == now else ("adapters",)))
+    old_paths = {
+        adapter.name: adapter.path for adapter in start_settings.adapters if adapter.name in loaded_names
+    }
+    new_paths = {adapter.name: adapter.path for adapter in new_settings.adapters}
+    return (
+        *list_restart_settings(start_settings, new_settings),
+        *(() if old_paths == new_paths else ("adapters",)),
+    )
 
 
-def place_knowledge(settings: Settings) -> Settings:
-    """Returns the settings with the absolute directory of knowledge tables. It is made at the first use."""
-    configured = settings.knowledge.directory or find_home(os.environ, Path.home()) / KNOWLEDGE
+def resolve_knowledge_directory(settings: Settings) -> Settings:
+    """Returns the settings with the absolute directory of knowledge tables. Creates no directory."""
+    configured = settings.knowledge.directory or find_home(os.environ, Path.home()) / KNOWLEDGE_FOLDER
     return replace_knowledge(settings, str(Path(configured).expanduser().absolute()))
 
 
 def prepare_keys(settings: Settings) -> Settings:
-    """Prepares the store where keys are on. The database's library is imported only here."""
+    """Prepares the store if keys are enabled. Only this function imports the database's library."""
     from antiphon.cli.bootstrap import bootstrap_store
 
     require_spool(settings)
@@ -163,48 +177,54 @@ def prepare_keys(settings: Settings) -> Settings:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raises SettingsError for settings without effect where keys are off. Other commands may read them."""
+    """Raises SettingsError for settings that need keys if keys are disabled. Only `serve` checks this."""
     for section in () if settings.keys.enabled else ("keys", "limits", "ledger"):
-        idle = [
+        unused = [
             f"{section}.{name} ({variable})"
-            for name, variable, _, usual in list_settings(section)
-            if getattr(getattr(settings, section), name) != usual
+            for name, variable, _, default in list_settings(section)
+            if getattr(getattr(settings, section), name) != default
         ]
-        if idle:
+        if unused:
             raise SettingsError(
-                f"the settings of {section} act on nothing without keys: set keys.enabled "
-                f"(ANTIPHON_KEYS=true), or leave out {', '.join(idle)}"
+                f"the settings of {section} have no effect without keys: set keys.enabled "
+                f"(ANTIPHON_KEYS=true), or leave out {', '.join(unused)}"
             )
 
 
 def require_storage(settings: Settings) -> None:
-    """Raises SettingsError for knowledge tables that would be in a database that there is not."""
+    """Raises SettingsError if knowledge tables need a database that is not configured."""
     find_knowledge_database(settings)
 
 
 def require_spool(settings: Settings) -> None:
     """Raises SettingsError if the spool is too small for the files of all HTTP processes."""
     workers, spool_bytes = settings.server.workers, settings.ledger.spool_bytes
-    if spool_bytes < workers * SPOOL_OF_ONE:
+    if spool_bytes < workers * PROCESS_SPOOL_BYTES:
         raise SettingsError(
-            f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
-            f"(ANTIPHON_SPOOL_BYTES) says {spool_bytes:,}: raise it, or serve with fewer workers"
+            f"{workers} workers need a spool of {workers * PROCESS_SPOOL_BYTES:,} bytes, and "
+            "ledger.spool_bytes "
+            f"(ANTIPHON_SPOOL_BYTES) is {spool_bytes:,}: raise it, or serve with fewer workers"
         )
 
 
 def require_loadable(settings: Settings) -> None:
-    """Raises SettingsError for a model that cannot be loaded on request as its settings say."""
+    """Raises SettingsError for a model or adapter whose settings prevent loading on request."""
     budget = settings.engine.memory_budget
     on_request = list_parked(settings.models)
     for model in settings.models:
         if model.keep_alive is not None and model.name not in on_request:
             raise SettingsError(
-                f'keep_alive of the model {model.name} acts only with load = "request"; add that, or leave '
+                f'keep_alive of the model {model.name} needs load = "request"; add that, or leave '
                 "keep_alive out"
             )
-        if budget is not None and model.name in on_request and (size := estimate_memory(model)) > budget:
+        if (
+            budget is not None
+            and model.name in on_request
+            and (bytes_needed := estimate_memory(model)) > budget
+        ):
             raise SettingsError(
-                f"the model {model.name} needs {size:,} bytes, and engine.memory_budget is {budget:,}: raise "
+                f"the model {model.name} needs {bytes_needed:,} bytes, and engine.memory_budget is "
+                f"{budget:,}: raise "
                 "it, or lower the model's context_length or sequences"
             )
     for adapter in settings.adapters:
@@ -216,61 +236,65 @@ def require_loadable(settings: Settings) -> None:
 
 
 def find_refusals(settings: Settings) -> Iterator[SettingsError]:
-    """Yields an error for each combination of settings that a start refuses."""
-    spool = (require_spool,) if settings.keys.enabled else ()
-    for rule in (require_keys, require_storage, *spool):
+    """Yields an error for each combination of settings that `serve` rejects."""
+    spool_checks = (require_spool,) if settings.keys.enabled else ()
+    for check in (require_keys, require_storage, *spool_checks):
         try:
-            rule(settings)
+            check(settings)
         except SettingsError as error:
             yield error
 
 
-def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
-    """Decides for `auto` models whether their weights are copied into memory: up to WEIGHTS_SHARE of the free
-    bytes."""
-    embedded = [model for model in models if model.engine == "llama"]
+def choose_weight_placement(models: list[ModelSettings], free_bytes: int) -> list[ModelSettings]:
+    """Returns the models with a placement of their weights instead of `auto`.
+
+    Weights are copied into memory if they need at most WEIGHTS_SHARE of the free bytes.
+    """
+    llama_models = [model for model in models if model.engine == "llama"]
     weight_bytes = sum(
-        read_header(Path(model.path)).size * model.hosts for model in embedded if model.weights != "file"
+        read_header(Path(model.path)).size * model.hosts for model in llama_models if model.weights != "file"
     )
-    placement = "memory" if weight_bytes <= WEIGHTS_SHARE * free else "file"
+    placement = "memory" if weight_bytes <= WEIGHTS_SHARE * free_bytes else "file"
     return [
-        change_model(model, weights=placement) if model in embedded and model.weights == "auto" else model
+        change_model(model, weights=placement) if model in llama_models and model.weights == "auto" else model
         for model in models
     ]
 
 
 def size_model(model: ModelSettings) -> ModelSettings:
-    """Returns the model with an absolute path and a context length that its weights and the memory allow.
-    Several hosts share the memory."""
+    """Returns the model with an absolute path, and a context length that its weights and the free memory
+    allow.
+
+    Several engine hosts share the memory.
+    """
     if model.engine == "vllm":
         return size_vllm_model(model)
-    free = measure_available_memory() // model.hosts
+    free_bytes = measure_available_memory() // model.hosts
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
     if model.context_length and header.context_length and model.context_length > header.context_length:
         raise SettingsError(
             f"the context length {model.context_length} of {model.name} is more than the "
-            f"{header.context_length} that its weights were made for; leave it out or lower it"
+            f"{header.context_length} that its weights support; leave it out or lower it"
         )
     if header.embeds:
-        _require_embedding(model)
+        _require_no_generation_settings(model)
         return change_model(
-            model, path=str(path), context_length=fit_text_length(header, model.context_length, free)
+            model, path=str(path), context_length=fit_text_length(header, model.context_length, free_bytes)
         )
-    size = fit_cache(header, read_cache_options(model), free)
+    size = fit_cache(header, read_cache_options(model), free_bytes)
     fits_whole = size.cells >= size.context_length * model.sequences
     return change_model(
         model, path=str(path), context_length=size.context_length, cells=None if fits_whole else size.cells
     )
 
 
-def _require_embedding(model: ModelSettings) -> None:
-    """Raises SettingsError if an embedding model has a setting that only concerns the generation of
-    tokens."""
-    for name in GENERATING:
+def _require_no_generation_settings(model: ModelSettings) -> None:
+    """Raises SettingsError if an embedding model has a setting that only affects token generation."""
+    for name in GENERATION_SETTINGS:
         if getattr(model, name) != MODEL_DEFAULTS[name]:
             raise SettingsError(
-                f"{model.name} is an embedding model, where {name} has nothing to act on; leave {name} out"
+                f"{model.name} is an embedding model, where {name} has no effect; leave {name} out"
             )
 
 

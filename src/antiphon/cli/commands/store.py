@@ -1,4 +1,4 @@
-"""`antiphon store`: the database's schema, backups of a server's files, and another operator's key."""
+"""`antiphon store`: the database's schema, backups of a server's files, and new operator's keys."""
 
 import os
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from antiphon.store.backup import BackupSources, Manifest
     from antiphon.store.database import Database
 
-MAKER = "antiphon store admin-key"
-"""The author in the audit of a key that this command makes."""
+ADMIN_KEY_AUTHOR = "antiphon store admin-key"
+"""The author of this command's key in the audit log."""
 
-app = options.make_group("store", "The database of projects, users and keys.")
+app = options.create_group("store", "The database of projects, users and keys.")
 
 
 @app.command()
 def status(config: options.Config = None) -> None:
-    """Show the state of the database's schema, and what an upgrade would do."""
+    """Show the revision of the database's schema, and the steps of an upgrade."""
     with _open_database(config) as database:
         if not _print_status(database):
             raise typer.Exit(FAILED)
@@ -35,45 +35,46 @@ def status(config: options.Config = None) -> None:
 def upgrade(
     config: options.Config = None,
     backup: Annotated[
-        Path | None, typer.Option(help="Where to copy a SQLite file first. [beside it]")
+        Path | None, typer.Option(help="The file for a copy of the SQLite database. [beside the database]")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what it would do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the steps.")] = False,
 ) -> None:
-    """Upgrade the database to this version. Every row is kept."""
+    """Upgrade the database's schema to this version. All rows stay."""
     with _open_database(config) as database:
         if dry_run:
             _print_status(database)
             return
         copy = database.upgrade(backup)
         if copy is not None:
-            print(f"a copy of what was is in {copy}")
+            print(f"a copy of the old database is in {copy}")
         print(f"the database is at revision {database.schema_state().found}")
 
 
 @app.command()
 def backup(
-    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to create.")],
     config: options.Config = None,
 ) -> None:
-    """Copy the server's own files, also while it runs.
+    """Copy the server's files, also while the server runs.
 
-    They are SQLite's database, the spool, the pepper, the operator's key, knowledge tables and adapters.
+    The files are the SQLite database, the spool, the pepper, the operator's key, the knowledge tables and
+    the adapters.
     Keep the copy secret. It does not contain a PostgreSQL database: use pg_dump."""
     with _open_database(config) as database:
         from antiphon.store.backup import write_backup
 
         manifest = write_backup(_find_files(config, database), folder)
-        print(f"{len(manifest.files)} files are in {folder}")
+        print(f"copied {len(manifest.files)} files to {folder}")
         if database.file is None:
-            note(f"{database.shown} is not in it: copy it with pg_dump, see docs/backup.md")
+            note(f"{database.shown} is not in the backup: copy it with pg_dump, see docs/backup.md")
 
 
 @app.command()
 def restore(
-    folder: Annotated[Path, typer.Argument(help="The folder that `antiphon store backup` made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that `antiphon store backup` created.")],
     config: options.Config = None,
 ) -> None:
-    """Restore a backup, before the server starts.
+    """Restore the files of a backup. None of them may exist, and no server may run.
 
     Existing files are not overwritten. Give the environment and the options of the next `antiphon serve`,
     because the files go where it looks for them. Keys that were revoked after the backup are valid again.
@@ -85,47 +86,56 @@ def restore(
         manifest = read_manifest(folder)
         if manifest.has_database and manifest.revision and not knows_revision(manifest.revision):
             raise StoreRefused(
-                f"{folder} is of a later version of Antiphon ({manifest.version}): run that one"
+                f"{folder} comes from a later version of Antiphon ({manifest.version}): use that version"
             )
         config = _find_settings(config, folder, manifest)
     with _open_database(config) as database:
         if manifest.has_database and database.file is None:
-            raise StoreRefused(f"{folder} has a SQLite database, and the settings name {database.shown}")
+            raise StoreRefused(f"{folder} has a SQLite database, but the settings name {database.shown}")
         restore_backup(folder, manifest, _find_files(config, database))
         print(f"{len(manifest.files)} files were restored")
         if not manifest.has_database:
-            note("the backup has no database: restore PostgreSQL's with pg_restore, see docs/backup.md")
+            note("the backup contains no database: restore PostgreSQL with pg_restore, see docs/backup.md")
         if (database.file is None or database.file.exists()) and not _print_status(database):
-            note("antiphon store upgrade brings it up to date")
+            note("antiphon store upgrade upgrades the database")
 
 
 @app.command("admin-key")
 def admin_key(
     config: options.Config = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write it into. [admin.key in ANTIPHON_HOME]")
+        Path | None, typer.Option(help="The file for the key. [admin.key in ANTIPHON_HOME]")
     ] = None,
 ) -> None:
-    """Create another operator's key if the others are lost. Running servers accept it at once."""
+    """Create another operator's key if the others are lost. Running servers accept it immediately."""
     with report_errors():
-        from antiphon.cli.bootstrap import find_pepper, find_store_url, make_admin, make_home, open_database
+        from antiphon.cli.bootstrap import (
+            create_home,
+            create_operator_key,
+            find_pepper,
+            find_store_url,
+            open_database,
+        )
         from antiphon.cli.serve_options import ServeOptions, find_home
         from antiphon.store.tenancy import SqlTenancy
 
         settings = ServeOptions(config=config).load_settings()
         home = find_home(os.environ, Path.home())
         with (
-            make_home(home),
+            create_home(home),
             closing(SqlTenancy(open_database(find_store_url(settings.keys.store, home)))) as tenancy,
         ):
             path = out or home / ADMIN_FILE
             if path.exists():
-                raise StoreRefused(f"{path} is there already: move it away, or say another with --out")
-            make_admin(tenancy, find_pepper(settings, home, tenancy), path, by=MAKER)
+                raise StoreRefused(
+                    f"{path} exists already: move it elsewhere, or name another file with --out"
+                )
+            create_operator_key(tenancy, find_pepper(settings, home, tenancy), path, author=ADMIN_KEY_AUTHOR)
 
 
 def _find_settings(config: Path | None, folder: Path, manifest: "Manifest") -> Path | None:
-    """Finds the settings file that a server reads after a restore: the present one, or else the backup's."""
+    """Returns the settings file for a server after a restore: the current file, or the backup's if there is
+    none."""
     from antiphon.cli.serve_options import HOME_VARIABLE, SETTINGS_FILE, ServeOptions
 
     name = f"home/{SETTINGS_FILE}"
@@ -134,24 +144,24 @@ def _find_settings(config: Path | None, folder: Path, manifest: "Manifest") -> P
 
 
 def _find_files(config: Path | None, database: "Database") -> "BackupSources":
-    """Finds where the settings have the server's files."""
+    """Returns the paths of the server's files from the settings."""
     from antiphon.cli.bootstrap import find_spool
-    from antiphon.cli.commands.serve import place_knowledge
+    from antiphon.cli.commands.serve import resolve_knowledge_directory
     from antiphon.cli.serve_options import ServeOptions, find_home
     from antiphon.store.backup import SPOOL, BackupSources
     from antiphon.weights.adapters.registry import get_default_registry
 
-    settings = place_knowledge(ServeOptions(config=config).load_settings())
+    settings = resolve_knowledge_directory(ServeOptions(config=config).load_settings())
     home = find_home(os.environ, Path.home())
     adapters = settings.lora.registry or get_default_registry(os.environ, Path.home())
-    parts = {
+    folders = {
         SPOOL: Path(find_spool(settings.ledger.spool, home)),
         "knowledge": Path(settings.knowledge.directory or ""),
         "adapters": Path(adapters).expanduser().absolute(),
     }
     file = database.file
     revision = database.schema_state().found if file is None or file.exists() else None
-    return BackupSources(file, revision, home, parts)
+    return BackupSources(file, revision, home, folders)
 
 
 @contextmanager
@@ -172,11 +182,11 @@ def _open_database(config: Path | None) -> "Iterator[Database]":
 
 def _print_status(database: "Database") -> bool:
     """Prints the schema's state. Returns whether it needs no upgrade."""
-    standing = database.schema_state()
+    state = database.schema_state()
     print(f"database: {database.shown}")
-    print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")
-    for step in standing.pending:
+    print(f"revision: {state.found or 'none, it is empty'} (this version needs {state.wanted})")
+    for step in state.pending:
         print(f"pending:  {step}")
-    if standing.newer:
-        print("a later version of Antiphon made it: run that one")
-    return not (standing.newer or standing.pending)
+    if state.newer:
+        print("a later version of Antiphon created this schema: use that version")
+    return not (state.newer or state.pending)

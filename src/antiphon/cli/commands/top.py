@@ -1,7 +1,6 @@
-"""`antiphon top`: shows what a running server does now, once or continuously, from its /metrics page.
+"""`antiphon top`: shows the load of a running server, once or continuously, from its /metrics page.
 
-Rates, percentiles and shares are computed here from two readings of the page, a few seconds apart. The server
-is asked for nothing else.
+It computes rates, percentiles and shares from two readings of the page, a few seconds apart.
 """
 
 import sys
@@ -30,7 +29,7 @@ from antiphon.cli.metrics_reading import (
 )
 from antiphon.cli.output import (
     FORBIDDEN,
-    PIPE,
+    PIPE_WIDTH,
     UNAUTHORIZED,
     CallFailed,
     escape_unprintable,
@@ -39,25 +38,25 @@ from antiphon.cli.output import (
 )
 
 WINDOW = 5.0
-"""Least seconds between the two readings. Shorter times give unsteady figures, longer ones late figures."""
+"""Least seconds between the two readings. A shorter time gives unsteady figures."""
 
-PATIENCE = 5.0
-"""Seconds to wait for a page. A server renders one within two."""
+READ_TIMEOUT = 5.0
+"""Seconds to wait for a page. A server needs at most two."""
 
 NOT_FOUND = 404
 
-FOR_GOOD = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
-"""Statuses after which another try is useless."""
+PERMANENT_FAILURES = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
+"""Statuses after which the command stops trying."""
 
-DIGEST = 16
-"""Characters of an adapter's digest that are shown."""
+DIGEST_CHARACTERS = 16
+"""Displayed characters of an adapter's digest."""
 
 GIGABYTE = 1e9
 
-BAR = 20
-"""Columns of the bar that shows used cells."""
+BAR_WIDTH = 20
+"""Columns of a bar."""
 
-ENGINE = "antiphon_engine_"
+ENGINE_PREFIX = "antiphon_engine_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +64,37 @@ class AdapterRates:
     """The figures of one adapter of a model."""
 
     adapter: str
-    """The digest of its content."""
+    """The digest of the adapter's content."""
     queued: int
     running: int
     made: float | None
-    """Tokens per second."""
+    """Completion tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A graphics device that computes layers of a model."""
+    """A graphics device that runs layers of a model."""
 
     device: str
     layers: int
     memory: int
     """Bytes."""
     used: int | None
-    """Bytes that all programs use; None where the driver does not tell."""
+    """Bytes that all programs use; None if the driver does not report them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRates:
-    """The figures of one model. Unknown figures are None, such as rates after the first reading or after an
-    engine's restart."""
+    """The figures of one model. Unknown figures are None, such as rates after an engine's restart."""
 
     model: str
     up: bool
     queued: int = 0
     running: int = 0
     computed: float | None = None
-    """Prompt tokens per second that were computed."""
+    """Computed prompt tokens per second."""
     cached: float | None = None
-    """Prompt tokens per second that came from the prefix cache."""
+    """Prompt tokens per second from the prefix cache."""
     made: float | None = None
     """Completion tokens per second."""
     first_token: Latency | None = None
@@ -107,9 +105,9 @@ class ModelRates:
     prefix_hits: float | None = None
     """The share of admitted sequences that reused a prefix."""
     preempted: int = 0
-    """Total since the engine's start."""
+    """Preempted sequences since the engine's start."""
     refused: int = 0
-    """Total since the engine's start."""
+    """Rejected sequences since the engine's start."""
     adapters: tuple[AdapterRates, ...] = ()
     devices: tuple[DeviceUse, ...] = ()
 
@@ -117,24 +115,24 @@ class ModelRates:
 def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Shows the figures until Ctrl-C, or once."""
     with report_errors(), suppress(KeyboardInterrupt):
-        top = MetricsMonitor(Client(*find_server(url), patience=PATIENCE), interval)
-        top.look()
+        top = MetricsMonitor(Client(*find_server(url), read_timeout=READ_TIMEOUT), interval)
+        top.read_page()
         if as_json or once:
             time.sleep(interval)
-            top.look()
+            top.read_page()
             if as_json:
-                print_json(top.as_object())
+                print_json(top.build_object())
             else:
-                width = None if sys.stdout.isatty() else PIPE
-                Console(highlight=False, width=width).print(top.page())
+                width = None if sys.stdout.isatty() else PIPE_WIDTH
+                Console(highlight=False, width=width).print(top.build_display())
         elif not sys.stdout.isatty():
-            raise CallFailed("standard output is no terminal; --once prints what is now, --json for programs")
+            raise CallFailed("standard output is no terminal; use --once for a table or --json for programs")
         else:
             top.watch()
 
 
 class MetricsMonitor:
-    """The readings of one server, and their display."""
+    """Reads and displays the metrics of one server."""
 
     def __init__(self, client: Client, interval: float) -> None:
         self._client = client
@@ -142,18 +140,18 @@ class MetricsMonitor:
         self._readings: deque[Reading] = deque()
         self._problem = ""
 
-    def look(self) -> None:
-        """Reads the page again. Raises CallFailed."""
+    def read_page(self) -> None:
+        """Reads the metrics page. Raises CallFailed."""
         try:
             reading = parse_page(self._client.get_text("/metrics"), time.monotonic())
         except CallFailed as problem:
             if problem.status != NOT_FOUND:
                 raise
-            reason = "the server has no /metrics page: it is another one, or older than this command"
+            reason = "the server has no /metrics page: it is another product or an older version"
             raise CallFailed(reason, status=NOT_FOUND) from None
         except ValueError:
             raise self._build_failure() from None
-        if not reading.labels("antiphon_build_info", "version"):
+        if not reading.list_label_values("antiphon_build_info", "version"):
             raise self._build_failure()
         self._readings.append(reading)
         while len(self._readings) > 2 and self._readings[1].when <= reading.when - WINDOW:
@@ -163,47 +161,52 @@ class MetricsMonitor:
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
     def watch(self) -> None:
-        """Draws until interrupted. If the server stops answering, it waits for it."""
+        """Updates the display until Ctrl-C. If the server stops answering, it keeps trying."""
         with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
             while True:
-                live.update(self.page(), refresh=True)
+                live.update(self.build_display(), refresh=True)
                 time.sleep(self._interval)
-                self._look_again()
+                self._try_read_page()
 
-    def _look_again(self) -> None:
-        """Reads the metrics again, and keeps the problem if this fails."""
+    def _try_read_page(self) -> None:
+        """Reads the metrics page and stores the problem if this fails.
+
+        Raises CallFailed if another try is useless.
+        """
         try:
-            self.look()
+            self.read_page()
             self._problem = ""
         except CallFailed as problem:
-            if problem.status in FOR_GOOD:
+            if problem.status in PERMANENT_FAILURES:
                 raise
             self._problem = problem.message
 
-    def models(self) -> tuple[ModelRates, ...]:
+    def compute_models(self) -> tuple[ModelRates, ...]:
         return compute_rates(self._readings[0], self._readings[-1])
 
-    def page(self) -> RenderableType:
+    def build_display(self) -> RenderableType:
         """Builds the display."""
-        head = Text(
-            f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._release())}"
+        title = Text(
+            f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._get_release())}"
         )
-        away = (
-            f"{escape_unprintable(self._problem)}\nwaiting for it; what was last seen:"
+        problem_note = (
+            f"{escape_unprintable(self._problem)}\nwaiting for the server; the last figures:"
             if self._problem
             else ""
         )
         routes = compute_routes(self._readings[0], self._readings[-1])
-        return Group(head, Text(away), *build_tables(self.models()), *build_route_table(routes))
+        return Group(
+            title, Text(problem_note), *build_tables(self.compute_models()), *build_route_table(routes)
+        )
 
-    def as_object(self) -> dict[str, object]:
+    def build_object(self) -> dict[str, object]:
         """Returns the figures for JSON: times in seconds, rates per second."""
-        models = [asdict(model) for model in self.models()]
+        models = [asdict(model) for model in self.compute_models()]
         routes = [asdict(route) for route in compute_routes(self._readings[0], self._readings[-1])]
-        return {"url": self._client.url, "release": self._release(), "models": models, "routes": routes}
+        return {"url": self._client.url, "release": self._get_release(), "models": models, "routes": routes}
 
-    def _release(self) -> str:
-        return self._readings[-1].labels("antiphon_build_info", "version")[0]
+    def _get_release(self) -> str:
+        return self._readings[-1].list_label_values("antiphon_build_info", "version")[0]
 
 
 def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
@@ -230,14 +233,16 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
             shares = (f"{part / model.cells:.0%}" for part in (model.cells_used, model.cells_cached))
             hits = "-" if model.prefix_hits is None else f"{model.prefix_hits:.0%}"
             counts = (f"{model.preempted:,}", f"{model.refused:,}")
-            bar = Bar(model.cells, 0, model.cells_used, width=BAR)
+            bar = Bar(model.cells, 0, model.cells_used, width=BAR_WIDTH)
             cells.add_row(name, f"{model.cells:,}", *shares, hits, *counts, bar)
-        for each in model.adapters:
-            figure = (str(each.queued), str(each.running), format_rate(each.made))
-            adapters.add_row(name, *figure, Text(escape_unprintable(each.adapter[:DIGEST])))
+        for adapter in model.adapters:
+            adapter_figures = (str(adapter.queued), str(adapter.running), format_rate(adapter.made))
+            adapters.add_row(
+                name, *adapter_figures, Text(escape_unprintable(adapter.adapter[:DIGEST_CHARACTERS]))
+            )
         for device in model.devices:
             devices.add_row(name, *_format_device(device))
-    return [loads, *(each for table in (cells, devices, adapters) if table.rows for each in (Text(), table))]
+    return [loads, *(part for table in (cells, devices, adapters) if table.rows for part in (Text(), table))]
 
 
 def _format_device(device: DeviceUse) -> tuple[RenderableType, ...]:
@@ -246,26 +251,26 @@ def _format_device(device: DeviceUse) -> tuple[RenderableType, ...]:
     figures = (str(device.layers), f"{device.memory / GIGABYTE:.1f}")
     if device.used is None:
         return (*figures, "-", name, "")
-    bar = Bar(device.memory, 0, device.used, width=BAR)
+    bar = Bar(device.memory, 0, device.used, width=BAR_WIDTH)
     return (*figures, f"{device.used / max(1, device.memory):.0%}", name, bar)
 
 
 def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
     """Computes the figures of every model, in the page's order."""
-    models = later.labels(f"{ENGINE}up", "model")
-    return tuple(_Pair(earlier, later, model).rates() for model in models)
+    models = later.list_label_values(f"{ENGINE_PREFIX}up", "model")
+    return tuple(_ReadingPair(earlier, later, model).compute_rates() for model in models)
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two readings of one model."""
+class _ReadingPair:
+    """Two readings of one model's metrics."""
 
     earlier: Reading
     later: Reading
     model: str
 
-    def rates(self) -> ModelRates:
-        """Computes the figures of one model from two readings of its metrics."""
+    def compute_rates(self) -> ModelRates:
+        """Computes the figures of the model."""
         if not self._read_gauge("up"):
             return ModelRates(self.model, up=False)
         hits, admitted = self._compute_increase("prefix_hits_total"), self._compute_increase("admitted_total")
@@ -274,37 +279,39 @@ class _Pair:
             up=True,
             queued=self._read_gauge("queued"),
             running=self._read_gauge("running"),
-            computed=self._rate("prompt_tokens_total"),
-            cached=self._rate("cached_tokens_total"),
-            made=self._rate("decoded_tokens_total"),
-            first_token=self._latency("first_token_seconds"),
-            inter_token=self._latency("inter_token_seconds"),
+            computed=self._compute_rate("prompt_tokens_total"),
+            cached=self._compute_rate("cached_tokens_total"),
+            made=self._compute_rate("decoded_tokens_total"),
+            first_token=self._estimate_latency("first_token_seconds"),
+            inter_token=self._estimate_latency("inter_token_seconds"),
             cells=self._read_gauge("cells"),
             cells_used=self._read_gauge("cells_used"),
             cells_cached=self._read_gauge("cells_cached"),
             prefix_hits=hits / admitted if hits is not None and admitted else None,
             preempted=self._read_gauge("preemptions_total"),
             refused=self._read_gauge("refused_total"),
-            adapters=tuple(map(self._adapter, self._adapters())),
-            devices=tuple(map(self._device, self._devices())),
+            adapters=tuple(map(self._compute_adapter, self._list_adapters())),
+            devices=tuple(map(self._read_device, self._list_devices())),
         )
 
-    def _adapters(self) -> list[str]:
-        return self.later.labels(f"{ENGINE}adapter_running", "adapter", model=self.model)
+    def _list_adapters(self) -> list[str]:
+        return self.later.list_label_values(f"{ENGINE_PREFIX}adapter_running", "adapter", model=self.model)
 
-    def _adapter(self, adapter: str) -> AdapterRates:
+    def _compute_adapter(self, adapter: str) -> AdapterRates:
         return AdapterRates(
             adapter,
             queued=self._read_gauge("adapter_queued", adapter=adapter),
             running=self._read_gauge("adapter_running", adapter=adapter),
-            made=self._rate("adapter_decoded_tokens_total", adapter=adapter),
+            made=self._compute_rate("adapter_decoded_tokens_total", adapter=adapter),
         )
 
-    def _devices(self) -> list[str]:
-        return self.later.labels(f"{ENGINE}device_layers", "device", model=self.model)
+    def _list_devices(self) -> list[str]:
+        return self.later.list_label_values(f"{ENGINE_PREFIX}device_layers", "device", model=self.model)
 
-    def _device(self, device: str) -> DeviceUse:
-        used = self.later.value(f"{ENGINE}device_memory_used_bytes", model=self.model, device=device)
+    def _read_device(self, device: str) -> DeviceUse:
+        used = self.later.get_value(
+            f"{ENGINE_PREFIX}device_memory_used_bytes", model=self.model, device=device
+        )
         return DeviceUse(
             device,
             layers=self._read_gauge("device_layers", device=device),
@@ -314,19 +321,19 @@ class _Pair:
 
     def _read_gauge(self, name: str, **labels: str) -> int:
         """Returns the latest value of an engine's gauge; 0 if it is missing."""
-        return int(self.later.value(ENGINE + name, model=self.model, **labels) or 0)
+        return int(self.later.get_value(ENGINE_PREFIX + name, model=self.model, **labels) or 0)
 
-    def _rate(self, name: str, **labels: str) -> float | None:
-        """Returns by how much a counter grew per second; None if that is unknown."""
-        grown, seconds = self._compute_increase(name, **labels), self.later.when - self.earlier.when
-        return grown / seconds if grown is not None and seconds > 0 else None
+    def _compute_rate(self, name: str, **labels: str) -> float | None:
+        """Returns the increase of a counter per second; None if it is unknown."""
+        increase, seconds = self._compute_increase(name, **labels), self.later.when - self.earlier.when
+        return increase / seconds if increase is not None and seconds > 0 else None
 
     def _compute_increase(self, name: str, **labels: str) -> float | None:
-        """Returns the increase of a counter; None if a reading lacks it or it was reset."""
-        before = self.earlier.value(ENGINE + name, model=self.model, **labels)
-        now = self.later.value(ENGINE + name, model=self.model, **labels)
+        """Returns the increase of a counter; None if a reading lacks it or the counter was reset."""
+        before = self.earlier.get_value(ENGINE_PREFIX + name, model=self.model, **labels)
+        now = self.later.get_value(ENGINE_PREFIX + name, model=self.model, **labels)
         return now - before if before is not None and now is not None and now >= before else None
 
-    def _latency(self, name: str) -> Latency | None:
-        """Returns the latencies between the two readings; None if nothing was measured."""
-        return estimate_latency(self.earlier, self.later, ENGINE + name, model=self.model)
+    def _estimate_latency(self, name: str) -> Latency | None:
+        """Returns the latencies between the two readings; None without measurements."""
+        return estimate_latency(self.earlier, self.later, ENGINE_PREFIX + name, model=self.model)

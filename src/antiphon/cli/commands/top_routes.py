@@ -1,4 +1,4 @@
-"""The part of `antiphon top` about routes: load, failures, rests and latency of each, from two readings."""
+"""The routes in `antiphon top`: load, failures, pauses and latency of each route, from two readings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from antiphon.cli.metrics_reading import (
 )
 from antiphon.cli.output import escape_unprintable
 
-ROUTE = "antiphon_route_"
-OK = "ok"
-LEFT = "cancelled"
+ROUTE_PREFIX = "antiphon_route_"
+SUCCEEDED = "ok"
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,68 +29,68 @@ class RouteRates:
     route: str
     running: int
     answered: float
-    """Attempts per second that ended well."""
+    """Successful attempts per second."""
     failed: float
-    """Attempts per second that failed."""
+    """Failed attempts per second."""
     rests: int
-    """Total since the server's start."""
+    """Pauses after failures since the server's start."""
     first_event: Latency | None
-    """From an attempt to its first event."""
+    """Seconds from the start of an attempt to its first event."""
 
 
 def compute_routes(earlier: Reading, later: Reading) -> tuple[RouteRates, ...]:
-    """Computes the figures of every route that is not just a local model of the same name."""
+    """Computes the figures of every route, except a local model under its own name."""
     return tuple(
-        _compute(earlier, later, model, route) for model, route in _list_routes(later) if model != route
+        _compute_route(earlier, later, model, route) for model, route in _list_routes(later) if model != route
     )
 
 
 def _list_routes(reading: Reading) -> Iterator[tuple[str, str]]:
-    """Yields each model's routes."""
-    for model in reading.labels(f"{ROUTE}in_flight", "model"):
-        for route in reading.labels(f"{ROUTE}in_flight", "route", model=model):
+    """Yields each model with each of its routes."""
+    for model in reading.list_label_values(f"{ROUTE_PREFIX}in_flight", "model"):
+        for route in reading.list_label_values(f"{ROUTE_PREFIX}in_flight", "route", model=model):
             yield model, route
 
 
-def _compute(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
+def _compute_route(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
     """Computes the figures of one route."""
     labels = {"model": model, "route": route}
-    outcomes = later.labels(f"{ROUTE}attempts_total", "outcome", **labels)
+    outcomes = later.list_label_values(f"{ROUTE_PREFIX}attempts_total", "outcome", **labels)
     seconds = later.when - earlier.when
-    grown = {
+    increases = {
         outcome: max(
             0.0,
-            (later.value(f"{ROUTE}attempts_total", outcome=outcome, **labels) or 0)
-            - (earlier.value(f"{ROUTE}attempts_total", outcome=outcome, **labels) or 0),
+            (later.get_value(f"{ROUTE_PREFIX}attempts_total", outcome=outcome, **labels) or 0)
+            - (earlier.get_value(f"{ROUTE_PREFIX}attempts_total", outcome=outcome, **labels) or 0),
         )
         for outcome in outcomes
     }
-    failed = sum(count for outcome, count in grown.items() if outcome not in (OK, LEFT))
+    failed = sum(count for outcome, count in increases.items() if outcome not in (SUCCEEDED, CANCELLED))
     return RouteRates(
         model,
         route,
-        running=int(later.value(f"{ROUTE}in_flight", **labels) or 0),
-        answered=grown.get(OK, 0.0) / seconds if seconds > 0 else 0.0,
+        running=int(later.get_value(f"{ROUTE_PREFIX}in_flight", **labels) or 0),
+        answered=increases.get(SUCCEEDED, 0.0) / seconds if seconds > 0 else 0.0,
         failed=failed / seconds if seconds > 0 else 0.0,
-        rests=int(later.value(f"{ROUTE}rests_total", **labels) or 0),
-        first_event=estimate_latency(earlier, later, f"{ROUTE}first_event_seconds", **labels),
+        rests=int(later.get_value(f"{ROUTE_PREFIX}rests_total", **labels) or 0),
+        first_event=estimate_latency(earlier, later, f"{ROUTE_PREFIX}first_event_seconds", **labels),
     )
 
 
 def build_route_table(routes: tuple[RouteRates, ...]) -> list[RenderableType]:
-    """Builds the table of routes; nothing if there are none."""
+    """Builds the table of routes; an empty list without routes."""
     if not routes:
         return []
     table = build_table("model", "run", "ok/s", "failed/s", "rests", "first event\np50/p95 ms")
     table.add_column("route")
-    for each in routes:
+    for rates in routes:
         table.add_row(
-            Text(escape_unprintable(each.model)),
-            str(each.running),
-            format_rate(each.answered),
-            format_rate(each.failed),
-            f"{each.rests:,}",
-            format_latency(each.first_event),
-            Text(escape_unprintable(each.route)),
+            Text(escape_unprintable(rates.model)),
+            str(rates.running),
+            format_rate(rates.answered),
+            format_rate(rates.failed),
+            f"{rates.rests:,}",
+            format_latency(rates.first_event),
+            Text(escape_unprintable(rates.route)),
         )
     return [Text(), table]

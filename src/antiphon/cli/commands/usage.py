@@ -1,6 +1,6 @@
 """`antiphon usage`: the usage of a running server, as a table with a chart over time, or as a file.
 
-An option without effect is refused here by its name, before a request is sent.
+It reports options without effect by name before it sends a request.
 """
 
 import sys
@@ -16,15 +16,15 @@ from antiphon.cli.options import now, parse_past
 from antiphon.domain.ledger import TAG, Bucket, EntryField, parse_dimension
 from antiphon.errors import SettingsError
 
-SHAPES = ("table", "csv", "json")
-LINES = "jsonl"
-"""The server's name for lines of JSON."""
+FORMATS = ("table", "csv", "json")
+JSON_LINES = "jsonl"
+"""The server's name of JSON Lines."""
 
-OBJECTS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
-"""Kinds of objects whose ids are values of conditions, by the condition's name."""
+OBJECT_KINDS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
+"""The kinds of objects in conditions, by the condition's name."""
 
 app = typer.Typer(rich_markup_mode=None)
-"""An app without a name: its command is added to the main ones."""
+"""An app without a name, so that its command becomes a main command."""
 
 
 @app.command()
@@ -32,105 +32,104 @@ def usage(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Group by model, project, user, key, status, day, tag:NAME, ...; with commas between. "
-            "[model]"
+            help="Group by, with commas: model, project, user, key, status, day, tag:NAME, ... [model]"
         ),
     ] = None,
-    since: Annotated[
-        str, typer.Option(help="Begin: a duration before now (90d, 12h) or a date in UTC.")
-    ] = "7d",
-    until: Annotated[str | None, typer.Option(help="End, in the same form. [now]")] = None,
-    project: Annotated[str | None, typer.Option(help="Only this project: its name or id.")] = None,
+    since: Annotated[str, typer.Option(help="The start: 90d or 12h ago, or a date in UTC.")] = "7d",
+    until: Annotated[str | None, typer.Option(help="The end, in the same form. [now]")] = None,
+    project: Annotated[str | None, typer.Option(help="Only usage of this project: name or id.")] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="Only entries with this value: model=m, tag:team=a. Can be repeated."
+            metavar="NAME=VALUE", help="Only usage with this value: model=m, tag:team=a; repeatable."
         ),
     ] = None,
-    most: Annotated[
+    limit: Annotated[
         int | None,
         typer.Option(
             "--limit",
             min=1,
             max=10_000,
-            help="Most rows, the largest sums first. [20 of the table, all of csv and json]",
+            help="Most rows of sums, the largest first. [20 in the table, all in csv and json]",
         ),
     ] = None,
     entries: Annotated[
-        bool, typer.Option("--entries", help="List single generations, as CSV or lines of JSON.")
+        bool, typer.Option("--entries", help="Print every generation as csv or as JSON Lines.")
     ] = False,
     shape: Annotated[str | None, typer.Option("--format", help="table, csv or json. [table]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """Show the usage and its cost, in total and over time."""
-    from antiphon.cli.commands.usage_report import ROWS, Selection, print_report
+    """Show usage and cost, in total and over time."""
+    from antiphon.cli.commands.usage_report import DEFAULT_ROWS, Selection, print_report
 
     with connect_admin(url) as server:
-        form = _parse_format(shape, entries)
+        output_format = _parse_format(shape, entries)
         if entries:
-            _require_no_sums(by, most)
-        chosen, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
-        selection = Selection("model" if by is None else by, *times, _find_ids(server, chosen))
-        if form == "table":
-            print_report(server, selection, most or ROWS)
+            _require_no_sums(by, limit)
+        conditions, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
+        selection = Selection("model" if by is None else by, *times, _find_ids(server, conditions))
+        if output_format == "table":
+            print_report(server, selection, limit or DEFAULT_ROWS)
         elif entries:
-            _write(server.parts("usage", "entries", **selection.query(format=form)))
+            _write(server.stream("usage", "entries", **selection.query(format=output_format)))
         else:
-            first = {} if most is None else {"limit": str(most)}
-            _write(server.parts("usage", **selection.query(format=form, by=selection.by, **first)))
-            print(end="\n" if form == "json" else "")
+            limit_query = {} if limit is None else {"limit": str(limit)}
+            _write(
+                server.stream(
+                    "usage", **selection.query(format=output_format, by=selection.by, **limit_query)
+                )
+            )
+            print(end="\n" if output_format == "json" else "")
 
 
 def _find_ids(server: Admin, conditions: Mapping[str, str]) -> dict[str, str]:
-    """Returns the conditions with ids in the place of names. An empty value stays: it means none."""
-    found = dict(conditions)
-    if project := found.get(EntryField.PROJECT):
-        found[EntryField.PROJECT] = find_id(server, PROJECT, project)
-    for name, kind in OBJECTS.items():
-        if value := found.get(name):
-            found[name] = find_used_id(server, kind, value)
-    return found
+    """Replaces the names in conditions by ids. An empty value stays: it selects usage without that object."""
+    ids = dict(conditions)
+    if project := ids.get(EntryField.PROJECT):
+        ids[EntryField.PROJECT] = find_id(server, PROJECT, project)
+    for name, kind in OBJECT_KINDS.items():
+        if value := ids.get(name):
+            ids[name] = find_used_id(server, kind, value)
+    return ids
 
 
 def _write(parts: Iterable[bytes]) -> None:
-    """Writes the parts to standard output as the server sends them."""
+    """Writes the parts to standard output as they arrive."""
     for part in parts:
         sys.stdout.buffer.write(part)
     sys.stdout.buffer.flush()
 
 
-def _parse_format(shape: str | None, entries: bool) -> str:
-    """Returns the format to request from the server, or `table`. Raises SettingsError."""
-    if entries and shape is None:
-        raise SettingsError("--entries is for files: say --format csv or --format json beside it")
-    if entries and shape == "table":
-        raise SettingsError("--format table shows sums, not --entries: say --format csv or --format json")
-    if shape is not None and shape not in SHAPES:
-        raise SettingsError(f"--format {shape}: it must be {' or '.join(SHAPES[entries:])}")
-    return LINES if entries and shape == "json" else shape or "table"
+def _parse_format(output_format: str | None, entries: bool) -> str:
+    """Returns the server's format, or `table`. Raises SettingsError."""
+    if entries and output_format is None:
+        raise SettingsError("--entries needs --format csv or --format json")
+    if entries and output_format == "table":
+        raise SettingsError("--format table shows sums, not --entries: use --format csv or --format json")
+    if output_format is not None and output_format not in FORMATS:
+        raise SettingsError(f"--format {output_format}: it must be {' or '.join(FORMATS[entries:])}")
+    return JSON_LINES if entries and output_format == "json" else output_format or "table"
 
 
-def _require_no_sums(by: str | None, most: int | None) -> None:
-    """Raises SettingsError for options of sums where the output has none."""
+def _require_no_sums(by: str | None, limit: int | None) -> None:
+    """Raises SettingsError for options of sums with --entries."""
     if by is not None:
+        raise SettingsError(f"--by {by} is for sums, but --entries prints every generation: leave one out")
+    if limit is not None:
         raise SettingsError(
-            f"--by {by} is for sums; --entries gives every generation by itself: leave one out"
-        )
-    if most is not None:
-        raise SettingsError(
-            f"--limit {most} is for sums; --entries gives all of them: choose fewer by --since, --until and "
-            "--only"
+            f"--limit {limit} is for sums, but --entries prints every generation: select fewer by --since, "
+            "--until and --only"
         )
 
 
 def _parse_time_range(since: str, until: str | None) -> tuple[int, int]:
-    """Returns the begin and the end in Unix seconds. Raises SettingsError."""
-    begins = _parse_second("--since", since)
-    ends = now() + 1 if until is None else _parse_second("--until", until)
-    if begins >= ends:
-        before = "lie before now" if until is None else f"lie before --until {until}"
-        raise SettingsError(f"--since {since} must {before}")
-    return begins, ends
+    """Returns the start and the end in Unix seconds. Raises SettingsError."""
+    start = _parse_second("--since", since)
+    end = now() + 1 if until is None else _parse_second("--until", until)
+    if start >= end:
+        bound = "now" if until is None else f"--until {until}"
+        raise SettingsError(f"--since {since} must be before {bound}")
+    return start, end
 
 
 def _parse_second(option: str, text: str) -> int:
@@ -149,18 +148,20 @@ def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str
         if not equals:
             raise SettingsError(f"--only {text}: it takes NAME=VALUE")
         if name in conditions:
-            also = "--project" if project is not None and name == EntryField.PROJECT else "--only"
-            raise SettingsError(f"--only {text}: {also} says {name} already, and there is one of it")
+            earlier_option = "--project" if project is not None and name == EntryField.PROJECT else "--only"
+            raise SettingsError(f"--only {text}: {earlier_option} sets {name} already")
         _require_condition(name, text)
         conditions[name] = value
     return conditions
 
 
 def _require_condition(name: str, text: str) -> None:
-    """Raises SettingsError if a condition does not name a field or a tag."""
-    of = parse_dimension(name)
-    if isinstance(of, Bucket):
-        raise SettingsError(f"--only {text}: a time is chosen by --since and --until")
-    if of is None:
+    """Raises SettingsError if the name is neither a field nor a tag."""
+    dimension = parse_dimension(name)
+    if isinstance(dimension, Bucket):
+        raise SettingsError(f"--only {text}: use --since and --until to select a time")
+    if dimension is None:
         known_names = ", ".join([*EntryField, f"{TAG}NAME"])
-        raise SettingsError(f"--only {text}: there is no {name or 'name'} to choose by; known: {known_names}")
+        raise SettingsError(
+            f"--only {text}: there is no field {name or 'without a name'}; fields: {known_names}"
+        )

@@ -1,9 +1,8 @@
-"""`python -m antiphon.cli.doctor.probe`: the checks of `antiphon doctor` that run native code, which may
-crash.
+"""`python -m antiphon.cli.doctor.probe`: checks of `antiphon doctor` that run native code, which may crash.
 
-It opens the engine's library, and loads models if the input lists any. Its input is one line of JSON: the
-library setting, the threads and the models. It prints findings as lines of JSON. Before each step that may
-crash, it prints a line that names the step.
+It opens the engine's library, and loads the models of its input. The input is one line of JSON: the library
+setting, the threads and the models. It prints each finding as a line of JSON. Before a step that may crash,
+it prints a line with the step's name.
 """
 
 import json
@@ -30,16 +29,15 @@ CPUINFO = Path("/proc/cpuinfo")
 
 CARDS = Path("/sys/class/drm")
 NVIDIA_CARDS = Path("/proc/driver/nvidia/gpus")
-"""Where Linux lists graphics processors; NVIDIA's driver lists those without a display too."""
+"""NVIDIA's list of graphics processors. It includes those without a display."""
 
 NVIDIA = "0x10de"
 GPU_VENDORS = {NVIDIA: ("an NVIDIA GPU", "cuda"), "0x1002": ("an AMD GPU", "vulkan")}
-"""The backend to build for each vendor of PCI devices. Intel's GPUs share the processor's memory and gain
-little."""
+"""The product and the backend for each vendor of PCI devices. Intel's GPUs bring little speed."""
 
 GIGABYTE = 1e9
 
-NAMES = {
+FEATURE_NAMES = {
     "pni": "SSE3",
     "ssse3": "SSSE3",
     "avx": "AVX",
@@ -58,70 +56,70 @@ NAMES = {
     "i8mm": "MATMUL_INT8",
     "sve": "SVE",
 }
-"""The names of features in the kernel's flags, with the library's names."""
+"""The library's names of processor features, by the kernel's names."""
 
-DECISIVE = frozenset({"AVX", "AVX2", "FMA", "F16C", "NEON", "DOTPROD"})
-"""Without these a model is many times slower; the others matter less."""
+ESSENTIAL_FEATURES = frozenset({"AVX", "AVX2", "FMA", "F16C", "NEON", "DOTPROD"})
+"""Features without which a model is many times slower."""
 
 
 MEASURED_GAIN = (
-    "where it was measured, on two cores with 0.5 B parameters in Q8_0, a library built for AVX-512 was 1.3 "
-    "times as fast with eight requests at once, and with one no faster"
+    "measured on two cores with 0.5 B parameters in Q8_0, a library for AVX-512 was 1.3 times as fast with "
+    "eight simultaneous requests, and no faster with one"
 )
-"""The gain of a native build over the wheel, whose widest instructions are AVX2: benchmarks/RESULTS.md."""
+"""The speed of a native build, compared with the wheel, which uses AVX2: benchmarks/RESULTS.md."""
 
 
 def main() -> None:
     """Runs every check once."""
-    order = json.loads(sys.stdin.readline())
-    logging.disable()  # the findings report which libraries are passed over
+    probe_input = json.loads(sys.stdin.readline())
+    logging.disable()  # the findings report the skipped libraries
     prepare_environment()
     print_finding(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
-    library = open_library(order["library"])
+    library = open_library(probe_input["library"])
     if library is not None:
-        print_finding(check_processor(library.list_cpu_features(), read_processor_features()))
-        _write({"step": "opening", "what": f"{library.path}, its devices"})
-        devices, requested = list_devices(library), max(order["gpu_layers"], default=0)
+        print_finding(check_processor(library.list_cpu_features(), list_processor_features()))
+        _write_line({"step": "opening", "what": f"{library.path}, its devices"})
+        devices, requested = list_devices(library), max(probe_input["gpu_layers"], default=0)
         for finding in check_devices(devices, list_backends(library), find_gpus(), requested):
             print_finding(finding)
-    threads = [each or choose_thread_count() for each in order["threads"]]
+    threads = [count or choose_thread_count() for count in probe_input["threads"]]
     print_finding(check_threads(max(threads, default=choose_thread_count()), len(list_usable_cpus())))
     if library is not None:
-        for values in order["models"]:
+        for values in probe_input["models"]:
             load(LoadSpec(**values))
 
 
 def print_finding(finding: Finding) -> None:
     """Prints a finding as a line."""
-    _write(asdict(finding))
+    _write_line(asdict(finding))
 
 
-def _write(line: dict[str, object]) -> None:
-    sys.stdout.buffer.write(to_line(line))
+def _write_line(fields: dict[str, object]) -> None:
+    sys.stdout.buffer.write(to_line(fields))
     sys.stdout.buffer.flush()
 
 
 def open_library(explicit: str | None) -> Library | None:
-    """Opens the first usable library, as the engine does; None without a library."""
-    passed: list[tuple[LibraryFile, str]] = []
+    """Opens the first usable library, as the engine does. Returns None without a usable library."""
+    rejected: list[tuple[LibraryFile, str]] = []
     for candidate in list_candidates(explicit):
-        _write({"step": "opening", "what": f"{candidate.origin}, {candidate.path}"})
+        _write_line({"step": "opening", "what": f"{candidate.origin}, {candidate.path}"})
         try:
             library, _ = find_library(explicit, iter([candidate]))
         except LibraryError as error:
-            passed.append((candidate, error.message))
+            rejected.append((candidate, error.message))
             continue
-        for other, why in passed:
-            message = f"{other.origin}, {other.path} comes first and is passed over: {why}"
+        for other, reason in rejected:
+            message = f"{other.origin}, {other.path} comes first but is unusable: {reason}"
             print_finding(report_problem("library-passed-over", message, FindingSeverity.ADVICE))
-        why = "the first that can be used" if passed else "the first that was found"
-        why = "the setting names it" if explicit else why
-        description = f"{candidate.origin}, {candidate.path} ({why})"
-        message = f"{library.describe_version()}, from {description}; its binary interface is known"
+        reason = "the first usable library" if rejected else "the first library"
+        reason = "the setting names it" if explicit else reason
+        description = f"{candidate.origin}, {candidate.path} ({reason})"
+        message = f"{library.describe_version()}, from {description}; its binary interface is supported"
         print_finding(report_ok("library", message))
         return library
-    if passed:
-        print_finding(to_finding("library-unusable", LibraryError(passed[-1][1])))
+    if rejected:
+        print_finding(to_finding("library-unusable", LibraryError(rejected[-1][1])))
     else:
         print_finding(report_problem("library-missing", "no llama.cpp library is installed"))
     return None
@@ -135,47 +133,55 @@ def list_candidates(explicit: str | None) -> Iterator[LibraryFile]:
         yield from find_installed()
 
 
-def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
-    """Compares the features of the processor with those that the library uses."""
-    used = " ".join(feature for feature in uses if feature in has) or "nothing special"
-    unused_features = [feature for feature in has if feature not in uses]
+def check_processor(library_features: Sequence[str], processor_features: Sequence[str]) -> Finding:
+    """Compares the features of the processor with the features that the library uses."""
+    used = (
+        " ".join(feature for feature in library_features if feature in processor_features)
+        or "nothing special"
+    )
+    unused_features = [feature for feature in processor_features if feature not in library_features]
     if not unused_features:
         return report_ok("cpu", f"the library uses {used}")
-    gain = f"; {MEASURED_GAIN}" if "AVX512" in unused_features else ""
-    gain = "; without these it is several times slower" if DECISIVE & set(unused_features) else gain
-    message = f"the library uses {used} of this processor, not {' '.join(unused_features)}{gain}"
+    consequence = f"; {MEASURED_GAIN}" if "AVX512" in unused_features else ""
+    consequence = (
+        "; without these it is several times slower"
+        if ESSENTIAL_FEATURES & set(unused_features)
+        else consequence
+    )
+    message = f"the library uses {used} of this processor, not {' '.join(unused_features)}{consequence}"
     return report_problem("cpu-features-unused", message, FindingSeverity.ADVICE)
 
 
 def check_devices(
     devices: Sequence[Device], backends: Sequence[str], gpus: Sequence[tuple[str, str]], requested: int
 ) -> Iterator[Finding]:
-    """Compares the devices that the library finds with those of the machine. `backends`: what the library was
-    built for. `gpus`: products of the machine, each with the backend to build for it. `requested`: the most
-    layers that a setting puts on devices."""
+    """Compares the devices that the library finds with the devices of the machine.
+
+    `backends`: the library's backends. `gpus`: products of the machine, each with the backend to build.
+    `requested`: the largest gpu_layers of the settings.
+    """
     for device in devices:
         size = f"{device.free / GIGABYTE:.1f} of {device.total / GIGABYTE:.1f} GB free"
         yield report_ok("device", f"{device.name}: {device.description}, {size}")
     if devices or not (backends or gpus or requested):
         return
-    standing = FindingSeverity.BROKEN if requested else FindingSeverity.ADVICE
-    wanted = f", and gpu_layers = {requested} needs one" if requested else ""
+    severity = FindingSeverity.BROKEN if requested else FindingSeverity.ADVICE
+    request_note = f", and gpu_layers = {requested} needs one" if requested else ""
     if backends:
-        message = f"the library was built for {' and '.join(backends)} and finds no device{wanted}"
-        yield report_problem("device-missing", message, standing)
+        message = f"the library was built for {' and '.join(backends)} and finds no device{request_note}"
+        yield report_problem("device-missing", message, severity)
         return
     if not gpus:
-        message = f"the library computes on the processor alone, and this machine shows no GPU{wanted}"
-        yield report_problem("device-missing", message, standing)
+        message = f"the library uses only the processor, and this machine has no GPU{request_note}"
+        yield report_problem("device-missing", message, severity)
     for product, backend in gpus:
-        message = f"this machine has {product}, and the library computes on the processor alone{wanted}"
-        finding = report_problem("gpu-unused", message, standing)
+        message = f"this machine has {product}, but the library uses only the processor{request_note}"
+        finding = report_problem("gpu-unused", message, severity)
         yield replace(finding, remedy=finding.remedy.format(backend=backend))
 
 
 def find_gpus(cards: Path = CARDS, nvidia: Path = NVIDIA_CARDS) -> tuple[tuple[str, str], ...]:
-    """Returns the kinds of graphics processors that Linux shows and that are worth a build, each with the
-    backend to build."""
+    """Returns the vendors' graphics processors that a build can use, each with the backend to build."""
     vendors = {path.read_text("ascii").strip() for path in cards.glob("card*/device/vendor")}
     if any(nvidia.glob("*")):
         vendors.add(NVIDIA)
@@ -183,7 +189,7 @@ def find_gpus(cards: Path = CARDS, nvidia: Path = NVIDIA_CARDS) -> tuple[tuple[s
 
 
 def check_threads(threads: int, processors: int) -> Finding:
-    """Compares the threads of the model with the most threads with the processors."""
+    """Compares the largest number of threads of a model with the number of processors."""
     message = f"{threads} threads on {processors} processors"
     if threads > processors:
         return report_problem("threads-too-many", message, FindingSeverity.ADVICE)
@@ -192,7 +198,7 @@ def check_threads(threads: int, processors: int) -> Finding:
 
 def load(spec: LoadSpec) -> None:
     """Loads one model and closes it."""
-    _write({"step": "loading", "what": spec.model})
+    _write_line({"step": "loading", "what": spec.model})
     try:
         load_any(spec).close()
     except AntiphonError as error:
@@ -201,9 +207,8 @@ def load(spec: LoadSpec) -> None:
     print_finding(report_ok("loading", f"{Path(spec.model).name} loads"))
 
 
-def read_processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
-    """Returns the processor features that a library can use, in the table's order; empty where the system
-    does not list them."""
+def list_processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+    """Returns the processor's features that a library can use; empty if the system does not list them."""
     try:
         lines = cpuinfo.read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -213,7 +218,7 @@ def read_processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
             flags |= set(value.split())
-    return tuple(name for flag, name in NAMES.items() if flag in flags)
+    return tuple(name for flag, name in FEATURE_NAMES.items() if flag in flags)
 
 
 if __name__ == "__main__":

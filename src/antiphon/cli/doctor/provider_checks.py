@@ -1,4 +1,5 @@
-"""Checks of `antiphon doctor` for vendors: each provider is asked for its models, which costs nothing."""
+"""Checks of `antiphon doctor` for vendors. They request each provider's list of models, which costs
+nothing."""
 
 import asyncio
 import os
@@ -11,19 +12,19 @@ from antiphon.errors import AntiphonError, ProviderKeyRefused, SettingsError
 from antiphon.settings.providers import ProviderSettings, is_pattern
 from antiphon.settings.schema import Settings
 
-MAX_SHOWN = 5
-"""The most models that one finding names."""
+MOST_LISTED_MODELS = 5
+"""Most models in one finding."""
 
 
 def check_providers(settings: Settings) -> Iterator[Finding]:
-    """Asks each provider whether it accepts the key and has the models of the routes."""
+    """Checks that each provider accepts the key and has the models of the routes."""
     for name, provider in settings.providers.items():
-        model_names = find_wanted_models(settings, name)
+        model_names = list_route_models(settings, name)
         yield from _check_provider(name, provider, model_names)
 
 
-def find_wanted_models(settings: Settings, provider: str) -> list[str]:
-    """Returns the vendor's models that routes name. A pattern names none."""
+def list_route_models(settings: Settings, provider: str) -> list[str]:
+    """Returns the models of a provider that routes name. Ignores patterns."""
     model_names = {
         route.model or model.name: None
         for model in settings.routed_models
@@ -34,29 +35,28 @@ def find_wanted_models(settings: Settings, provider: str) -> list[str]:
 
 
 def _check_provider(name: str, settings: ProviderSettings, model_names: list[str]) -> Iterator[Finding]:
-    """Checks one provider."""
     try:
-        began = time.monotonic()
+        start = time.monotonic()
         models = asyncio.run(_fetch_models(name, settings))
-        milliseconds = (time.monotonic() - began) * 1000
+        milliseconds = (time.monotonic() - start) * 1000
     except SettingsError as error:
         yield to_finding("provider-invalid", error)
     except ProviderKeyRefused as error:
         yield report_problem("provider-key-refused", error.message)
     except AntiphonError as error:
-        why = f" ({error.cause})" if error.cause else ""
-        yield report_problem("provider-unreachable", error.message + why)
+        cause = f" ({error.cause})" if error.cause else ""
+        yield report_problem("provider-unreachable", error.message + cause)
     else:
         message = f"{name} accepts the key, has {len(models)} models and answers in {milliseconds:.0f} ms"
         yield report_ok("provider", message)
-        missing = [model for model in model_names if model not in models][:MAX_SHOWN]
+        missing = [model for model in model_names if model not in models][:MOST_LISTED_MODELS]
         if missing and models:
             message = f"{name} does not list {', '.join(missing)}"
             yield report_problem("provider-model-missing", message, FindingSeverity.ADVICE)
 
 
 async def _fetch_models(name: str, settings: ProviderSettings) -> tuple[str, ...]:
-    """Asks a provider for the names of its models. Raises SettingsError or a ProviderError."""
+    """Fetches the names of a provider's models. Raises SettingsError or a ProviderError."""
     from antiphon.assembly.vendors import build_client
 
     client = build_client(resolve_provider(name, settings, os.environ))

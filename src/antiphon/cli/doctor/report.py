@@ -1,12 +1,13 @@
-"""`antiphon doctor`: checks everything that `antiphon serve` needs, and reports problems with their remedies.
-It changes nothing."""
+"""`antiphon doctor`: checks everything that `antiphon serve` needs, and reports problems with remedies.
+
+It changes nothing.
+"""
 
 import json
 import os
 import shutil
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from antiphon.cli.commands.serve import find_refusals
@@ -28,27 +29,27 @@ from antiphon.processes.engine_hosts import build_load_spec
 MARKS = {FindingSeverity.OK: "ok", FindingSeverity.ADVICE: "advice", FindingSeverity.BROKEN: "BROKEN"}
 INDENT = 8
 NARROWEST, WIDEST = 60, 110
-"""Least and most columns of the text."""
+"""The least and the most columns of the text."""
 
 
 def run(serve_options: ServeOptions, load: bool, as_json: bool) -> int:
-    """Prints the findings; returns 1 if something is broken."""
-    findings = list(examine(serve_options, load))
-    broken = sum(finding.standing is FindingSeverity.BROKEN for finding in findings)
-    print(to_object(findings, broken) if as_json else format_text(findings, broken))
+    """Prints the findings; returns 1 if a finding is broken."""
+    findings = list(run_checks(serve_options, load))
+    broken = sum(finding.severity is FindingSeverity.BROKEN for finding in findings)
+    print(format_json(findings, broken) if as_json else format_text(findings, broken))
     return 1 if broken else 0
 
 
-def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
-    """Yields every finding, in the order in which a server would meet the problems."""
+def run_checks(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
+    """Yields every finding, in the order of a server's start."""
     settings, finding = check_settings(serve_options)
     yield finding
     yield from (to_finding("settings-refused", error, ": ") for error in find_refusals(settings))
-    models, of_models = check_models(settings)
+    models, model_findings = check_models(settings)
     yield from check_engine(
         settings, [build_load_spec(sized.model, settings) for sized in models] if load else []
     )
-    yield from of_models
+    yield from model_findings
     yield from check_adapters(settings, models)
     yield from check_providers(settings)
     yield check_port(settings.server)
@@ -61,30 +62,34 @@ def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
         yield from check_tenancy(settings, os.environ, Path.home())
 
 
-def to_object(findings: list[Finding], broken: int) -> str:
+def format_json(findings: list[Finding], broken: int) -> str:
     """Formats the findings as one JSON object."""
-    return json.dumps({"broken": broken, "findings": [asdict(finding) for finding in findings]}, indent=2)
+    rows = [
+        {"id": row.id, "standing": row.severity, "said": row.message, "remedy": row.remedy}
+        for row in findings
+    ]
+    return json.dumps({"broken": broken, "findings": rows}, indent=2)
 
 
 def format_text(findings: list[Finding], broken: int) -> str:
-    """Formats a paragraph for each finding with its remedy, and then a summary."""
+    """Formats a paragraph for each finding with its remedy, and a summary."""
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     lines = [line for finding in findings for line in _format_paragraph(finding, width)]
     return "\n".join([*lines, "", _format_summary(findings, broken)])
 
 
 def _format_paragraph(finding: Finding, width: int) -> list[str]:
-    """Wraps a paragraph between words only, so that paths and commands can be copied."""
-    parts = [(f"{MARKS[finding.standing]:{INDENT}}", f"{finding.id}: {finding.said}")]
+    """Wraps the text of a finding only at spaces, so that users can copy paths and commands."""
+    indented_texts = [(f"{MARKS[finding.severity]:{INDENT}}", f"{finding.id}: {finding.message}")]
     if finding.remedy:
-        parts.append((" " * INDENT, f"-> {finding.remedy}"))
+        indented_texts.append((" " * INDENT, f"-> {finding.remedy}"))
     return [
         line
-        for first, text in parts
+        for indent, text in indented_texts
         for line in textwrap.wrap(
             text,
             width,
-            initial_indent=first,
+            initial_indent=indent,
             subsequent_indent=" " * INDENT,
             break_long_words=False,
             break_on_hyphens=False,
@@ -93,8 +98,8 @@ def _format_paragraph(finding: Finding, width: int) -> list[str]:
 
 
 def _format_summary(findings: list[Finding], broken: int) -> str:
-    advice = sum(finding.standing is FindingSeverity.ADVICE for finding in findings)
+    advice = sum(finding.severity is FindingSeverity.ADVICE for finding in findings)
     summary = f"{broken} things are broken" if broken else "Nothing is broken"
     summary = "1 thing is broken" if broken == 1 else summary
-    better = f"; {advice} could be better" if advice else ""
-    return f"{summary}{better}.{' docs/troubleshooting.md says more.' if broken or advice else ''}"
+    advice_text = f"; {advice} could be better" if advice else ""
+    return f"{summary}{advice_text}.{' See docs/troubleshooting.md.' if broken or advice else ''}"

@@ -5,27 +5,27 @@ from dataclasses import dataclass, field
 from shlex import quote
 
 from antiphon.cli.litellm.reading import ImportNotes, Table, get_list, get_number, get_table, get_variable
-from antiphon.cli.litellm.vendors import OWN_FIELDS, ProviderTables
+from antiphon.cli.litellm.vendors import PROVIDER_FIELDS, ProviderTables
 
-ROUTED = {"weight", "order", "rpm", "tpm", "max_parallel_requests"}
-"""Fields of a deployment that its route takes, or that have a note of their own."""
+ROUTE_FIELDS = {"weight", "order", "rpm", "tpm", "max_parallel_requests"}
+"""Fields of a deployment that the conversion handles."""
 
 SECTIONS = ("router_settings", "litellm_settings", "general_settings", "environment_variables")
-"""The tables of a file beside its models."""
+"""The tables of a file, without the models."""
 
-LEFT_BY_V1 = {"api_version"}
+UNUSED_AZURE_FIELDS = {"api_version"}
 """Fields that Azure's v1 API does not need."""
 
 SERVED_MODES = (None, "chat", "completion", "embedding", "rerank", "responses")
 
-LONGEST_WEIGHT = 1e6
+LARGEST_WEIGHT = 1e6
 MILLION = 1_000_000
-MOST_ORDERS = 1_000
+HIGHEST_ORDER = 1_000
 
 
 @dataclass(slots=True)
 class Conversion:
-    """The settings so far."""
+    """The converted settings so far."""
 
     environ: Mapping[str, str]
     notes: ImportNotes
@@ -34,128 +34,137 @@ class Conversion:
     """Routes by model."""
     profiles: dict[str, dict[str, object]] = field(default_factory=dict)
     settings: dict[str, object] = field(default_factory=dict)
-    """The other tables of the file."""
+    """The other tables of the new file."""
 
 
 def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
-    """Returns the tables of antiphon.toml, and a line for each thing that the operator must know."""
+    """Returns the tables of antiphon.toml, and notes for the operator."""
     notes = ImportNotes()
     router, library = get_table(config, "router_settings"), get_table(config, "litellm_settings")
-    notes.require_shapes("", config, SECTIONS, ["model_list"])
+    notes.note_wrong_types("", config, SECTIONS, ["model_list"])
     for section, table in (("router_settings.", router), ("litellm_settings.", library)):
-        notes.require_shapes(section, table, ["model_group_alias"], ["fallbacks"])
+        notes.note_wrong_types(section, table, ["model_group_alias"], ["fallbacks"])
     timeout = _find_timeout(notes, router, library)
-    made = Conversion(environ, notes, ProviderTables(environ, notes, timeout))
+    conversion = Conversion(environ, notes, ProviderTables(environ, notes, timeout))
     weights: dict[str, list[Table]] = {}
     for number, entry in enumerate(get_list(config, "model_list")):
-        _convert_deployment(made, f"model_list[{number}]", entry, weights)
+        _convert_deployment(conversion, f"model_list[{number}]", entry, weights)
     for name, deployments in weights.items():
-        _set_weights(notes, name, made.routes[name], deployments)
-    _convert_fallbacks(made, router, library)
-    _convert_aliases(made, router)
-    _convert_router(notes, router)
-    _convert_library(made, library)
-    _convert_general(made, get_table(config, "general_settings"))
+        _set_weights(notes, name, conversion.routes[name], deployments)
+    _convert_fallbacks(conversion, router, library)
+    _convert_aliases(conversion, router)
+    _note_router_settings(notes, router)
+    _convert_library(conversion, library)
+    _convert_general(conversion, get_table(config, "general_settings"))
     for name in get_table(config, "environment_variables"):
         notes.add(f"environment_variables.{name}", "set this variable where the server starts")
-    notes.add_rest("the file", config, {"model_list", *SECTIONS})
-    return _build_tree(made), notes.lines
+    notes.note_unknown_fields("the file", config, {"model_list", *SECTIONS})
+    return _build_tables(conversion), notes.lines
 
 
 def _find_timeout(notes: ImportNotes, router: Table, library: Table) -> float | None:
-    """Returns the seconds for an answer, where a deployment says nothing: the router's come first."""
-    first = notes.read_number("router_settings.timeout", router.get("timeout"))
-    second = notes.read_number("litellm_settings.request_timeout", library.get("request_timeout"))
-    if first is not None and second not in (None, first):
-        notes.add("litellm_settings.request_timeout", "left out; router_settings.timeout comes before it")
-    return first or second
+    """Returns the default seconds for an answer. The router's setting takes precedence."""
+    router_timeout = notes.read_number("router_settings.timeout", router.get("timeout"))
+    library_timeout = notes.read_number("litellm_settings.request_timeout", library.get("request_timeout"))
+    if router_timeout is not None and library_timeout not in (None, router_timeout):
+        notes.add("litellm_settings.request_timeout", "left out; router_settings.timeout takes precedence")
+    return router_timeout or library_timeout
 
 
-def _convert_deployment(made: Conversion, place: str, entry: object, weights: dict[str, list[Table]]) -> None:
+def _convert_deployment(
+    conversion: Conversion, place: str, entry: object, weights: dict[str, list[Table]]
+) -> None:
     """Adds a deployment as a route of its model."""
     deployment = entry if isinstance(entry, dict) else {}
     name = deployment.get("model_name")
     params, info = get_table(deployment, "litellm_params"), get_table(deployment, "model_info")
-    made.notes.require_shapes(f"{place}.", deployment, ["litellm_params", "model_info"], [])
+    conversion.notes.note_wrong_types(f"{place}.", deployment, ["litellm_params", "model_info"], [])
     if not isinstance(name, str) or not name or len(name) > 200:
-        made.notes.add(place, "left out; it has no model_name")
+        conversion.notes.add(place, "left out; it has no model_name")
         return
     place = f"{place} ({name})"
     mode = info.get("mode")
     if mode not in SERVED_MODES:
-        made.notes.add(place, f"left out; models of the mode {mode} are not served")
+        conversion.notes.add(place, f"left out; Antiphon serves no models of the mode {mode}")
         return
-    found = made.providers.find(place, params)
-    if found is None:
+    provider_and_model = conversion.providers.add_provider(place, params)
+    if provider_and_model is None:
         return
-    provider, model = found
+    provider, model = provider_and_model
     route: dict[str, object] = {"provider": provider, "model": model}
     if "*" in name or "*" in model:
         if not (name.endswith("*") and name.count("*") == 1 and model == "*"):
-            made.notes.add(
-                place, "left out; a pattern must end with * and keep the vendor's names as they are"
+            conversion.notes.add(
+                place, "left out; a pattern must end with * and not change the vendor's names"
             )
             return
         del route["model"]
-    route |= _read_route_bounds(made.notes, f"{place}.litellm_params", params)
-    made.routes.setdefault(name, []).append(route)
+    route |= _read_route_bounds(conversion.notes, f"{place}.litellm_params", params)
+    conversion.routes.setdefault(name, []).append(route)
     weights.setdefault(name, []).append(params)
-    _note_limits(made, place, name, params, deployment)
-    _convert_info(made, place, name, info)
-    taken = OWN_FIELDS | ROUTED | (LEFT_BY_V1 if provider.startswith("azure") else set())
-    made.notes.add_rest(f"{place}.litellm_params", params, taken)
-    made.notes.add_rest(place, deployment, {"model_name", "litellm_params", "model_info", "rpm", "tpm"})
+    _note_limits(conversion, place, name, params, deployment)
+    _convert_info(conversion, place, name, info)
+    handled_fields = (
+        PROVIDER_FIELDS | ROUTE_FIELDS | (UNUSED_AZURE_FIELDS if provider.startswith("azure") else set())
+    )
+    conversion.notes.note_unknown_fields(f"{place}.litellm_params", params, handled_fields)
+    conversion.notes.note_unknown_fields(
+        place, deployment, {"model_name", "litellm_params", "model_info", "rpm", "tpm"}
+    )
 
 
 def _read_route_bounds(notes: ImportNotes, place: str, params: Table) -> dict[str, object]:
-    """Reads a route's order and how many of its requests run at once."""
+    """Reads a route's order and its largest number of simultaneous requests."""
     order = notes.read_count(f"{place}.order", params.get("order"))
-    most = notes.read_count(f"{place}.max_parallel_requests", params.get("max_parallel_requests"))
-    if order is not None and order > MOST_ORDERS:
-        notes.add(f"{place}.order", f"{MOST_ORDERS} is taken; orders go no further")
-    bounds: dict[str, object] = {} if order is None else {"order": min(order, MOST_ORDERS)}
-    return bounds if most is None else bounds | {"in_flight": most}
+    in_flight = notes.read_count(f"{place}.max_parallel_requests", params.get("max_parallel_requests"))
+    if order is not None and order > HIGHEST_ORDER:
+        notes.add(f"{place}.order", f"{HIGHEST_ORDER} is used; it is the highest order")
+    bounds: dict[str, object] = {} if order is None else {"order": min(order, HIGHEST_ORDER)}
+    return bounds if in_flight is None else bounds | {"in_flight": in_flight}
 
 
 def _set_weights(
     notes: ImportNotes, model: str, routes: list[dict[str, object]], deployments: list[Table]
 ) -> None:
-    """Sets the weights of a model's routes, as LiteLLM chooses: by weight, or else by rpm, or else by tpm.
-    Notes a weight that cannot be taken."""
+    """Sets the weights of a model's routes by weight, or else by rpm, or else by tpm, as LiteLLM does.
+
+    Notes unusable weights.
+    """
     for name in ("weight", "rpm", "tpm"):
         numbers = [get_number(params.get(name)) for params in deployments]
         if len(routes) > 1 and all(numbers):
             largest = max(number or 0 for number in numbers)
-            scale = LONGEST_WEIGHT / largest if largest > LONGEST_WEIGHT else 1
+            scale = LARGEST_WEIGHT / largest if largest > LARGEST_WEIGHT else 1
             for route, number in zip(routes, numbers, strict=True):
                 route["weight"] = (number or 0) * scale
             return
-        given = [params.get(name) is not None for params in deployments]
-        if name == "weight" and any(given) and not (len(routes) == 1 and all(numbers)):
+        has_value = [params.get(name) is not None for params in deployments]
+        if name == "weight" and any(has_value) and not (len(routes) == 1 and all(numbers)):
             notes.add(
                 f"model_list ({model}).weight",
                 "left out; each deployment of the model must have a weight above 0",
             )
 
 
-def _note_limits(made: Conversion, place: str, name: str, params: Table, deployment: Table) -> None:
-    """Notes the limits of a deployment: they are no settings, but kept in the database of keys."""
+def _note_limits(conversion: Conversion, place: str, name: str, params: Table, deployment: Table) -> None:
+    """Notes the limits of a deployment. Antiphon stores limits in the database of keys, not in the
+    settings."""
     for field_name, measure in (("rpm", "requests"), ("tpm", "tokens")):
         numbers = (
-            made.notes.read_number(f"{place}{where}.{field_name}", table.get(field_name), 1)
-            for where, table in ((".litellm_params", params), ("", deployment))
+            conversion.notes.read_number(f"{place}{section}.{field_name}", table.get(field_name), 1)
+            for section, table in ((".litellm_params", params), ("", deployment))
         )
         for number in filter(None, numbers):
-            made.notes.add(
+            conversion.notes.add(
                 f"{place}.{field_name}",
-                "no setting; where keys are on, limit the model with all its routes: "
+                "no setting; with keys enabled, limit the model with all its routes: "
                 f"antiphon limits set model {quote(name)} {measure} {int(number)} --per minute",
             )
 
 
-def _convert_info(made: Conversion, place: str, name: str, info: Table) -> None:
-    """Takes sizes of a model into its profile, and notes its prices."""
-    taken = {
+def _convert_info(conversion: Conversion, place: str, name: str, info: Table) -> None:
+    """Adds the sizes of a model to its profile, and notes its prices."""
+    handled_fields = {
         "mode",
         "id",
         "max_output_tokens",
@@ -163,64 +172,81 @@ def _convert_info(made: Conversion, place: str, name: str, info: Table) -> None:
         "input_cost_per_token",
         "output_cost_per_token",
     }
-    for theirs, ours in (("max_output_tokens", "max_output"), ("max_input_tokens", "context_length")):
-        where = f"{place}.model_info.{theirs}"
-        number = made.notes.read_count(where, info.get(theirs))
+    for source_name, field_name in (
+        ("max_output_tokens", "max_output"),
+        ("max_input_tokens", "context_length"),
+    ):
+        place_ = f"{place}.model_info.{source_name}"
+        number = conversion.notes.read_count(place_, info.get(source_name))
         if number is None:
             continue
-        profile = made.profiles.setdefault(name, {})
-        if profile.setdefault(ours, number) != number:
-            made.notes.add(where, f"left out; an earlier deployment of the model says {profile[ours]}")
-    costs = [_read_cost(made.notes, f"{place}.model_info", info, kind) for kind in ("input", "output")]
+        profile = conversion.profiles.setdefault(name, {})
+        if profile.setdefault(field_name, number) != number:
+            conversion.notes.add(
+                place_, f"left out; an earlier deployment of the model has {profile[field_name]}"
+            )
+    costs = [_read_cost(conversion.notes, f"{place}.model_info", info, kind) for kind in ("input", "output")]
     if any(costs):
         prompt, output = (f"{(cost or 0) * MILLION:.9f}".rstrip("0").rstrip(".") for cost in costs)
         command = f"antiphon prices add {quote(name)} --input {prompt} --output {output} --currency USD"
-        made.notes.add(f"{place}.model_info", f"prices are no settings; where keys are on: {command}")
-    made.notes.add_rest(f"{place}.model_info", info, taken)
+        conversion.notes.add(
+            f"{place}.model_info", f"prices are no settings; with keys enabled, run: {command}"
+        )
+    conversion.notes.note_unknown_fields(f"{place}.model_info", info, handled_fields)
 
 
 def _read_cost(notes: ImportNotes, place: str, info: Table, kind: str) -> float | None:
-    """Reads the price of a token; None for 0, which is no price."""
+    """Reads the price of a token; None for 0, which means no price."""
     name = f"{kind}_cost_per_token"
     is_free = info.get(name) == 0 and not isinstance(info[name], bool)
     return None if is_free else notes.read_number(f"{place}.{name}", info.get(name))
 
 
-def _convert_fallbacks(made: Conversion, router: Table, library: Table) -> None:
+def _convert_fallbacks(conversion: Conversion, router: Table, library: Table) -> None:
     """Adds the routes of fallback models after a model's own routes."""
-    own = {name: list(routes) for name, routes in made.routes.items()}
-    fallen: set[str] = set()
+    own_routes = {name: list(routes) for name, routes in conversion.routes.items()}
+    with_fallbacks: set[str] = set()
     for section, table in (("router_settings", router), ("litellm_settings", library)):
         for entry in get_list(table, "fallbacks"):
             if not isinstance(entry, dict):
-                made.notes.add(f"{section}.fallbacks", f"left out {entry!r}; it is no table")
-            for name, others in entry.items() if isinstance(entry, dict) else ():
-                _add_fallbacks(made, own, f"{section}.fallbacks ({name})", str(name), others)
-            fallen |= {str(name) for name in entry} if isinstance(entry, dict) else set()
-        others = table.get("default_fallbacks")
-        for name in own if others else ():
-            if name not in fallen:
-                _add_fallbacks(made, own, f"{section}.default_fallbacks ({name})", name, others)
+                conversion.notes.add(f"{section}.fallbacks", f"left out {entry!r}; it is no table")
+            for name, fallbacks in entry.items() if isinstance(entry, dict) else ():
+                _add_fallbacks(conversion, own_routes, f"{section}.fallbacks ({name})", str(name), fallbacks)
+            with_fallbacks |= {str(name) for name in entry} if isinstance(entry, dict) else set()
+        fallbacks = table.get("default_fallbacks")
+        for name in own_routes if fallbacks else ():
+            if name not in with_fallbacks:
+                _add_fallbacks(
+                    conversion, own_routes, f"{section}.default_fallbacks ({name})", name, fallbacks
+                )
 
 
 def _add_fallbacks(
-    made: Conversion, own: Mapping[str, list[dict[str, object]]], place: str, name: str, others: object
+    conversion: Conversion,
+    own_routes: Mapping[str, list[dict[str, object]]],
+    place: str,
+    name: str,
+    fallbacks: object,
 ) -> None:
-    """Adds the routes of some models to one model, each model at the next order."""
-    if name not in made.routes:
-        made.notes.add(place, "left out; the model is not served")
+    """Adds the routes of fallback models to one model. Each fallback model gets the next order."""
+    if name not in conversion.routes:
+        conversion.notes.add(place, "left out; the model is not converted")
         return
-    routes = made.routes[name]
-    for other in others if isinstance(others, list) else [others]:
-        if other == name:
+    routes = conversion.routes[name]
+    for fallback in fallbacks if isinstance(fallbacks, list) else [fallbacks]:
+        if fallback == name:
             continue
-        if not isinstance(other, str) or other not in own or "*" in name + other:
-            made.notes.add(place, f"left out {other!r}; only a served model without * can be a fallback")
+        if not isinstance(fallback, str) or fallback not in own_routes or "*" in name + fallback:
+            conversion.notes.add(
+                place, f"left out {fallback!r}; only a converted model without * can be a fallback"
+            )
             continue
-        last = max(_get_order(route) for route in routes)
-        orders = sorted({_get_order(route) for route in own[other]})
-        for route in own[other]:
-            routes.append({**route, "order": min(last + 1 + orders.index(_get_order(route)), MOST_ORDERS)})
+        last_order = max(_get_order(route) for route in routes)
+        orders = sorted({_get_order(route) for route in own_routes[fallback]})
+        for route in own_routes[fallback]:
+            routes.append(
+                {**route, "order": min(last_order + 1 + orders.index(_get_order(route)), HIGHEST_ORDER)}
+            )
 
 
 def _get_order(route: Mapping[str, object]) -> int:
@@ -228,30 +254,32 @@ def _get_order(route: Mapping[str, object]) -> int:
     return order if isinstance(order, int) else 1
 
 
-def _convert_aliases(made: Conversion, router: Table) -> None:
-    """Takes other names of models."""
+def _convert_aliases(conversion: Conversion, router: Table) -> None:
+    """Converts other names of models."""
     aliases = []
-    for name, target in get_table(router, "model_group_alias").items():
-        model = target.get("model") if isinstance(target, dict) else target
-        if model in made.routes and name not in made.routes:
+    for name, entry in get_table(router, "model_group_alias").items():
+        model = entry.get("model") if isinstance(entry, dict) else entry
+        if model in conversion.routes and name not in conversion.routes:
             aliases.append({"name": name, "model": model})
         else:
-            made.notes.add(f"router_settings.model_group_alias.{name}", f"left out; {model!r} is not served")
+            conversion.notes.add(
+                f"router_settings.model_group_alias.{name}", f"left out; {model!r} is not converted"
+            )
     if aliases:
-        made.settings["aliases"] = aliases
+        conversion.settings["aliases"] = aliases
 
 
-def _convert_router(notes: ImportNotes, router: Table) -> None:
-    """Notes what Antiphon's router does otherwise."""
+def _note_router_settings(notes: ImportNotes, router: Table) -> None:
+    """Notes settings of LiteLLM's router that Antiphon lacks."""
     strategy = router.get("routing_strategy")
     if strategy not in (None, "simple-shuffle"):
         notes.add(
             "router_settings.routing_strategy",
-            f"{strategy} is left out; Antiphon chooses by order and weight (docs/routes.md)",
+            f"{strategy} is left out; Antiphon selects routes by order and weight (docs/routes.md)",
         )
-    taken = {"routing_strategy", "fallbacks", "default_fallbacks", "timeout", "model_group_alias"}
+    handled_fields = {"routing_strategy", "fallbacks", "default_fallbacks", "timeout", "model_group_alias"}
     _note_retries(notes, "router_settings", router)
-    notes.add_rest("router_settings", router, taken | {"num_retries"})
+    notes.note_unknown_fields("router_settings", router, handled_fields | {"num_retries"})
 
 
 def _note_retries(notes: ImportNotes, section: str, table: Table) -> None:
@@ -259,50 +287,59 @@ def _note_retries(notes: ImportNotes, section: str, table: Table) -> None:
         notes.add(f"{section}.num_retries", "left out; Antiphon tries each route of a model (docs/routes.md)")
 
 
-def _convert_library(made: Conversion, library: Table) -> None:
-    """Takes the settings of LiteLLM's library that Antiphon has."""
+def _convert_library(conversion: Conversion, library: Table) -> None:
+    """Converts the settings of LiteLLM's library that Antiphon has."""
     if library.get("json_logs") is True:
-        made.settings["log"] = {"format": "json"}
+        conversion.settings["log"] = {"format": "json"}
     elif library.get("json_logs"):
-        made.notes.add("litellm_settings.json_logs", "left out; it is neither true nor false")
+        conversion.notes.add("litellm_settings.json_logs", "left out; it is neither true nor false")
     if library.get("drop_params"):
-        made.notes.add(
+        conversion.notes.add(
             "litellm_settings.drop_params",
-            "left out; Antiphon refuses by name what a vendor does not take, and drops nothing",
+            "left out; Antiphon rejects parameters that a vendor does not support, and drops none",
         )
-    _note_retries(made.notes, "litellm_settings", library)
-    taken = {"json_logs", "drop_params", "num_retries", "fallbacks", "default_fallbacks", "request_timeout"}
-    made.notes.add_rest("litellm_settings", library, taken)
+    _note_retries(conversion.notes, "litellm_settings", library)
+    handled_fields = {
+        "json_logs",
+        "drop_params",
+        "num_retries",
+        "fallbacks",
+        "default_fallbacks",
+        "request_timeout",
+    }
+    conversion.notes.note_unknown_fields("litellm_settings", library, handled_fields)
 
 
-def _convert_general(made: Conversion, general: Table) -> None:
-    """Turns keys on where LiteLLM has a database, and notes the secrets to set."""
+def _convert_general(conversion: Conversion, general: Table) -> None:
+    """Enables keys if LiteLLM has a database, and notes the secrets to set."""
     if general.get("database_url") is not None:
-        made.settings["keys"] = {"enabled": True}
-        made.notes.add(
+        conversion.settings["keys"] = {"enabled": True}
+        conversion.notes.add(
             "general_settings.database_url",
-            "keys are on, in a database of Antiphon's own. Users and keys are not copied: make them anew "
-            "(docs/keys.md). Another PostgreSQL database goes into ANTIPHON_STORE",
+            "keys are enabled, in a new database. Users and keys are not copied: create them again "
+            "(docs/keys.md). To use PostgreSQL, set ANTIPHON_STORE to another database",
         )
     if (key := general.get("master_key")) is not None:
         source = f"the value of {get_variable(key)}" if get_variable(key) else "it"
-        made.notes.add("general_settings.master_key", f"set ANTIPHON_API_KEY to {source} (docs/keys.md)")
-    made.notes.add_rest("general_settings", general, {"database_url", "master_key"})
+        conversion.notes.add(
+            "general_settings.master_key", f"set ANTIPHON_API_KEY to {source} (docs/keys.md)"
+        )
+    conversion.notes.note_unknown_fields("general_settings", general, {"database_url", "master_key"})
 
 
-def _build_tree(made: Conversion) -> dict[str, object]:
-    """Returns the tables of the file. Providers that no route uses are left out."""
-    models = list(_list_models(made))
-    used = {route["provider"] for routes in made.routes.values() for route in routes}
-    tree = dict(made.settings)
-    tree["providers"] = {name: table for name, table in made.providers.tables.items() if name in used}
-    return tree | {"models": models}
+def _build_tables(conversion: Conversion) -> dict[str, object]:
+    """Returns the tables of the file, without unused providers."""
+    models = list(_list_models(conversion))
+    used = {route["provider"] for routes in conversion.routes.values() for route in routes}
+    tables = dict(conversion.settings)
+    tables["providers"] = {name: table for name, table in conversion.providers.tables.items() if name in used}
+    return tables | {"models": models}
 
 
-def _list_models(made: Conversion) -> Iterator[dict[str, object]]:
+def _list_models(conversion: Conversion) -> Iterator[dict[str, object]]:
     """Yields the tables of the models."""
-    for name, routes in made.routes.items():
-        profile = {"profile": made.profiles[name]} if name in made.profiles else {}
+    for name, routes in conversion.routes.items():
+        profile = {"profile": conversion.profiles[name]} if name in conversion.profiles else {}
         if len(routes) == 1 and set(routes[0]) <= {"provider", "model"}:
             yield {"name": name, **routes[0], **profile}
         else:

@@ -1,4 +1,4 @@
-"""Reads LiteLLM's config.yaml, and collects what Antiphon cannot take."""
+"""Reads LiteLLM's config.yaml, and collects notes about fields that Antiphon lacks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,30 +6,32 @@ from pathlib import Path
 
 from antiphon.errors import SettingsError
 
-LARGEST = 4 * 1024 * 1024
-"""Bytes of a file. Real ones have some thousands."""
+LARGEST_FILE = 4 * 1024 * 1024
+"""Most bytes of a file."""
 
-REFERENCE = "os.environ/"
-"""The beginning of a value that is in an environment variable."""
+VARIABLE_PREFIX = "os.environ/"
+"""The prefix of a value that names an environment variable."""
 
 Table = Mapping[str, object]
 
 
 @dataclass(slots=True)
 class ImportNotes:
-    """What the operator must know: what was left out, and what is left to do."""
+    """Notes for the operator about omitted settings and remaining work."""
 
     lines: list[str] = field(default_factory=list)
 
     def add(self, place: str, reason: str) -> None:
-        """Adds a line about a place in the file."""
+        """Adds a note about a place in the file."""
         line = f"{place}: {reason}"
         if line not in self.lines:
             self.lines.append(line)
 
     def read_number(self, place: str, value: object, least: float = 0) -> float | None:
-        """Returns a number above 0 and of at least `least`; None for any other value. Adds a line unless
-        there is none."""
+        """Returns a number above 0 and of at least `least`.
+
+        Returns None for any other value, and adds a note unless the value is None.
+        """
         number = get_number(value)
         if number is not None and number >= least:
             return number
@@ -38,7 +40,10 @@ class ImportNotes:
         return None
 
     def read_count(self, place: str, value: object) -> int | None:
-        """Returns a whole number above 0; None for any other value. Adds a line unless there is none."""
+        """Returns a whole number above 0.
+
+        Returns None for any other value, and adds a note unless the value is None.
+        """
         number = get_number(value)
         if number is not None and number.is_integer():
             return int(number)
@@ -46,63 +51,63 @@ class ImportNotes:
             self.add(place, "left out; it is no whole number above 0")
         return None
 
-    def require_shapes(self, place: str, table: Table, tables: Iterable[str], lists: Iterable[str]) -> None:
-        """Adds a line for each field of a table that should be a table or a list, and is not."""
+    def note_wrong_types(self, place: str, table: Table, tables: Iterable[str], lists: Iterable[str]) -> None:
+        """Adds a note for each field that has another type than table or list."""
         for names, cls, noun in ((tables, dict, "table"), (lists, list, "list")):
             for name in names:
                 if table.get(name) is not None and not isinstance(table[name], cls):
                     self.add(f"{place}{name}", f"left out; it is no {noun}")
 
-    def add_rest(self, place: str, table: Table, taken: set[str]) -> None:
-        """Adds a line for each field of a table that was not taken."""
+    def note_unknown_fields(self, place: str, table: Table, handled_fields: set[str]) -> None:
+        """Adds a note for each field that the conversion does not handle."""
         for name, value in table.items():
-            if name not in taken and value not in (None, [], {}):
+            if name not in handled_fields and value not in (None, [], {}):
                 self.add(f"{place}.{name}", "left out; Antiphon has no such setting")
 
 
 def read_config(path: Path) -> Table:
-    """Reads a file. Raises SettingsError."""
-    import yaml  # type: ignore[import-untyped]  # noqa: TID251 - the safe loader makes plain values only
+    """Reads a configuration file. Raises SettingsError."""
+    import yaml  # type: ignore[import-untyped]  # noqa: TID251 - only with the safe loader
 
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(LARGEST_FILE + 1)
     except OSError as problem:
         raise SettingsError(f"{path} cannot be read: {problem.strerror or problem}") from None
-    if len(content) > LARGEST:
-        raise SettingsError(f"{path} has more than {LARGEST:,} bytes, so it is no configuration")
+    if len(content) > LARGEST_FILE:
+        raise SettingsError(f"{path} has more than {LARGEST_FILE:,} bytes")
     try:
         config = yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as problem:
         mark = getattr(problem, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark is not None else ""
-        raise SettingsError(f"{path} is no YAML{where}") from None
+        position = f" in line {mark.line + 1}" if mark is not None else ""
+        raise SettingsError(f"{path} is no YAML{position}") from None
     if not isinstance(config, dict):
         raise SettingsError(f"{path} has no model_list: name LiteLLM's config.yaml")
     return {str(name): value for name, value in config.items()}
 
 
 def get_table(parent: Table, name: str) -> Table:
-    """Returns a table inside a table; an empty one if there is none."""
+    """Returns a table inside a table; an empty table if the field is missing or has another type."""
     value = parent.get(name)
-    return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
 
 
 def get_list(parent: Table, name: str) -> list[object]:
-    """Returns a list inside a table; an empty one if there is none."""
+    """Returns a list inside a table; an empty list if the field is missing or has another type."""
     value = parent.get(name)
     return value if isinstance(value, list) else []
 
 
 def get_variable(value: object) -> str | None:
-    """Returns the name of the environment variable that a value refers to; None for any other value."""
-    if isinstance(value, str) and value.startswith(REFERENCE):
-        return value.removeprefix(REFERENCE) or None
+    """Returns the name of the environment variable in a value; None for any other value."""
+    if isinstance(value, str) and value.startswith(VARIABLE_PREFIX):
+        return value.removeprefix(VARIABLE_PREFIX) or None
     return None
 
 
-def get_text(value: object, environ: Mapping[str, str]) -> str | None:
-    """Returns a text, or the value of the variable that it refers to; None without one."""
+def resolve_text(value: object, environ: Mapping[str, str]) -> str | None:
+    """Returns a text, or the value of the environment variable that it names; None without one."""
     variable = get_variable(value)
     if variable is not None:
         return environ.get(variable) or None

@@ -1,4 +1,4 @@
-"""The vendors of LiteLLM that Antiphon knows, and the providers that deployments need."""
+"""The vendors that both LiteLLM and Antiphon support, and the providers for LiteLLM's deployments."""
 
 import re
 from collections.abc import Mapping
@@ -6,27 +6,27 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from antiphon.cli.litellm.reading import ImportNotes, Table, get_number, get_text, get_variable
+from antiphon.cli.litellm.reading import ImportNotes, Table, get_number, get_variable, resolve_text
 from antiphon.domain.upstream_headers import RESERVED_HEADERS, is_header_name, is_protected
 
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-KEYLESS = frozenset(
+PLACEHOLDER_KEYS = frozenset(
     {"none", "null", "empty", "dummy", "fake", "fake-key", "anything", "no-key", "sk-1234", "key", "na"}
 )
-"""Keys that people write for servers that ask for none."""
+"""Common values of keys for servers that need no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """How Antiphon calls a vendor of LiteLLM."""
+    """The settings for a vendor of LiteLLM."""
 
     preset: str | None
-    """None: another server that speaks OpenAI's API."""
+    """The provider preset; None for other servers with OpenAI's API."""
     variable: str | None = None
-    """LiteLLM's variable of the key; None for a server that may ask for none."""
+    """LiteLLM's environment variable of the key; None if servers may need no key."""
     suffix: str = ""
-    """What Antiphon's addresses have at their end, and LiteLLM's lack."""
+    """The end of Antiphon's base URLs, which LiteLLM's URLs lack."""
 
 
 VENDORS: Mapping[str, Vendor] = {
@@ -54,15 +54,15 @@ VENDORS: Mapping[str, Vendor] = {
     "llamafile": Vendor(None),
 }
 
-GUESSES = (
+VENDOR_PATTERNS = (
     (re.compile(r"(gpt|chatgpt|o[1-9]|text-embedding|ft:gpt)[-0-9].*|o[1-9]"), "openai"),
     (re.compile(r"claude.*"), "anthropic"),
 )
-"""Vendors of models that are named without one."""
+"""Vendors by model names, for models without a vendor prefix."""
 
 OPENAI_ADDRESS = "https://api.openai.com/v1"
 
-OWN_FIELDS = {
+PROVIDER_FIELDS = {
     "model",
     "custom_llm_provider",
     "api_base",
@@ -71,136 +71,149 @@ OWN_FIELDS = {
     "organization",
     "extra_headers",
 }
-OWN_FIELDS |= {"timeout", "stream_timeout"}
-"""Fields of a deployment that its provider takes."""
+PROVIDER_FIELDS |= {"timeout", "stream_timeout"}
+"""Fields of a deployment that become settings of its provider."""
 
 
 @dataclass(slots=True)
 class ProviderTables:
-    """The `[providers]` tables. Deployments with the same address, key and times share one."""
+    """The `[providers]` tables. Deployments with equal settings share one table."""
 
     environ: Mapping[str, str]
     notes: ImportNotes
     timeout: float | None = None
-    """Seconds for an answer, where a deployment says nothing."""
+    """The default seconds for an answer."""
     tables: dict[str, dict[str, object]] = field(default_factory=dict)
 
-    def find(self, place: str, params: Table) -> tuple[str, str] | None:
-        """Returns the provider of a deployment and the vendor's model; None for a deployment that cannot be
-        served, with a note."""
-        named = get_text(params.get("model"), self.environ)
+    def add_provider(self, place: str, params: Table) -> tuple[str, str] | None:
+        """Adds the provider of a deployment. Returns the provider's name and the vendor's model.
+
+        Returns None and adds a note for a deployment that Antiphon cannot serve.
+        """
+        model_reference = resolve_text(params.get("model"), self.environ)
         vendor_name, model = split_model(
-            named or "", get_text(params.get("custom_llm_provider"), self.environ)
+            model_reference or "", resolve_text(params.get("custom_llm_provider"), self.environ)
         )
         vendor = VENDORS.get(vendor_name)
         if not model or vendor is None:
-            told = (
-                f"the vendor {vendor_name!r} is not served" if vendor_name else f"{named!r} names no vendor"
+            reason = (
+                f"the vendor {vendor_name!r} is not supported"
+                if vendor_name
+                else f"{model_reference!r} names no vendor"
             )
-            self.notes.add(place, f"left out; {told}")
+            self.notes.add(place, f"left out; {reason}")
             return None
-        table = self._build(place, vendor_name, vendor, params)
-        return None if table is None else (self._add(table, vendor_name), model)
+        table = self._build_table(place, vendor_name, vendor, params)
+        return None if table is None else (self._add_table(table, vendor_name), model)
 
-    def _build(self, place: str, name: str, vendor: Vendor, params: Table) -> dict[str, object] | None:
-        """Builds the provider of a deployment; None with a note if its address is missing."""
-        given, other = params.get("api_base"), params.get("base_url")
-        if given is not None and other not in (None, given):
-            self.notes.add(f"{place}.base_url", "left out; api_base comes before it")
-        given = other if given is None else given
-        address = get_text(given, self.environ)
-        if address is None and (given is not None or vendor.preset in (None, "azure")):
-            where = (
-                f"the variable {get_variable(given)} is not set here"
-                if get_variable(given)
+    def _build_table(self, place: str, name: str, vendor: Vendor, params: Table) -> dict[str, object] | None:
+        """Builds the provider's table. Returns None and adds a note if the address is missing."""
+        api_base, base_url = params.get("api_base"), params.get("base_url")
+        if api_base is not None and base_url not in (None, api_base):
+            self.notes.add(f"{place}.base_url", "left out; api_base takes precedence")
+        api_base = base_url if api_base is None else api_base
+        address = resolve_text(api_base, self.environ)
+        if address is None and (api_base is not None or vendor.preset in (None, "azure")):
+            reason = (
+                f"the variable {get_variable(api_base)} is not set"
+                if get_variable(api_base)
                 else "it has no api_base"
             )
-            self.notes.add(place, f"left out; {where}")
+            self.notes.add(place, f"left out; {reason}")
             return None
         address = address and complete_address(address, vendor)
-        is_foreign = vendor.preset == "openai" and address not in (None, OPENAI_ADDRESS)
-        preset = None if is_foreign else vendor.preset
+        is_compatible_server = vendor.preset == "openai" and address not in (None, OPENAI_ADDRESS)
+        preset = None if is_compatible_server else vendor.preset
         table: dict[str, object] = {"preset": preset} if preset else {"kind": "openai"}
         if address is not None and address != OPENAI_ADDRESS:
             table["base_url"] = address
             if is_private(address):
                 table["private"] = True
-        key = self._find_key(place, name, None if is_foreign else vendor.variable, params)
+        key = self._find_key(place, name, None if is_compatible_server else vendor.variable, params)
         table |= {"key": f"env:{key}"} if key else {}
-        return table | self._find_times(place, params) | self._find_headers(place, params)
+        return table | self._read_timeouts(place, params) | self._read_headers(place, params)
 
-    def _find_key(self, place: str, name: str, usual: str | None, params: Table) -> str | None:
-        """Returns the variable of a deployment's key; None if it needs none. A key itself is never taken."""
-        given = params.get("api_key")
-        if (variable := get_variable(given)) is not None:
-            if VARIABLE.fullmatch(variable):
+    def _find_key(self, place: str, name: str, default: str | None, params: Table) -> str | None:
+        """Returns the environment variable of the deployment's key; None if it needs no key.
+
+        Never copies a key itself.
+        """
+        value = params.get("api_key")
+        if (variable := get_variable(value)) is not None:
+            if VARIABLE_NAME.fullmatch(variable):
                 return variable
-            self.notes.add(f"{place}.api_key", f"{variable!r} cannot be the name of a variable here")
-            return usual
-        if given is None or (usual is None and str(given).lower() in KEYLESS):
-            return usual
-        variable = usual or f"{re.sub(r'[^A-Za-z0-9]+', '_', name).upper()}_API_KEY"
-        self.notes.add(
-            f"{place}.api_key", f"the file holds the key itself; set the variable {variable} to it"
-        )
+            self.notes.add(f"{place}.api_key", f"{variable!r} cannot be the name of an environment variable")
+            return default
+        if value is None or (default is None and str(value).lower() in PLACEHOLDER_KEYS):
+            return default
+        variable = default or f"{re.sub(r'[^A-Za-z0-9]+', '_', name).upper()}_API_KEY"
+        self.notes.add(f"{place}.api_key", f"the file contains the key; set the variable {variable} to it")
         return variable
 
-    def _find_times(self, place: str, params: Table) -> dict[str, object]:
-        """Returns the time limits of a deployment's provider."""
-        times: dict[str, object] = {"timeout": self.timeout} if self.timeout else {}
-        for name, ours in (("timeout", "timeout"), ("stream_timeout", "first_byte_timeout")):
+    def _read_timeouts(self, place: str, params: Table) -> dict[str, object]:
+        """Returns the timeouts of the deployment's provider."""
+        timeouts: dict[str, object] = {"timeout": self.timeout} if self.timeout else {}
+        for name, setting in (("timeout", "timeout"), ("stream_timeout", "first_byte_timeout")):
             if params.get(name) is not None:
                 seconds = get_number(params.get(name))
                 if seconds is None:
                     self.notes.add(f"{place}.{name}", "left out; it is no number of seconds")
                 else:
-                    times[ours] = seconds
-        return times
+                    timeouts[setting] = seconds
+        return timeouts
 
-    def _find_headers(self, place: str, params: Table) -> dict[str, object]:
-        """Returns the further headers of a deployment's provider."""
-        self.notes.require_shapes(f"{place}.", params, ["extra_headers"], [])
-        given = params.get("extra_headers")
-        named = dict(given) if isinstance(given, dict) else {}
-        named |= {"OpenAI-Organization": params["organization"]} if params.get("organization") else {}
+    def _read_headers(self, place: str, params: Table) -> dict[str, object]:
+        """Returns the additional headers of the deployment's provider."""
+        self.notes.note_wrong_types(f"{place}.", params, ["extra_headers"], [])
+        extra_headers = params.get("extra_headers")
+        candidates = dict(extra_headers) if isinstance(extra_headers, dict) else {}
+        candidates |= {"OpenAI-Organization": params["organization"]} if params.get("organization") else {}
         headers = {}
-        for name, value in named.items():
-            if not isinstance(value, str) or get_variable(value) or not _is_usable(str(name), value):
-                self.notes.add(f"{place}.{name}", "left out; write it into headers of the provider yourself")
+        for name, value in candidates.items():
+            if (
+                not isinstance(value, str)
+                or get_variable(value)
+                or not _is_convertible_header(str(name), value)
+            ):
+                self.notes.add(f"{place}.{name}", "left out; add it to the provider's headers yourself")
             else:
                 headers[str(name)] = value
         return {"headers": headers} if headers else {}
 
-    def _add(self, table: dict[str, object], vendor_name: str) -> str:
-        """Adds a provider unless there is an equal one; returns its name."""
-        for name, other in self.tables.items():
-            if other == table:
+    def _add_table(self, table: dict[str, object], vendor_name: str) -> str:
+        """Adds a table unless an equal one exists. Returns its name."""
+        for name, table_ in self.tables.items():
+            if table_ == table:
                 return name
-        first = str(table.get("preset") or f"{re.sub(r'[^a-z0-9]+', '-', vendor_name.lower())}-compatible")
-        numbers = (f"{first}-{number}" for number in range(2, len(self.tables) + 3))
-        chosen = next(name for name in (first, *numbers) if name not in self.tables)
-        self.tables[chosen] = table
-        return chosen
+        base_name = str(
+            table.get("preset") or f"{re.sub(r'[^a-z0-9]+', '-', vendor_name.lower())}-compatible"
+        )
+        numbers = (f"{base_name}-{number}" for number in range(2, len(self.tables) + 3))
+        new_name = next(name for name in (base_name, *numbers) if name not in self.tables)
+        self.tables[new_name] = table
+        return new_name
 
 
-def _is_usable(name: str, value: str) -> bool:
-    """Whether a provider can have a header. Headers of credentials are written by hand."""
+def _is_convertible_header(name: str, value: str) -> bool:
+    """Whether a provider's table may contain a header. Headers with credentials may not be copied."""
     is_secret = name.lower() in RESERVED_HEADERS or is_protected(name)
     return is_header_name(name) and value.isprintable() and not is_secret
 
 
-def split_model(named: str, vendor: str | None) -> tuple[str, str]:
-    """Splits `vendor/model`; the vendor is empty if it is unknown."""
+def split_model(model_reference: str, vendor: str | None) -> tuple[str, str]:
+    """Splits `vendor/model`. The vendor is empty if it is unknown."""
     if vendor:
-        return vendor, named.removeprefix(f"{vendor}/")
-    first, slash, rest = named.partition("/")
+        return vendor, model_reference.removeprefix(f"{vendor}/")
+    prefix, slash, model = model_reference.partition("/")
     if slash:
-        return first, rest
-    return next((name for pattern, name in GUESSES if pattern.fullmatch(named)), ""), named
+        return prefix, model
+    return next(
+        (name for pattern, name in VENDOR_PATTERNS if pattern.fullmatch(model_reference)), ""
+    ), model_reference
 
 
 def complete_address(address: str, vendor: Vendor) -> str:
-    """Returns an address of LiteLLM as Antiphon's providers have it."""
+    """Converts a base URL of LiteLLM to a base URL of Antiphon."""
     address = address.rstrip("/")
     if vendor.preset == "azure":
         address = address.partition("/openai")[0]
@@ -208,7 +221,7 @@ def complete_address(address: str, vendor: Vendor) -> str:
 
 
 def is_private(address: str) -> bool:
-    """Whether an address is one of a private network, as far as its text tells."""
+    """Whether an address belongs to a private network, judged by its text only."""
     host = (urlsplit(address).hostname or "").lower()
     try:
         return not ip_address(host).is_global

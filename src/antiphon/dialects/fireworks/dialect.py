@@ -127,7 +127,7 @@ def _build_model(model: ModelEntry) -> FireworksModelShape:
         kind=base if profile.embedding is None else "EMBEDDING_MODEL",
         supports_chat=profile.chat,
         supports_image_input="image" in profile.modalities,
-        # Every chat model supports tools: the server adds them to the prompt if the template does not.
+        # Every chat model supports tools. If a template does not, the server adds them to the prompt.
         supports_tools=profile.chat,
         context_length=UNSET if profile.context_length is None else profile.context_length,
     )
