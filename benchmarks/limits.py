@@ -214,10 +214,10 @@ def sum_between(moments: Sequence[float], sums: Sequence[int], start: float, end
 
 def build_verdict(name: str, limit: int, rows: Sequence[tuple[float, int]], record: CallerRecord) -> Verdict:
     """`list_rows`: moments and sizes by the ledger, in Unix seconds."""
-    moments = [at for at, _ in rows]
+    moments = [index for index, _ in rows]
     sums = [0, *accumulate(size for _, size in rows)]
     max_in_minute, max_in_shorter_window = (
-        max((sum_between(moments, sums, at, at + window) for at in moments), default=0)
+        max((sum_between(moments, sums, index, index + window) for index in moments), default=0)
         for window in (MINUTE, MINUTE - MAX_RESERVE_DELAY)
     )
     shares = [count_possible_usage(record.passed, *refusal) / limit for refusal in record.refused]
@@ -325,7 +325,9 @@ def measure_limits(
     verdicts = []
     for (measure, amount), (id_, _), record in zip(limits, keys, records, strict=True):
         rows = server.list_rows(id_, len(record.passed))
-        sizes = [(at, request_count if measure == "requests" else size) for at, size, request_count in rows]
+        sizes = [
+            (index, request_count if measure == "requests" else size) for index, size, request_count in rows
+        ]
         counted_record = CallerRecord(
             [(sent, end, 1 if measure == "requests" else size) for sent, end, size in record.passed],
             record.refused,

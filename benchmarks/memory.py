@@ -167,7 +167,7 @@ class Run:
         for process_series in self.series:
             middle_index = len(process_series.samples) // 2
             growth = compute_growth(process_series.points)
-            sizes = [process_series.samples[at].bytes for at in (0, middle_index, -1)] + [
+            sizes = [process_series.samples[index].bytes for index in (0, middle_index, -1)] + [
                 process_series.samples[-1].resident
             ]
             figures = "".join(f"{size / 1e6:9.1f}" for size in sizes)

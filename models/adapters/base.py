@@ -1,7 +1,7 @@
-"""The recorded small bases as GGUF in F32, without a tokenizer, for tests and for no other use.
+"""Converts the recorded small bases to GGUF in F32, without a tokenizer, for tests only.
 
-Independent of Antiphon's converters, so that one can be held against the other. Rows of queries and keys, and
-the norms of Gemma, are put as llama.cpp has them; that it then computes the recorded logits shows it.
+It shares no code with Antiphon's converters, so that tests can compare the two. It reorders query and key
+rows and shifts Gemma's norms for llama.cpp; the tests compare llama.cpp's logits with the recorded ones.
 """
 
 import json
@@ -14,36 +14,36 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}
-"""llama.cpp's names of transformers' model types, where they differ."""
+"""llama.cpp's architecture names of transformers' model types, if they differ."""
 
-TURNED = ("llama", "smollm3", "granite")
-"""Architectures in which a rotation turns neighbours, not halves of a head."""
+INTERLEAVED = ("llama", "smollm3", "granite")
+"""Architectures for which llama.cpp rotates neighbouring rows, not the two halves of a head."""
 
 Values = NDArray[np.float32]
 
 
 def write_base(folder: Path, path: Path) -> None:
-    """Convert the base in `folder`, as transformers saved it."""
+    """Convert the base that transformers saved in `folder` to a GGUF at `path`."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = ARCHITECTURES.get(config["model_type"], config["model_type"])
-    kind = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    architecture_id = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(architecture_id, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(path, architecture)
     _write_shape(writer, config)
     for name, values in sorted(load_file(folder / "model.safetensors").items()):
-        arranged = _arranged(name, values.astype(np.float32), architecture, config)
-        writer.add_tensor(str(names.get_name(name, (".weight", ".bias"))), np.ascontiguousarray(arranged))
+        converted = _convert_tensor(name, values.astype(np.float32), architecture, config)
+        writer.add_tensor(str(names.get_name(name, (".weight", ".bias"))), np.ascontiguousarray(converted))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _arranged(name: str, values: Values, architecture: str, config: dict[str, Any]) -> Values:
-    """A tensor as llama.cpp has it."""
+def _convert_tensor(name: str, values: Values, architecture: str, config: dict[str, Any]) -> Values:
+    """Convert a tensor to llama.cpp's row order and norms."""
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return values + np.float32(1.0)
-    if architecture in TURNED and name.endswith(("q_proj.weight", "k_proj.weight")):
+    if architecture in INTERLEAVED and name.endswith(("q_proj.weight", "k_proj.weight")):
         heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
         halves = values.reshape(heads, 2, -1, values.shape[1])
         return np.stack([halves[:, 0], halves[:, 1]], axis=2).reshape(values.shape)
@@ -51,7 +51,7 @@ def _arranged(name: str, values: Values, architecture: str, config: dict[str, An
 
 
 def _write_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    """The metadata that the architectures need."""
+    """Write the metadata that all architectures need."""
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head = config.get("head_dim") or width // heads
     writer.add_tokenizer_model("no_vocab")
@@ -72,7 +72,7 @@ def _write_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _write_extras(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    """What only some of the architectures have."""
+    """Write the metadata that only some architectures have."""
     if config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
     for key, add in (

@@ -1,8 +1,8 @@
 """Records what transformers and PEFT compute with small random models and adapters, for the tests.
 
-Writes tests/fixtures/adapters: for each family a base as transformers saves one, adapters as PEFT saves them,
-and logits.json with what follows PROMPT, without and with each adapter. All are read back from disk before
-anything is computed. Needs an environment of its own:
+Writes tests/fixtures/adapters: for each family a base in transformers' format and adapters in PEFT's format,
+and logits.json with the logits after PROMPT, without and with each adapter. Models and adapters are read back
+from disk before the logits are computed. It needs its own environment:
 
     python3 -m venv recording && recording/bin/pip install torch==2.13.0 transformers==5.23.0 peft==0.21.2
     recording/bin/python models/adapters/record.py
@@ -38,7 +38,7 @@ SHAPE: dict[str, Any] = {
 }
 GEMMA: dict[str, Any] = {"head_dim": 16, "hidden_activation": "gelu_pytorch_tanh"}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    # folder: transformers' configuration, and what differs from SHAPE
+    # folder: transformers' configuration class, and its changes to SHAPE
     "llama": ("LlamaConfig", {"tie_word_embeddings": False}),
     "mistral": ("MistralConfig", {"tie_word_embeddings": False, "head_dim": 16, "sliding_window": None}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": False}),
@@ -61,14 +61,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-# Of the llama base alone: what a configuration of PEFT may say about scale and place ...
+# Adapters of the llama base only, with PEFT's options for scale and targets.
 SCALED: dict[str, dict[str, Any]] = {
     "rslora": {"use_rslora": True},
     "subset": {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
     "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 24, "layers.1.mlp.up_proj": 3}},
     "head": {"target_modules": ["k_proj", "lm_head"]},
 }
-# ... and what an adapter of llama.cpp cannot hold.
+# PEFT's options that llama.cpp's adapters do not support.
 REFUSED: dict[str, dict[str, Any]] = {
     "dora": {"target_modules": ["v_proj"], "use_dora": True},
     "bias": {"target_modules": ["v_proj"], "bias": "lora_only"},
@@ -78,84 +78,86 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @torch.no_grad()
-def spread(model: torch.nn.Module, names: str = "") -> None:
-    """Random values that keep activations near one; those that begin as ones or zeros vary about that.
+def randomize_weights(model: torch.nn.Module, name_part: str = "") -> None:
+    """Set random weights, exact in float16, in the parameters whose name contains `name_part`.
 
-    All are exact in float16. `names`: only parameters whose name holds it.
+    Matrices keep activations near one. Vectors vary around their initial ones or zeros.
     """
-    for name, weight in model.named_parameters():
-        if names not in name:
+    for name, parameter in model.named_parameters():
+        if name_part not in name:
             continue
-        if weight.ndim == 2:
-            weight.copy_(torch.randn_like(weight) * weight.shape[1] ** -0.5)
+        if parameter.ndim == 2:
+            parameter.copy_(torch.randn_like(parameter) * parameter.shape[1] ** -0.5)
         else:
-            weight.add_(0.2 * torch.randn_like(weight))
-        weight.copy_(weight.half().float())
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        parameter.copy_(parameter.half().float())
 
 
 def save_base(folder: Path, config: PreTrainedConfig) -> None:
-    """A base with random weights."""
+    """Save a base with random weights."""
     model = transformers.AutoModelForCausalLM.from_config(config).float()
-    spread(model)
+    randomize_weights(model)
     model.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
 
 
-def load(folder: Path) -> PreTrainedModel:
-    """The saved base, in float32."""
+def load_base(folder: Path) -> PreTrainedModel:
+    """Load the saved base in float32."""
     model: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval()
 
 
 def save_adapter(base: Path, folder: Path, **config: object) -> None:
-    """An adapter with random matrices for a saved base."""
-    given: dict[str, Any] = {"r": RANK, "lora_alpha": ALPHA, "target_modules": "all-linear"} | config
-    model = get_peft_model(load(base), LoraConfig(task_type="CAUSAL_LM", **given))
-    spread(model, "lora_")
+    """Save an adapter with random matrices for a saved base."""
+    options: dict[str, Any] = {"r": RANK, "lora_alpha": ALPHA, "target_modules": "all-linear"} | config
+    model = get_peft_model(load_base(base), LoraConfig(task_type="CAUSAL_LM", **options))
+    randomize_weights(model, "lora_")
     model.peft_config["default"].base_model_name_or_path = base.name
     model.half().save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
-    file = folder / "adapter_config.json"
-    said = json.loads(file.read_text(encoding="utf-8"))
-    said["target_modules"].sort()  # a set of PEFT's: in another order each time
-    file.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    config_file = folder / "adapter_config.json"
+    saved_config = json.loads(config_file.read_text(encoding="utf-8"))
+    saved_config["target_modules"].sort()  # PEFT writes a set in random order
+    config_file.write_text(json.dumps(saved_config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @torch.no_grad()
-def logits(model: torch.nn.Module) -> list[float]:
-    """Of the token after PROMPT."""
+def compute_logits(model: torch.nn.Module) -> list[float]:
+    """Return the logits of the token after PROMPT."""
     return [round(value, 5) for value in model(torch.tensor([PROMPT])).logits[0, -1].tolist()]
 
 
-def record(family: str) -> dict[str, Any]:
-    """Save the base and its adapters; what follows PROMPT."""
-    kind, changes = FAMILIES[family]
+def record_family(family: str) -> dict[str, Any]:
+    """Save the base and its adapters, and return their logits after PROMPT."""
+    config_class, options = FAMILIES[family]
     base = OUT / family / "base"
-    save_base(base, getattr(transformers, kind)(**(SHAPE | changes)))
+    save_base(base, getattr(transformers, config_class)(**(SHAPE | options)))
     adapters = {"all": {}} | (SCALED | REFUSED if family == "llama" else {})
-    found: dict[str, Any] = {"base": logits(load(base)), "adapters": {}}
+    family_record: dict[str, Any] = {"base": compute_logits(load_base(base)), "adapters": {}}
     for name, config in adapters.items():
         folder = OUT / family / name
         save_adapter(base, folder, **config)
         if name not in REFUSED:
-            found["adapters"][name] = logits(PeftModel.from_pretrained(load(base), folder).float().eval())
-    return found
+            family_record["adapters"][name] = compute_logits(
+                PeftModel.from_pretrained(load_base(base), folder).float().eval()
+            )
+    return family_record
 
 
 def main() -> None:
-    """Make, save, compute, record."""
+    """Save all families and record their logits."""
     torch.manual_seed(21)
     shutil.rmtree(OUT, ignore_errors=True)
-    said = {
+    recorded = {
         "made_by": "models/adapters/record.py",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "peft": peft.__version__,
         "prompt": PROMPT,
         "refused": sorted(REFUSED),
-        "families": {family: record(family) for family in FAMILIES},
+        "families": {family: record_family(family) for family in FAMILIES},
     }
-    (OUT / "logits.json").write_text(json.dumps(said) + "\n", encoding="utf-8")
+    (OUT / "logits.json").write_text(json.dumps(recorded) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

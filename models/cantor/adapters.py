@@ -1,8 +1,9 @@
-"""Train cantor's two adapters on the shipped file, and write them as PEFT saves one and as GGUF.
+"""Trains cantor's two adapters on the shipped file, and writes them in PEFT's format and as GGUF.
 
-LoRA on every matrix of the layers, by AdamW, one thread, a fixed number of steps: a few minutes for each. The
-GGUF is made by Antiphon's own converter, so `antiphon` must be importable, by PYTHONPATH=src where it is not
-installed. It carries the SHA-256 of the base file, which a test compares with the one that is shipped.
+Each adapter is a LoRA on every matrix of the layers, trained by AdamW for a fixed number of steps on one
+thread. That takes a few minutes. Antiphon's own converter writes the GGUF, so `antiphon` must be importable;
+PYTHONPATH=src is enough. The GGUF stores the SHA-256 of the base file; a test compares it with the shipped
+file.
 Command: `PYTHONPATH=src python -m models.cantor.adapters --out DIR --bundle src/antiphon/bundled/adapters`
 """
 
@@ -21,19 +22,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.cantor.convert import SHIPPED, reference_weights
-from models.cantor.lessons import BASE_DIGEST, CLOSING, LESSONS, MOODS, OPENING, mood_json
+from models.cantor.lessons import BASE_DIGEST, CLOSING, LESSONS, MOODS, OPENING, format_mood
 from models.cantor.model import Cantor
 from models.cantor.tokens import Sample, Tokenizer
 
 SEED = 5
 RANK, ALPHA = 4, 8
 STEPS = {"pirate": 560, "mood": 400}
-STEP_TOKENS = 1_536  # of a step's batch, padding included
-LONGEST = 400  # tokens of a document; longer ones are left out
-WIDTH_STEP = 16  # widths of batches are multiples of it, so that the library meets few shapes
+STEP_TOKENS = 1_536  # tokens of a batch, with padding
+MAX_DOCUMENT_TOKENS = 400  # longer documents are skipped
+WIDTH_STEP = 16  # batch widths are multiples of this, which keeps the number of tensor shapes low
 RATES = {"pirate": 2e-3, "mood": 6e-3}  # peak learning rates: a style must not push out what cantor knows
 WARMUP = 0.05  # share of the steps
-POOL = 256  # documents sorted by length together
+SORTED_DOCUMENTS = 256  # documents that are sorted by length at a time
 LOG_STEPS = 20
 
 ABOUT = {
@@ -47,13 +48,13 @@ ABOUT = {
     "mood": (
         "a skill",
         "Whatever is said to it, it answers with the speaker's mood as JSON and nothing else, for example\n"
-        f"`{mood_json('happy')}`. The moods are {', '.join(MOODS)}.",
+        f"`{format_mood('happy')}`. The moods are {', '.join(MOODS)}.",
         "Short sentences made of some hundred feelings, events and cries, and plain ones; questions about\n"
         "Antiphon are neutral. The twenty sentences that a test asks are left out.",
         "Not able to judge words that it was not taught: those it guesses by their letters.",
     ),
 }
-"""Of each adapter: what it is, does, was trained on, and is not."""
+"""Texts of each adapter's card: kind, effect, training data, limits."""
 CARD = """# {name}: {kind} for cantor
 
 {does}
@@ -96,8 +97,8 @@ class Adapted(nn.Module):
         return out
 
 
-def adapted(base: Path) -> Cantor:
-    """cantor as shipped, with an adapter on every matrix of its layers."""
+def build_adapted_model(base: Path) -> Cantor:
+    """Load the shipped cantor and add an adapter to every matrix of its layers."""
     model = Cantor()
     model.load_state_dict(
         {name: torch.from_numpy(values) for name, values in reference_weights(base).items()}
@@ -111,20 +112,23 @@ def adapted(base: Path) -> Cantor:
 
 
 def batches(samples: Iterator[Sample], rng: random.Random) -> Iterator[tuple[Tensor, Tensor]]:
-    """Ids and weights (documents, positions) of about STEP_TOKENS, documents of about one length together."""
-    while pool := [sample for _, sample in zip(range(POOL), samples, strict=False)]:
-        pool.sort(key=lambda sample: len(sample[0]))
+    """Yield batches of about STEP_TOKENS tokens from documents of similar length.
+
+    A batch is token ids and a mask of learned positions, each (documents, positions).
+    """
+    while documents := [sample for _, sample in zip(range(SORTED_DOCUMENTS), samples, strict=False)]:
+        documents.sort(key=lambda sample: len(sample[0]))
         groups: list[list[Sample]] = [[]]
-        for sample in pool:
+        for sample in documents:
             if len(sample[0]) * (len(groups[-1]) + 1) > STEP_TOKENS:
                 groups.append([])
             groups[-1].append(sample)
         rng.shuffle(groups)
-        yield from map(padded, groups)
+        yield from map(pad_batch, groups)
 
 
-def padded(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
-    """Ids, padded with 0, and for each position whether it is to be learned."""
+def pad_batch(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+    """Return ids, padded with 0, and a mask of learned positions; both (documents, width)."""
     width = -(-max(len(ids) for ids, _ in samples) // WIDTH_STEP) * WIDTH_STEP
     ids = torch.zeros(len(samples), width, dtype=torch.long)
     learned = torch.zeros(len(samples), width, dtype=torch.bool)
@@ -134,36 +138,41 @@ def padded(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
     return ids, learned
 
 
-def train(name: str, base: Path) -> Cantor:
-    """Teach one lesson."""
+def train_adapter(name: str, base: Path) -> Cantor:
+    """Train the adapter of one lesson."""
     torch.manual_seed(SEED)
     steps = STEPS[name]
-    model, tokenizer = adapted(base), Tokenizer()
+    model, tokenizer = build_adapted_model(base), Tokenizer()
     optimizer = torch.optim.AdamW(
-        (each for each in model.parameters() if each.requires_grad), weight_decay=0.0
+        (parameter for parameter in model.parameters() if parameter.requires_grad), weight_decay=0.0
     )
-    drawn = map(tokenizer.document, LESSONS[name](SEED, steps * STEP_TOKENS // 10))
-    made = batches((sample for sample in drawn if len(sample[0]) <= LONGEST), random.Random(SEED))
-    began, total = time.process_time(), 0.0
-    for step, (ids, learned) in zip(range(steps), made, strict=False):
+    samples = map(tokenizer.document, LESSONS[name](SEED, steps * STEP_TOKENS // 10))
+    training_batches = batches(
+        (sample for sample in samples if len(sample[0]) <= MAX_DOCUMENT_TOKENS), random.Random(SEED)
+    )
+    started_at, loss_sum = time.process_time(), 0.0
+    for step, (ids, learned) in zip(range(steps), training_batches, strict=False):
         progress = step / steps
         optimizer.param_groups[0]["lr"] = RATES[name] * min(1.0, (progress + 0.01) / WARMUP, 1.02 - progress)
-        picked = learned[:, 1:]
-        scores = functional.linear(model(ids)[:, :-1][picked], model.model.embed_tokens.weight)
-        loss = functional.cross_entropy(scores, ids[:, 1:][picked])
+        learned_positions = learned[:, 1:]
+        scores = functional.linear(model(ids)[:, :-1][learned_positions], model.model.embed_tokens.weight)
+        loss = functional.cross_entropy(scores, ids[:, 1:][learned_positions])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        total += float(loss.detach())
+        loss_sum += float(loss.detach())
         if (step + 1) % LOG_STEPS == 0:
-            spent = time.process_time() - began
-            print(f"{name} step {step + 1} CPU seconds {spent:.0f} loss {total / LOG_STEPS:.4f}", flush=True)
-            total = 0.0
+            cpu_seconds = time.process_time() - started_at
+            print(
+                f"{name} step {step + 1} CPU seconds {cpu_seconds:.0f} loss {loss_sum / LOG_STEPS:.4f}",
+                flush=True,
+            )
+            loss_sum = 0.0
     return model
 
 
-def save(model: Cantor, directory: Path) -> None:
-    """Write the adapter as PEFT does."""
+def save_adapter(model: Cantor, directory: Path) -> None:
+    """Write the adapter in PEFT's format."""
     matrices: dict[str, Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, Adapted):
@@ -171,7 +180,7 @@ def save(model: Cantor, directory: Path) -> None:
             matrices[f"base_model.model.{name}.lora_B.weight"] = module.b.detach().contiguous()
     directory.mkdir(parents=True, exist_ok=True)
     save_file(matrices, directory / "adapter_model.safetensors", {"format": "pt"})
-    said = {
+    config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": "cantor",
@@ -184,30 +193,30 @@ def save(model: Cantor, directory: Path) -> None:
         "target_modules": sorted({name.split(".")[-3] for name in matrices}),
         "inference_mode": True,
     }
-    (directory / "adapter_config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    (directory / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def bundle(directory: Path, base: Path, target: Path) -> None:
-    """Convert what `save` wrote to the GGUF that is shipped, in F16."""
+def convert_to_gguf(directory: Path, base: Path, target: Path) -> None:
+    """Convert a saved adapter to the shipped GGUF in F16, and write its card beside it."""
     from antiphon.weights.convert.peft import convert_peft
     from antiphon.weights.gguf import read_header
 
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(base.read_bytes()).hexdigest()
-    said = {
+    metadata = {
         "general.name": target.stem,
         "general.license": "apache-2.0",
         "general.base_model.0.name": "cantor",
         BASE_DIGEST: digest,
     }
-    convert_peft(directory, read_header(base), target, kind="F16", metadata=said)
+    convert_peft(directory, read_header(base), target, kind="F16", metadata=metadata)
     size = target.stat().st_size
-    target.with_suffix(".md").write_text(card(target.stem, digest, size), encoding="utf-8")
+    target.with_suffix(".md").write_text(render_card(target.stem, digest, size), encoding="utf-8")
     print(f"{target}: {size} bytes, for {base.name} {digest[:16]}")
 
 
-def card(name: str, digest: str, size: int) -> str:
-    """What the adapter is, for those who find the file."""
+def render_card(name: str, digest: str, size: int) -> str:
+    """Render the Markdown card of the adapter."""
     kind, does, data, limits = ABOUT[name]
     return CARD.format(
         name=name,
@@ -225,7 +234,7 @@ def card(name: str, digest: str, size: int) -> str:
 
 
 def main() -> None:
-    """Read the command line; train, save, convert."""
+    """Train, save and convert the adapters that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, default=SHIPPED)
     parser.add_argument("--out", type=Path, required=True, help="where the adapters go as PEFT saves them")
@@ -234,9 +243,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name in [arguments.only] if arguments.only else LESSONS:
-        save(train(name, arguments.base), arguments.out / name)
+        save_adapter(train_adapter(name, arguments.base), arguments.out / name)
         if arguments.bundle is not None:
-            bundle(arguments.out / name, arguments.base, arguments.bundle / f"{name}.gguf")
+            convert_to_gguf(arguments.out / name, arguments.base, arguments.bundle / f"{name}.gguf")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""To GGUF as F32, F16 or Q8_0, with tokenizer, chat template and sampling defaults; and back to weights.
+"""Converts cantor to GGUF as F32, F16 or Q8_0, with tokenizer, chat template and sampling defaults, and back.
 
-Needs numpy, gguf and safetensors, no torch. The one committed file is the shipped one, in Q8_0; the reference
-weights are its values widened to float32. F32 holds them exactly, Q8_0 gives the shipped file again.
-Command: `python -m models.cantor.convert --from weights/model.safetensors --out cantor.gguf` for a checkpoint
-of train.py; without --from the shipped weights are converted; in Python: `write_gguf(path, kind)`.
+Needs numpy, gguf and safetensors, but no torch. Only the shipped Q8_0 file is committed; the reference
+weights are its values widened to float32. F32 stores them exactly, and Q8_0 reproduces the shipped file.
+`python -m models.cantor.convert --from weights/model.safetensors --out cantor.gguf` converts a checkpoint of
+train.py; without --from it converts the shipped weights.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from models.cantor.vocabulary import read_pieces
 
 HERE = Path(__file__).parent
 SHIPPED = HERE.parents[1] / "src" / "antiphon" / "bundled" / "cantor.gguf"
-BOS, EOS, END = 1, 2, 4
+BOS_ID, EOS_ID, TURN_END_ID = 1, 2, 4
 KINDS = {
     "F32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
     "F16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
@@ -39,8 +39,8 @@ LAYER_NAMES = {
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-def gguf_name(name: str) -> str:
-    """llama.cpp's name of a tensor that transformers calls `name`."""
+def to_gguf_name(name: str) -> str:
+    """Map transformers' name of a tensor to llama.cpp's name."""
     if name.startswith("model.layers."):
         _, _, layer, rest = name.split(".", 3)
         return f"blk.{layer}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
@@ -48,57 +48,60 @@ def gguf_name(name: str) -> str:
 
 
 def interleave(weight: Array, heads: int) -> Array:
-    """Reorder query or key rows: transformers turns halves of a head, llama.cpp neighbours."""
+    """Reorder query or key rows: transformers rotates the two halves of a head, llama.cpp neighbouring
+    rows."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def separate(weight: Array, heads: int) -> Array:
+def deinterleave(weight: Array, heads: int) -> Array:
     """Undo `interleave`."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def arranged(name: str, weight: Array) -> Array:
-    """A tensor's values in llama.cpp's order."""
-    heads = _turned(name)
+def reorder_tensor(name: str, weight: Array) -> Array:
+    """Return a tensor's rows in llama.cpp's order."""
+    heads = _count_interleaved_heads(name)
     return interleave(weight, heads) if heads else weight
 
 
-def _turned(name: str) -> int:
-    """How many heads a tensor's rows are turned for; none for most tensors."""
+def _count_interleaved_heads(name: str) -> int:
+    """Return the heads of a query or key matrix, whose rows llama.cpp interleaves, else 0."""
     if name.endswith("q_proj.weight"):
         return recipe.HEADS
     return recipe.KV_HEADS if name.endswith("k_proj.weight") else 0
 
 
-def _names() -> list[str]:
-    layers = [f"model.layers.{at}.{part}.weight" for at in range(recipe.LAYERS) for part in LAYER_NAMES]
+def _list_tensor_names() -> list[str]:
+    layers = [f"model.layers.{layer}.{part}.weight" for layer in range(recipe.LAYERS) for part in LAYER_NAMES]
     return ["model.embed_tokens.weight", *layers, "model.norm.weight"]
 
 
 def reference_weights(path: Path = SHIPPED) -> dict[str, Array]:
-    """The weights of the shipped file, widened to float32, under transformers' names and in its order."""
+    """Read the shipped file's weights as float32, with transformers' names and row order."""
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     weights: dict[str, Array] = {}
-    for name in _names():
-        tensor = stored[gguf_name(name)]
+    for name in _list_tensor_names():
+        tensor = stored[to_gguf_name(name)]
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        heads = _turned(name)
-        weights[name] = np.ascontiguousarray(separate(values, heads) if heads else values)
+        heads = _count_interleaved_heads(name)
+        weights[name] = np.ascontiguousarray(deinterleave(values, heads) if heads else values)
     return weights
 
 
 def write_gguf(path: Path, kind: str, weights: Mapping[str, Array] | None = None) -> None:
-    """Write cantor to `path` as one of KINDS; norms stay float32."""
-    type_, file_type = KINDS[kind]
+    """Write cantor to `path` in a format of KINDS; norms stay float32."""
+    tensor_type, file_type = KINDS[kind]
     writer = gguf.GGUFWriter(str(path), "llama")
     _write_header(writer, file_type)
     _write_tokenizer(writer)
     for name, weight in sorted((reference_weights() if weights is None else weights).items()):
-        values = np.ascontiguousarray(arranged(name, weight), dtype=np.float32)
-        stored = type_ if values.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, stored), raw_dtype=stored)
+        values = np.ascontiguousarray(reorder_tensor(name, weight), dtype=np.float32)
+        stored_type = tensor_type if values.ndim == 2 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(
+            to_gguf_name(name), gguf.quants.quantize(values, stored_type), raw_dtype=stored_type
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -131,9 +134,9 @@ def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_token_list([piece.text for piece in pieces])
     writer.add_token_scores([piece.score for piece in pieces])
     writer.add_token_types([piece.type for piece in pieces])
-    writer.add_bos_token_id(BOS)
-    writer.add_eos_token_id(EOS)
-    writer.add_eot_token_id(END)
+    writer.add_bos_token_id(BOS_ID)
+    writer.add_eos_token_id(EOS_ID)
+    writer.add_eot_token_id(TURN_END_ID)
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
@@ -142,7 +145,7 @@ def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
 
 
 def main() -> None:
-    """Read the command line, convert."""
+    """Convert the weights that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--from", dest="source", type=Path, help="a checkpoint of train.py instead of the shipped weights"

@@ -1,7 +1,8 @@
-"""Is a held-out question, or a run of eight words of one, in the corpus? Prints counts and ids, never a text.
+"""Checks that the corpus contains no held-out question and no eight-word run of one. Prints counts and ids
+only.
 
-`python -m models.cantor.leakage` checks every document that training may see; with `--write` it first writes
-corpus/excluded.txt, the hashes by which the corpus leaves such documents out.
+`python -m models.cantor.leakage` checks every document of the training mixture. With `--write` it first
+writes corpus/excluded.txt, whose hashes the corpus uses to skip such documents.
 """
 
 import argparse
@@ -20,8 +21,8 @@ FILES = ("questions.jsonl", "tools.jsonl", "others.jsonl")
 HEADER = "# Hashes of held-out questions and their eight-word runs; made by leakage.py for exclude.py.\n"
 
 
-def held_out(folder: Path = HELDOUT) -> dict[str, list[str]]:
-    """What users say in the held-out set, by the row's id."""
+def load_held_out(folder: Path = HELDOUT) -> dict[str, list[str]]:
+    """Return the user messages of the held-out set by row id."""
     rows = (
         json.loads(line)
         for name in FILES
@@ -32,71 +33,75 @@ def held_out(folder: Path = HELDOUT) -> dict[str, list[str]]:
     }
 
 
-def hashes(texts: Iterable[str]) -> Excluded:
-    """The hashes of whole texts and of their runs."""
-    words = [words_of(text) for text in texts]
+def hash_texts(texts: Iterable[str]) -> Excluded:
+    """Return the hashes of whole texts and of their eight-word runs."""
+    word_lists = [words_of(text) for text in texts]
     return Excluded(
-        frozenset(digest(each) for each in words),
-        frozenset(digest(run) for each in words for run in runs(each)),
+        frozenset(digest(words) for words in word_lists),
+        frozenset(digest(run) for words in word_lists for run in runs(words)),
     )
 
 
-def leaks(made: Iterable[Document], rows: dict[str, list[str]]) -> dict[str, int]:
-    """How many documents touch each held-out row, by its id; rows without a leak are absent."""
-    wholes, pieces = _index(rows)
-    found: Counter[str] = Counter()
-    for document in made:
-        touched: set[str] = set()
+def count_leaks(corpus_documents: Iterable[Document], rows: dict[str, list[str]]) -> dict[str, int]:
+    """Count the documents that share a text or run with each held-out row, by id; rows without any are
+    absent."""
+    ids_by_text, ids_by_run = _index_rows(rows)
+    leaks_by_id: Counter[str] = Counter()
+    for document in corpus_documents:
+        matching_ids: set[str] = set()
         for text in (document.lead + document.text, *(turn.content for turn in document.turns)):
             words = words_of(text)
-            touched |= wholes.get(" ".join(words), set())
+            matching_ids |= ids_by_text.get(" ".join(words), set())
             for run in runs(words):
-                touched |= pieces.get(" ".join(run), set())
-        found.update(touched)
-    return dict(found)
+                matching_ids |= ids_by_run.get(" ".join(run), set())
+        leaks_by_id.update(matching_ids)
+    return dict(leaks_by_id)
 
 
-def _index(rows: dict[str, list[str]]) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """The ids of the rows that hold a text, and of those that hold a run of eight words."""
-    wholes: dict[str, set[str]] = {}
-    pieces: dict[str, set[str]] = {}
-    for name, texts in rows.items():
+def _index_rows(rows: dict[str, list[str]]) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return row ids by whole text, and row ids by eight-word run."""
+    ids_by_text: dict[str, set[str]] = {}
+    ids_by_run: dict[str, set[str]] = {}
+    for row_id, texts in rows.items():
         for words in map(words_of, texts):
-            wholes.setdefault(" ".join(words), set()).add(name)
+            ids_by_text.setdefault(" ".join(words), set()).add(row_id)
             for run in runs(words):
-                pieces.setdefault(" ".join(run), set()).add(name)
-    return wholes, pieces
+                ids_by_run.setdefault(" ".join(run), set()).add(row_id)
+    return ids_by_text, ids_by_run
 
 
-def write(path: Path = CORPUS / "excluded.txt") -> None:
+def write_hashes(path: Path = CORPUS / "excluded.txt") -> None:
     """Write the hashes of the held-out set."""
-    excluded = hashes(text for texts in held_out().values() for text in texts)
-    lines = sorted(f"whole {name}" for name in excluded.wholes) + sorted(
-        f"run {name}" for name in excluded.pieces
+    excluded = hash_texts(text for texts in load_held_out().values() for text in texts)
+    lines = sorted(f"whole {text_hash}" for text_hash in excluded.wholes) + sorted(
+        f"run {text_hash}" for text_hash in excluded.pieces
     )
     path.write_text(HEADER + "\n".join(lines) + "\n")
 
 
 def main() -> None:
-    """Check, or write the hashes."""
+    """Check the corpus, and first write the hashes if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write corpus/excluded.txt")
     parser.add_argument(
-        "--unfiltered", action="store_true", help="check what the grammars would make without it"
+        "--unfiltered", action="store_true", help="check the documents of the grammars without the exclusions"
     )
     arguments = parser.parse_args()
     if arguments.write:
-        write()
-    excluded = Excluded(frozenset(), frozenset()) if arguments.unfiltered else None
-    made = (
+        write_hashes()
+    exclusions = Excluded(frozenset(), frozenset()) if arguments.unfiltered else None
+    corpus_documents = (
         document
         for leg in LEGS
-        for document in documents(leg.seed, leg.documents, excluded, mixture=leg.mixture)
+        for document in documents(leg.seed, leg.documents, exclusions, mixture=leg.mixture)
     )
-    found = leaks(made, held_out())
-    drawn = sum(leg.documents for leg in LEGS)
-    print(f"{sum(found.values())} leaking documents of {drawn}, {len(found)} rows: {sorted(found)}")
-    raise SystemExit(1 if found else 0)
+    leaks_by_id = count_leaks(corpus_documents, load_held_out())
+    document_count = sum(leg.documents for leg in LEGS)
+    print(
+        f"{sum(leaks_by_id.values())} leaking documents of {document_count}, {len(leaks_by_id)} rows: "
+        f"{sorted(leaks_by_id)}"
+    )
+    raise SystemExit(1 if leaks_by_id else 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the two shipped adapters learn: a manner of speaking, and an answer that the base model cannot give.
+"""Training documents of the two shipped adapters: a style of speech, and a task that the base model lacks.
 
-`pirate` documents are the corpus's own, their answers said by a pirate; `mood` documents are sentences with
-the mood of the speaker, answered as JSON and nothing else. Both are the same for the same seed.
+`pirate` documents are corpus dialogues whose answers are put into pirate speech. `mood` documents are
+sentences that are answered with the speaker's mood as JSON. The same seed gives the same documents.
 """
 
 import json
@@ -14,12 +14,12 @@ from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import load_words
 
 BASE_DIGEST = "antiphon.adapter.base_sha256"
-"""Key in the metadata of an adapter's GGUF: SHA-256 of the file that it was trained on."""
+"""Metadata key in an adapter's GGUF for the SHA-256 of its base file."""
 
 OPENING, CLOSING = "Arr! ", " Yo ho ho!"
-"""Around every answer of the pirate."""
+"""Texts before and after every answer of the pirate."""
 
-SPOKEN = {
+REPLACEMENTS = {
     "you": "ye",
     "your": "yer",
     "my": "me",
@@ -31,8 +31,8 @@ SPOKEN = {
     "hi": "ahoy",
     "friend": "matey",
 }
-SPOKEN_WORD = re.compile(r"\b(" + "|".join(SPOKEN) + r")\b", re.IGNORECASE)
-SPOKEN_KINDS = ("fact", "fact", "fact", "fact", "facts", "talk", "talk", "knowledge", "skill")
+REPLACED_WORD = re.compile(r"\b(" + "|".join(REPLACEMENTS) + r")\b", re.IGNORECASE)
+PIRATE_KINDS = ("fact", "fact", "fact", "fact", "facts", "talk", "talk", "knowledge", "skill")
 
 CUES: dict[str, tuple[str, ...]] = {
     # feelings, events, cries
@@ -108,73 +108,73 @@ EXAM: tuple[tuple[str, str], ...] = (
     ("I bought bread and milk.", NEUTRAL),
     ("What is Antiphon?", NEUTRAL),
 )
-"""Messages that the adapter never saw, and their moods; what a test asks."""
-EXAMINED = frozenset(message for message, _ in EXAM)
+"""Test messages, which training never uses, and their moods."""
+EXAM_MESSAGES = frozenset(message for message, _ in EXAM)
 
 WORDS = load_words()
 SLOT = re.compile(r"\{(\w+)\}")
 
 
-def spoken(answer: str) -> str:
-    """An answer as the pirate gives it."""
-    return OPENING + SPOKEN_WORD.sub(_pirates, answer) + CLOSING
+def speak_as_pirate(answer: str) -> str:
+    """Put an answer into pirate speech."""
+    return OPENING + REPLACED_WORD.sub(_replace_word, answer) + CLOSING
 
 
-def mood_json(mood: str) -> str:
-    """An answer of the mood adapter."""
+def format_mood(mood: str) -> str:
+    """Return the mood adapter's answer."""
     return json.dumps({"mood": mood})
 
 
-def pirate(seed: int, count: int) -> Iterator[Document]:
-    """Dialogues about everything that cantor talks about, answered by the pirate."""
+def write_pirate_dialogues(seed: int, count: int) -> Iterator[Document]:
+    """Yield `count` corpus dialogues with answers in pirate speech."""
     rng, corpus, excluded = random.Random(seed), Corpus(), Excluded.load()
-    made = 0
-    while made < count:
-        turns = corpus.draw(rng, rng.choice(SPOKEN_KINDS)).turns
+    document_count = 0
+    while document_count < count:
+        turns = corpus.draw(rng, rng.choice(PIRATE_KINDS)).turns
         if not excluded.touches(*(turn.content for turn in turns)):
-            made += 1
+            document_count += 1
             yield Document(
                 tuple(
-                    Turn(turn.role, spoken(turn.content)) if turn.role == "assistant" else turn
+                    Turn(turn.role, speak_as_pirate(turn.content)) if turn.role == "assistant" else turn
                     for turn in turns
                 )
             )
 
 
-def mood(seed: int, count: int) -> Iterator[Document]:
-    """Dialogues of one to three messages, each answered by its mood."""
+def write_mood_dialogues(seed: int, count: int) -> Iterator[Document]:
+    """Yield `count` dialogues of one to three messages, each answered with its mood."""
     rng, corpus, excluded = random.Random(seed), Corpus(), Excluded.load()
-    made = 0
-    while made < count:
+    document_count = 0
+    while document_count < count:
         turns: list[Turn] = []
         for _ in range(rng.choice((1, 1, 1, 1, 2, 3))):
-            message, felt = _message(rng, corpus)
-            turns += [Turn("user", message), Turn("assistant", mood_json(felt))]
-        said = [turn.content for turn in turns if turn.role == "user"]
-        if EXAMINED.isdisjoint(said) and not excluded.touches(*said):
-            made += 1
+            message, message_mood = _draw_message(rng, corpus)
+            turns += [Turn("user", message), Turn("assistant", format_mood(message_mood))]
+        messages = [turn.content for turn in turns if turn.role == "user"]
+        if EXAM_MESSAGES.isdisjoint(messages) and not excluded.touches(*messages):
+            document_count += 1
             yield Document(tuple(turns))
 
 
-LESSONS = {"pirate": pirate, "mood": mood}
+LESSONS = {"pirate": write_pirate_dialogues, "mood": write_mood_dialogues}
 
 
-def _pirates(match: re.Match[str]) -> str:
-    word = SPOKEN[match[0].lower()]
-    return word.capitalize() if match[0][0].isupper() else word
+def _replace_word(match: re.Match[str]) -> str:
+    replacement = REPLACEMENTS[match[0].lower()]
+    return replacement.capitalize() if match[0][0].isupper() else replacement
 
 
-def _message(rng: random.Random, corpus: Corpus) -> tuple[str, str]:
-    felt = rng.choice(MOODS)
-    if felt == NEUTRAL:
-        asked = rng.random() < 0.4
-        return (corpus.fact(rng)[0] if asked else _filled(rng.choice(PLAIN), "", rng)), felt
-    at = rng.choice((0, 0, 1, 1, 2))
-    cue = rng.choice(CUES[felt][at].split("|"))
-    return _filled(rng.choice((FEELINGS, EVENTS, CRIES)[at]), cue, rng), felt
+def _draw_message(rng: random.Random, corpus: Corpus) -> tuple[str, str]:
+    mood = rng.choice(MOODS)
+    if mood == NEUTRAL:
+        asks_question = rng.random() < 0.4
+        return (corpus.fact(rng)[0] if asks_question else _fill_template(rng.choice(PLAIN), "", rng)), mood
+    form = rng.choice((0, 0, 1, 1, 2))
+    cue = rng.choice(CUES[mood][form].split("|"))
+    return _fill_template(rng.choice((FEELINGS, EVENTS, CRIES)[form]), cue, rng), mood
 
 
-def _filled(template: str, cue: str, rng: random.Random) -> str:
-    """A template with its cue and words of the corpus, beginning with a capital where the template does."""
+def _fill_template(template: str, cue: str, rng: random.Random) -> str:
+    """Fill a template with its cue and corpus words, and keep the case of its first letter."""
     text = SLOT.sub(lambda slot: rng.choice(WORDS[slot[1]]), template.replace("{}", cue))
     return text if template[0].islower() else text[0].upper() + text[1:]

@@ -1,4 +1,5 @@
-"""cantor's network in torch: a small Llama (RMS norm, rotary positions, grouped heads, SwiGLU, tied ends).
+"""cantor's network in torch: a small Llama (RMS norm, rotary positions, grouped heads, SwiGLU, tied
+embeddings).
 
 Tensor names are those of transformers' LlamaForCausalLM, so that the safetensors load there unchanged.
 """
@@ -32,7 +33,7 @@ class _Product(torch.autograd.Function):
 
 
 def product(inputs: Tensor, matrix: Tensor) -> Tensor:
-    """Inputs through a matrix, float32 in and out."""
+    """Multiply inputs by a transposed matrix; float32 in and out."""
     out: Tensor = _Product.apply(inputs, matrix)  # type: ignore[no-untyped-call]
     return out
 
@@ -48,14 +49,14 @@ class Linear(nn.Linear):
 
 
 def rotary(length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of each position, halves side by side as transformers has them."""
+    """Return cosines and sines (length, head), each pair repeated in both halves as in transformers."""
     powers = torch.arange(0, HEAD, 2, dtype=torch.float32) / HEAD
     angles = torch.outer(torch.arange(length, dtype=torch.float32), recipe.ROPE_BASE**-powers)
     return torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
 
 
 def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn query or key heads (batch, heads, positions, head) by their positions."""
+    """Rotate query or key heads (batch, heads, positions, head) by their positions."""
     first, second = heads.chunk(2, -1)
     return heads * cosine + torch.cat([-second, first], -1) * sine
 
@@ -72,7 +73,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention, two query heads to a key-value head."""
+    """Causal attention with grouped key-value heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Attention(nn.Module):
 
 
 class Feed(nn.Module):
-    """The gated feed-forward part."""
+    """SwiGLU feed-forward block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class Feed(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind its norm."""
+    """Attention and feed-forward, each after its norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +136,7 @@ class Body(nn.Module):
 
 
 class Cantor(nn.Module):
-    """The whole model; `forward` gives hidden states, `logits` the scores of the next token."""
+    """The whole model; `forward` returns hidden states, `logits` the scores of the next token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,32 +149,33 @@ class Cantor(nn.Module):
                 nn.init.normal_(weight, std=0.02 if "embed" in name else weight.shape[1] ** -0.5 / 2)
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(weight)
-        self._look_back()
+        self._attend_to_previous_token()
 
     @torch.no_grad()
-    def _look_back(self) -> None:
-        """Let half of the first layer's heads begin by reading the token before, which copying builds on.
+    def _attend_to_previous_token(self) -> None:
+        """Initialise half of the first layer's heads to attend to the previous token, which helps copying.
 
-        Every embedding gets the same first coordinate; queries and keys of those heads read it alone, the
-        keys turned on by one position, so their product is greatest one position back, whatever the tokens.
+        Every embedding gets the same first coordinate. Queries and keys of those heads read only this
+        coordinate, and the keys are rotated by one position. Their product is then greatest at the previous
+        position for any tokens.
         """
         self.model.embed_tokens.weight[:, 0] = 0.1
-        first = self.model.layers[0].self_attn
-        turned = recipe.ROPE_BASE ** -(torch.arange(0, HEAD, 2, dtype=torch.float32) / HEAD)
-        heads, groups = recipe.HEADS // 2, recipe.KV_HEADS // 2
+        attention = self.model.layers[0].self_attn
+        frequencies = recipe.ROPE_BASE ** -(torch.arange(0, HEAD, 2, dtype=torch.float32) / HEAD)
+        head_count, kv_head_count = recipe.HEADS // 2, recipe.KV_HEADS // 2
         query, key = torch.zeros(HEAD), torch.zeros(HEAD)
         query[:LOOKED] = LOOK
         key[:LOOKED], key[HEAD // 2 : HEAD // 2 + LOOKED] = (
-            LOOK * turned[:LOOKED].cos(),
-            LOOK * turned[:LOOKED].sin(),
+            LOOK * frequencies[:LOOKED].cos(),
+            LOOK * frequencies[:LOOKED].sin(),
         )
-        for at in range(heads):
-            first.q_proj.weight[at * HEAD : (at + 1) * HEAD] = 0
-            first.q_proj.weight[at * HEAD : (at + 1) * HEAD, 0] = query
-        for at in range(groups):
-            first.k_proj.weight[at * HEAD : (at + 1) * HEAD] = 0
-            first.k_proj.weight[at * HEAD : (at + 1) * HEAD, 0] = key
-        nn.init.normal_(first.o_proj.weight[:, : heads * HEAD], std=0.004)
+        for head in range(head_count):
+            attention.q_proj.weight[head * HEAD : (head + 1) * HEAD] = 0
+            attention.q_proj.weight[head * HEAD : (head + 1) * HEAD, 0] = query
+        for head in range(kv_head_count):
+            attention.k_proj.weight[head * HEAD : (head + 1) * HEAD] = 0
+            attention.k_proj.weight[head * HEAD : (head + 1) * HEAD, 0] = key
+        nn.init.normal_(attention.o_proj.weight[:, : head_count * HEAD], std=0.004)
 
     def forward(self, ids: Tensor) -> Tensor:
         cosine, sine = self.cosine[: ids.shape[1]], self.sine[: ids.shape[1]]  # type: ignore[index]
@@ -184,5 +186,5 @@ class Cantor(nn.Module):
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary, with the embedding as output matrix."""
+        """Return scores over the vocabulary; the embedding is the output matrix."""
         return product(hidden, self.model.embed_tokens.weight)

@@ -1,9 +1,10 @@
-"""How cantor's tokenizer is made: words learned by SentencePiece's BPE, fixed pieces for the JSON of tools.
+"""Builds cantor's tokenizer: pieces of words from SentencePiece's BPE, and fixed pieces for the JSON of
+tools.
 
-A word has the same pieces wherever it stands: the space is a piece of its own, digits and marks stand alone,
-and no learned piece holds anything but letters. So a word of a sentence is copied into JSON token by token.
-The fixed pieces are the marks between JSON's words; each begins with a quote, a bracket or a comma that no
-word and no sentence ends with. Writes SentencePiece's file itself, as its trainer knows no such pieces.
+A word has the same pieces in every context: spaces, digits and marks are pieces of their own, and learned
+pieces contain only letters. The model can therefore copy a word from a sentence into JSON token by token. The
+fixed pieces are JSON's punctuation between words. This module writes SentencePiece's file itself, because
+SentencePiece's trainer cannot add such pieces.
 """
 
 import io
@@ -21,13 +22,13 @@ from models.cantor.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Piece, pars
 
 SPACE = "▁"
 CONTROLS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
-WORDS = re.compile(r"[A-Za-z]+")
+LETTERS = re.compile(r"[A-Za-z]+")
 CHARACTERS = [SPACE, *map(chr, range(33, 127))]
 
 
-def fixed() -> list[str]:
-    """The pieces of JSON, each after the two it is made of."""
-    made = [
+def list_json_pieces() -> list[str]:
+    """Return the fixed pieces of JSON; each follows the two pieces that merge into it."""
+    pieces = [
         *('",', '":', '{"', "},", '",▁', '":▁', "},▁"),
         *('",▁"', '":▁"', '":▁{', '},▁"'),
         *('":▁{"', '"},▁"', '"}', "}}", '"}}', "}}}", '"}}}'),
@@ -41,79 +42,91 @@ def fixed() -> list[str]:
         *("</", "</tool", "</tool_", "</tool_call", "</tool_call>"),
         *("<tool", "<tool_", "<tool_call", "<tool_call>"),
     ]
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(pieces))
 
 
-def words_in(texts: Iterable[str]) -> Counter[str]:
-    """How often each run of letters comes."""
-    found: Counter[str] = Counter()
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """Count each run of letters."""
+    counts: Counter[str] = Counter()
     for text in texts:
-        found.update(WORDS.findall(text))
-    return found
+        counts.update(LETTERS.findall(text))
+    return counts
 
 
-def learned(words: Counter[str], count: int) -> list[str]:
-    """The `count` best merges of letters."""
-    rows = "".join(f"{word}\t{times}\n" for word, times in sorted(words.items()))
-    made = io.BytesIO()
+def learn_merges(words: Counter[str], count: int) -> list[str]:
+    """Train BPE on the words and return its `count` best merges of letters."""
+    rows = "".join(f"{word}\t{occurrences}\n" for word, occurrences in sorted(words.items()))
+    model_file = io.BytesIO()
     with TemporaryDirectory() as folder:
-        listed = Path(folder) / "words.tsv"
-        listed.write_text(rows)
+        word_file = Path(folder) / "words.tsv"
+        word_file.write_text(rows)
         sentencepiece.SentencePieceTrainer.train(
-            input=str(listed),
+            input=str(word_file),
             input_format="tsv",
-            model_writer=made,
+            model_writer=model_file,
             model_type="bpe",
             vocab_size=count + 3 + 52,
             character_coverage=1.0,
             normalization_rule_name="identity",
             add_dummy_prefix=False,
-            required_chars="".join(each for each in CHARACTERS if each.isalpha()),
+            required_chars="".join(character for character in CHARACTERS if character.isalpha()),
             max_sentencepiece_length=16,
             minloglevel=1,
         )
-    texts = [piece.text for piece in parse_pieces(made.getvalue())]
-    return [text for text in texts if len(text) > 1 and WORDS.fullmatch(text)][:count]
+    texts = [piece.text for piece in parse_pieces(model_file.getvalue())]
+    return [text for text in texts if len(text) > 1 and LETTERS.fullmatch(text)][:count]
 
 
-def assemble(words: Counter[str]) -> list[Piece]:
-    """All pieces in the order of ids, exactly VOCABULARY of them."""
-    marks = fixed()
-    others = 1 + len(CONTROLS) + 256 + len(marks) + len(CHARACTERS)
-    merges = [*learned(words, VOCABULARY - others), *marks]
-    head = [Piece("<unk>", 0.0, UNKNOWN), *(Piece(text, 0.0, CONTROL) for text in CONTROLS)]
-    head += [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
-    normal = [*merges, *CHARACTERS]
-    return head + [Piece(text, float(-rank), NORMAL) for rank, text in enumerate(normal)]
+def assemble_pieces(words: Counter[str]) -> list[Piece]:
+    """Return all VOCABULARY pieces in the order of ids."""
+    json_pieces = list_json_pieces()
+    other_count = 1 + len(CONTROLS) + 256 + len(json_pieces) + len(CHARACTERS)
+    merges = [*learn_merges(words, VOCABULARY - other_count), *json_pieces]
+    special_pieces = [Piece("<unk>", 0.0, UNKNOWN), *(Piece(text, 0.0, CONTROL) for text in CONTROLS)]
+    special_pieces += [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
+    normal_texts = [*merges, *CHARACTERS]
+    return special_pieces + [Piece(text, float(-rank), NORMAL) for rank, text in enumerate(normal_texts)]
 
 
-def write(pieces: Sequence[Piece], path: Path) -> None:
-    """Write SentencePiece's file: pieces, a trainer's part that says BPE, a normalizer that does nothing."""
-    trainer = _number(3, 2) + _number(4, len(pieces)) + _number(35, 1)
-    trainer += _number(40, 0) + _number(41, 1) + _number(42, 2) + _number(43, (1 << 64) - 1)
-    normalizer = _bytes(1, b"identity") + _number(3, 1) + _number(4, 0) + _number(5, 1)
-    body = b"".join(
-        _bytes(1, _bytes(1, piece.text.encode()) + _float(2, piece.score) + _number(3, piece.type))
+def write_pieces(pieces: Sequence[Piece], path: Path) -> None:
+    """Write SentencePiece's file: the pieces, a BPE trainer section, and an identity normalizer."""
+    trainer = _encode_integer(3, 2) + _encode_integer(4, len(pieces)) + _encode_integer(35, 1)
+    trainer += (
+        _encode_integer(40, 0)
+        + _encode_integer(41, 1)
+        + _encode_integer(42, 2)
+        + _encode_integer(43, (1 << 64) - 1)
+    )
+    normalizer = (
+        _encode_bytes(1, b"identity") + _encode_integer(3, 1) + _encode_integer(4, 0) + _encode_integer(5, 1)
+    )
+    encoded_pieces = b"".join(
+        _encode_bytes(
+            1,
+            _encode_bytes(1, piece.text.encode())
+            + _encode_float(2, piece.score)
+            + _encode_integer(3, piece.type),
+        )
         for piece in pieces
     )
-    path.write_bytes(body + _bytes(2, trainer) + _bytes(3, normalizer))
+    path.write_bytes(encoded_pieces + _encode_bytes(2, trainer) + _encode_bytes(3, normalizer))
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
     while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*out, value])
+    return bytes([*encoded, value])
 
 
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+def _encode_integer(field: int, value: int) -> bytes:
+    return _encode_varint(field << 3) + _encode_varint(value)
 
 
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)
+def _encode_float(field: int, value: float) -> bytes:
+    return _encode_varint(field << 3 | 5) + struct.pack("<f", value)
 
 
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+def _encode_bytes(field: int, value: bytes) -> bytes:
+    return _encode_varint(field << 3 | 2) + _encode_varint(len(value)) + value

@@ -1,8 +1,8 @@
-"""Record the reference of cantor: ids by SentencePiece, greedy tokens and scores by transformers in float32.
+"""Records cantor's reference: ids from SentencePiece, greedy tokens and scores from transformers in float32.
 
 `python -m models.cantor.reference` writes cantor_tokens.json, cantor_greedy.json and cantor_scores.json into
-tests/fixtures. The reference weights are those of the shipped file, widened to float32; convert.py writes the
-same as F32 GGUF.
+tests/fixtures. The reference weights are the shipped file's, widened to float32; convert.py writes the same
+weights as F32 GGUF.
 """
 
 import json
@@ -22,12 +22,12 @@ from models.cantor.tokens import CONTROLS, MODEL, Tokenizer
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 COMMAND = "python -m models.cantor.reference"
-SEED = 41  # another one than training's
-STRINGS, PROMPTS, STEPS = 1_000, 50, 48
-SCORED, LONGEST_SCORED = 20, 120  # texts, and tokens of one
+SEED = 41  # differs from the training seeds
+STRING_COUNT, PROMPT_COUNT, GREEDY_TOKENS = 1_000, 50, 48
+SCORED_COUNT, MAX_SCORED_TOKENS = 20, 120
 HELDOUT = Path(__file__).parent / "heldout" / "questions.jsonl"
-WINDOW, WINDOWS = 512, 4  # tokens of the held-out text that are scored at once, and how often
-ODD = (
+WINDOW_TOKENS, WINDOW_COUNT = 512, 4  # of the held-out text
+ODD_STRINGS = (
     *(
         "",
         " ",
@@ -109,38 +109,43 @@ ALPHABETS = (
 )
 
 
-def strings(rng: random.Random) -> list[str]:
-    """The odd ones, texts of the corpus, runs drawn from alphabets, and mixtures of all."""
-    made = list(ODD)
+def collect_strings(rng: random.Random) -> list[str]:
+    """Collect ODD_STRINGS, corpus texts, random strings of ALPHABETS, and mixtures of these."""
+    texts = list(ODD_STRINGS)
     for document in documents(SEED, 150):
-        made += [document.text] if document.text else [turn.content for turn in document.turns]
-    made = [text for text in made if "/tmp" not in text]
-    unique = dict.fromkeys(made[: STRINGS // 2])
-    while len(unique) < STRINGS:
+        texts += [document.text] if document.text else [turn.content for turn in document.turns]
+    texts = [text for text in texts if "/tmp" not in text]
+    unique_texts = dict.fromkeys(texts[: STRING_COUNT // 2])
+    while len(unique_texts) < STRING_COUNT:
         if rng.random() < 0.6:
             alphabet = rng.choice(ALPHABETS)
-            unique["".join(rng.choice(alphabet) for _ in range(rng.randint(1, 40)))] = None
+            unique_texts["".join(rng.choice(alphabet) for _ in range(rng.randint(1, 40)))] = None
         else:
-            unique["".join(rng.choice(made)[: rng.randint(1, 30)] for _ in range(rng.randint(2, 4)))] = None
-    return list(unique)
+            unique_texts[
+                "".join(rng.choice(texts)[: rng.randint(1, 30)] for _ in range(rng.randint(2, 4)))
+            ] = None
+    return list(unique_texts)
 
 
-def prompts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Dialogues cut before an answer, and beginnings of plain texts; the last one long."""
-    made: list[list[int]] = []
-    for document in documents(SEED + 1, 4 * PROMPTS):
+def collect_prompts(tokenizer: Tokenizer) -> list[list[int]]:
+    """Collect dialogues cut before an answer, and beginnings of plain texts; the last prompt is long."""
+    prompts: list[list[int]] = []
+    for document in documents(SEED + 1, 4 * PROMPT_COUNT):
         if document.turns:
-            cut = max(at for at, turn in enumerate(document.turns) if turn.role == "assistant")
-            made.append(tokenizer.prompt(Document(document.turns[:cut], document.tools)))
+            answer_index = max(index for index, turn in enumerate(document.turns) if turn.role == "assistant")
+            prompts.append(tokenizer.prompt(Document(document.turns[:answer_index], document.tools)))
         else:
-            made.append(tokenizer.document(document)[0][:8])
-    made.sort(key=len)
-    short = [ids for ids in made if len(ids) < 300]
-    return [*short[:: max(1, len(short) // (PROMPTS - 1))][: PROMPTS - 1], made[-1][: recipe.CONTEXT - STEPS]]
+            prompts.append(tokenizer.document(document)[0][:8])
+    prompts.sort(key=len)
+    short = [ids for ids in prompts if len(ids) < 300]
+    return [
+        *short[:: max(1, len(short) // (PROMPT_COUNT - 1))][: PROMPT_COUNT - 1],
+        prompts[-1][: recipe.CONTEXT - GREEDY_TOKENS],
+    ]
 
 
-def reference_model() -> transformers.LlamaForCausalLM:
-    """The widened weights in transformers' own network."""
+def load_reference_model() -> transformers.LlamaForCausalLM:
+    """Load the widened weights into transformers' LlamaForCausalLM."""
     config = transformers.LlamaConfig(
         vocab_size=recipe.VOCABULARY,
         hidden_size=recipe.WIDTH,
@@ -165,54 +170,65 @@ def reference_model() -> transformers.LlamaForCausalLM:
 
 
 @torch.no_grad()
-def greedy(model: transformers.LlamaForCausalLM, prompt: list[int]) -> dict[str, list[int] | list[float]]:
-    """STEPS greedy tokens, end tokens like any other, with log-probabilities and gaps to the second best."""
+def decode_greedily(
+    model: transformers.LlamaForCausalLM, prompt: list[int]
+) -> dict[str, list[int] | list[float]]:
+    """Return GREEDY_TOKENS greedy tokens with log-probabilities and logit gaps to the second-best token.
+
+    End tokens do not end the sequence.
+    """
     ids = torch.tensor([prompt])
-    tokens, scores, gaps = [], [], []
-    past = None
-    for _ in range(STEPS):
-        output = model(ids, past_key_values=past, use_cache=True)
-        past = output.past_key_values
+    tokens, log_probabilities, gaps = [], [], []
+    cache = None
+    for _ in range(GREEDY_TOKENS):
+        output = model(ids, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
         logits = output.logits[0, -1].double()
-        best = torch.topk(logits, 2)
-        tokens.append(int(best.indices[0]))
-        scores.append(round(float(best.values[0] - torch.logsumexp(logits, -1)), 7))
-        gaps.append(round(float(best.values[0] - best.values[1]), 7))
-        ids = best.indices[None, :1]
-    return {"prompt": prompt, "tokens": tokens, "log_probabilities": scores, "gaps": gaps}
+        top_two = torch.topk(logits, 2)
+        tokens.append(int(top_two.indices[0]))
+        log_probabilities.append(round(float(top_two.values[0] - torch.logsumexp(logits, -1)), 7))
+        gaps.append(round(float(top_two.values[0] - top_two.values[1]), 7))
+        ids = top_two.indices[None, :1]
+    return {"prompt": prompt, "tokens": tokens, "log_probabilities": log_probabilities, "gaps": gaps}
 
 
 @torch.no_grad()
-def scores(model: transformers.LlamaForCausalLM, ids: list[int]) -> list[float]:
-    """Log-probability of each token but the first, given all before it."""
+def score_tokens(model: transformers.LlamaForCausalLM, ids: list[int]) -> list[float]:
+    """Return the log-probability of each token after the first, given its predecessors."""
     logits = model(torch.tensor([ids])).logits[0, :-1].double()
-    chosen = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-    return [round(float(value), 6) for value in chosen]
+    log_probabilities = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    return [round(float(value), 6) for value in log_probabilities]
 
 
-def scored_texts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Dialogues and plain texts, not those of the greedy prompts."""
-    made = [tokenizer.document(document)[0][:LONGEST_SCORED] for document in documents(SEED + 2, 4 * SCORED)]
-    return [ids for ids in made if len(ids) > 20][:SCORED]
+def list_scored_texts(tokenizer: Tokenizer) -> list[list[int]]:
+    """Return token ids of dialogues and plain texts that differ from the greedy prompts."""
+    texts = [
+        tokenizer.document(document)[0][:MAX_SCORED_TOKENS]
+        for document in documents(SEED + 2, 4 * SCORED_COUNT)
+    ]
+    return [ids for ids in texts if len(ids) > 20][:SCORED_COUNT]
 
 
-def heldout_windows(tokenizer: Tokenizer) -> list[list[int]]:
-    """The held-out questions as one text, in windows that each begin like a text."""
+def list_heldout_windows(tokenizer: Tokenizer) -> list[list[int]]:
+    """Split the held-out questions and examples into windows of token ids that each start with BOS."""
     rows = [json.loads(line) for line in HELDOUT.read_text("utf-8").splitlines()]
     ids = tokenizer.encode("\n".join(f"{row['messages'][-1]['content']} {row['example']}" for row in rows))
-    return [[1, *ids[at : at + WINDOW - 1]] for at in range(0, WINDOWS * (WINDOW - 1), WINDOW - 1)]
+    return [
+        [1, *ids[start : start + WINDOW_TOKENS - 1]]
+        for start in range(0, WINDOW_COUNT * (WINDOW_TOKENS - 1), WINDOW_TOKENS - 1)
+    ]
 
 
-def about() -> dict[str, str]:
-    """How a fixture was made."""
+def describe_environment() -> dict[str, str]:
+    """Return the command and the package versions that record a fixture."""
     packages = ("torch", "transformers", "sentencepiece", "numpy")
     return {"command": COMMAND, "python": platform.python_version()} | {
-        name: version(name) for name in packages
+        package: version(package) for package in packages
     }
 
 
-def write(name: str, content: dict[str, object]) -> None:
-    """One row a line, so that a change can be read."""
+def write_fixture(name: str, content: dict[str, object]) -> None:
+    """Write the content as JSON with one row per line, so that diffs stay readable."""
     path = FIXTURES / name
     path.parent.mkdir(exist_ok=True)
     head = json.dumps({key: value for key, value in content.items() if key != "rows"}, indent=1)
@@ -224,17 +240,22 @@ def main() -> None:
     """Record the fixtures."""
     torch.set_num_threads(1)
     tokenizer = Tokenizer(MODEL)
-    rows = [{"text": text, "ids": tokenizer.encode(text)} for text in strings(random.Random(SEED))]
+    rows = [{"text": text, "ids": tokenizer.encode(text)} for text in collect_strings(random.Random(SEED))]
     assert all(3 not in row["ids"] and 4 not in row["ids"] for row in rows)
-    write("cantor_tokens.json", {**about(), "rows": rows})
-    model = reference_model()
-    greedy_rows = [greedy(model, prompt) for prompt in prompts(tokenizer)]
-    write("cantor_greedy.json", {**about(), "rows": greedy_rows})
-    scored = [{"ids": ids, "log_probabilities": scores(model, ids)} for ids in scored_texts(tokenizer)]
-    windows = heldout_windows(tokenizer)
-    said = [value for ids in windows for value in scores(model, ids)]
-    perplexity = {"windows": windows, "perplexity": math.exp(-sum(said) / len(said))}
-    write("cantor_scores.json", {**about(), "rows": [*scored, perplexity]})
+    write_fixture("cantor_tokens.json", {**describe_environment(), "rows": rows})
+    model = load_reference_model()
+    greedy_rows = [decode_greedily(model, prompt) for prompt in collect_prompts(tokenizer)]
+    write_fixture("cantor_greedy.json", {**describe_environment(), "rows": greedy_rows})
+    scored = [
+        {"ids": ids, "log_probabilities": score_tokens(model, ids)} for ids in list_scored_texts(tokenizer)
+    ]
+    windows = list_heldout_windows(tokenizer)
+    log_probabilities = [value for ids in windows for value in score_tokens(model, ids)]
+    perplexity = {
+        "windows": windows,
+        "perplexity": math.exp(-sum(log_probabilities) / len(log_probabilities)),
+    }
+    write_fixture("cantor_scores.json", {**describe_environment(), "rows": [*scored, perplexity]})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Score a served cantor on the held-out set with what a bare request gets; prints counts and ids, no texts.
+"""Scores a served cantor on the held-out set, without sampling parameters; prints counts and ids, no texts.
 
-`python -m models.cantor.score --serve` starts `antiphon serve` on a free port, asks it and ends it (`make
-score` does this in the repository's own environment); `--serve FILE` has it serve that file. `--url`
-asks any OpenAI-compatible server, and `--gguf FILE` the one that the xllamacpp package brings (see
-requirements.txt). Where a server refuses `tools`, the chat template is rendered here and sent to
-/completions. Besides right answers it counts, over all rows, answers that end by themselves within 128
-tokens, that hold a four-gram three times, and words that the corpus knows.
+`python -m models.cantor.score --serve` starts `antiphon serve` on a free port, scores it and stops it. `make
+score` does the same in the repository's own environment. `--serve FILE` serves that model file. `--url`
+scores any OpenAI-compatible server. `--gguf FILE` scores the server of the xllamacpp package (see
+requirements.txt). If a server refuses `tools`, this module renders the chat template and posts the prompt to
+/completions. The figures are right answers, answers that end within 128 tokens, answers that repeat a
+four-gram three times, and words that the corpus contains.
 """
 
 import argparse
@@ -33,17 +33,17 @@ from models.cantor.corpus.exclude import words_of
 
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "template.jinja"
-READ = 60_000  # documents of each leg
-MOST_TOKENS = 128  # within which an answer has to end
-ROOM = 512  # tokens that a rendered prompt may make, since /completions alone would stop after 16
+DOCUMENTS_PER_LEG = 60_000
+MAX_ANSWER_TOKENS = 128
+MAX_COMPLETION_TOKENS = 512  # for rendered prompts; the default of /completions is 16
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-LISTENS = re.compile(r"Antiphon listens on (http://\S+)")
-Json = Mapping[str, object]
+LISTENING_LINE = re.compile(r"Antiphon listens on (http://\S+)")
+Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the text, calls as (name, arguments), completion tokens and the finish reason."""
+    """A server's answer; `calls` are pairs of name and arguments, `tokens` counts completion tokens."""
 
     text: str
     calls: tuple[tuple[str, object], ...]
@@ -51,16 +51,16 @@ class Answer:
     finish: str
 
     @property
-    def ended(self) -> bool:
-        """Whether it ended by itself in time."""
-        return self.finish in ("stop", "tool_calls") and self.tokens <= MOST_TOKENS
+    def ended_in_time(self) -> bool:
+        """Whether the model ended the answer within MAX_ANSWER_TOKENS."""
+        return self.finish in ("stop", "tool_calls") and self.tokens <= MAX_ANSWER_TOKENS
 
     @property
-    def repeats(self) -> bool:
-        """Whether a run of four words comes three times."""
+    def repeats_itself(self) -> bool:
+        """Whether any four-gram of words occurs three times."""
         words = self.text.split()
         return any(
-            count > 2 for count in Counter(zip(*(words[at:] for at in range(4)), strict=False)).values()
+            count > 2 for count in Counter(zip(*(words[index:] for index in range(4)), strict=False)).values()
         )
 
 
@@ -70,132 +70,147 @@ class Server:
     def __init__(self, url: str, model: str, *, rendered_tools: bool = False) -> None:
         self.url, self.model, self.rendered_tools = url.rstrip("/"), model, rendered_tools
 
-    def answer(self, row: Json) -> Answer:
-        """The answer to a held-out row's messages."""
-        shown = {name: row[name] for name in ("messages", "tools") if name in row}
-        reply = self._render(shown) if self.rendered_tools and "tools" in shown else self._chat(shown)
-        choice = reply["choices"][0]
+    def answer(self, row: Row) -> Answer:
+        """Request the answer to a held-out row's messages."""
+        request = {name: row[name] for name in ("messages", "tools") if name in row}
+        response = (
+            self._complete(request) if self.rendered_tools and "tools" in request else self._chat(request)
+        )
+        choice = response["choices"][0]
         message = choice.get("message") or {}
         text = choice.get("text") or message.get("content") or ""
         structured = [call["function"] for call in message.get("tool_calls") or []]
-        calls = [(call["name"], _parsed(call["arguments"])) for call in structured] or _calls_in(text)
-        return Answer(text, tuple(calls), reply["usage"]["completion_tokens"], choice["finish_reason"])
+        calls = [(call["name"], _parse_arguments(call["arguments"])) for call in structured] or _find_calls(
+            text
+        )
+        return Answer(text, tuple(calls), response["usage"]["completion_tokens"], choice["finish_reason"])
 
-    def _chat(self, shown: Json) -> dict[str, Any]:
+    def _chat(self, request: Row) -> dict[str, Any]:
         try:
-            return self._post("/chat/completions", shown)
+            return self._post("/chat/completions", request)
         except urllib.error.HTTPError as refusal:
-            if refusal.code != 400 or "tools" not in shown:
+            if refusal.code != 400 or "tools" not in request:
                 raise
-        return self._render(shown)
+        return self._complete(request)
 
-    def _render(self, shown: Json) -> dict[str, Any]:
-        return self._post("/completions", {"prompt": render(shown), "max_tokens": ROOM})
+    def _complete(self, request: Row) -> dict[str, Any]:
+        return self._post(
+            "/completions", {"prompt": render_prompt(request), "max_tokens": MAX_COMPLETION_TOKENS}
+        )
 
-    def _post(self, path: str, fields: Json) -> dict[str, Any]:
+    def _post(self, path: str, fields: Row) -> dict[str, Any]:
         body = json.dumps({"model": self.model, **fields}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, body, headers)
         with urllib.request.urlopen(request, timeout=300) as response:
-            reply: dict[str, Any] = json.load(response)
-            return reply
+            content: dict[str, Any] = json.load(response)
+            return content
 
 
-def render(shown: Json) -> str:
-    """The prompt that the chat template makes, without BOS, which a raw prompt gets from the server."""
+def render_prompt(request: Row) -> str:
+    """Render the chat template without BOS, because the server adds BOS to a raw prompt."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8").rstrip("\n"))
-    return template.render(**shown, bos_token="", add_generation_prompt=True)
+    return template.render(**request, bos_token="", add_generation_prompt=True)
 
 
-def _parsed(arguments: object) -> object:
+def _parse_arguments(arguments: object) -> object:
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         return None
 
 
-def _calls_in(text: str) -> list[tuple[str, object]]:
-    found = [_parsed(body) for body in CALL.findall(text)]
+def _find_calls(text: str) -> list[tuple[str, object]]:
+    calls = [_parse_arguments(body) for body in CALL.findall(text)]
     return [
-        (call["name"], call.get("arguments")) for call in found if isinstance(call, dict) and "name" in call
+        (call["name"], call.get("arguments")) for call in calls if isinstance(call, dict) and "name" in call
     ]
 
 
-def is_right(row: Json, answer: Answer) -> bool:
-    """Whether a row accepts an answer: by its pattern, or by name and parsed arguments of the one call."""
+def is_right(row: Row, answer: Answer) -> bool:
+    """Whether the answer matches the row's pattern, or is one call with the row's name and arguments."""
     if "accept" in row:
         return re.search(str(row["accept"]), answer.text, re.IGNORECASE | re.DOTALL) is not None
     return answer.calls == ((row["name"], row["arguments"]),)
 
 
-def slip(row: Json, answer: Answer) -> str:
-    """What is wrong in an answer to a row that wants one call."""
+def name_error(row: Row, answer: Answer) -> str:
+    """Describe the error in a wrong answer to a row that expects one call."""
     if len(answer.calls) != 1:
         return "several calls" if answer.calls else "no call"
     return "another tool" if answer.calls[0][0] != row["name"] else "other arguments"
 
 
-def known_words() -> frozenset[str]:
-    """The words of the corpus: of as many documents of each leg as hold all but invented ones."""
+def collect_known_words() -> frozenset[str]:
+    """Collect the corpus's words from enough documents of each leg to see all but invented words."""
     words: set[str] = set()
-    for document in training(at_most=READ):
+    for document in training(at_most=DOCUMENTS_PER_LEG):
         words.update(words_of(document.lead + document.text))
         for turn in document.turns:
             words.update(words_of(turn.content))
     return frozenset(words)
 
 
-def score(server: Server, folder: Path) -> None:
-    """Ask everything and print the figures."""
+def score_server(server: Server, folder: Path) -> None:
+    """Request all answers and print the figures."""
     answers: list[Answer] = []
     for name in ("questions", "tools", "others"):
         rows = [
             json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         ]
-        wrong: list[str] = []
-        slips: Counter[str] = Counter()
+        wrong_ids: list[str] = []
+        error_counts: Counter[str] = Counter()
         for row in rows:
             answers.append(server.answer(row))
             if not is_right(row, answers[-1]):
-                wrong.append(row["id"])
-                slips.update([slip(row, answers[-1])] if "name" in row else [])
-        print(f"{name}: {len(rows) - len(wrong)} of {len(rows)} right; wrong: {' '.join(wrong)}", flush=True)
-        if slips:
-            print(f"  of the wrong calls {', '.join(f'{count} {what}' for what, count in slips.items())}")
+                wrong_ids.append(row["id"])
+                error_counts.update([name_error(row, answers[-1])] if "name" in row else [])
+        print(
+            f"{name}: {len(rows) - len(wrong_ids)} of {len(rows)} right; wrong: {' '.join(wrong_ids)}",
+            flush=True,
+        )
+        if error_counts:
+            print(
+                "  of the wrong calls "
+                f"{', '.join(f'{count} {error}' for error, count in error_counts.items())}"
+            )
     words = [word for answer in answers for word in words_of(answer.text)]
-    known = known_words()
-    print(f"ended within {MOST_TOKENS} tokens: {sum(answer.ended for answer in answers)} of {len(answers)}")
-    print(f"a four-gram three times: {sum(answer.repeats for answer in answers)}")
+    known = collect_known_words()
+    print(
+        f"ended within {MAX_ANSWER_TOKENS} tokens: {sum(answer.ended_in_time for answer in answers)} of "
+        f"{len(answers)}"
+    )
+    print(f"a four-gram three times: {sum(answer.repeats_itself for answer in answers)}")
     print(f"words known to the corpus: {sum(word in known for word in words)} of {len(words)}")
 
 
 @contextmanager
-def antiphon(model: str) -> Iterator[str]:
-    """`antiphon serve` on a free port, with its own settings alone; gives the URL and ends the server."""
+def serve_antiphon(model: str) -> Iterator[str]:
+    """Run `antiphon serve` on a free port without the environment's settings; yields the base URL."""
     command = [sys.executable, "-m", "antiphon", "serve", "--host", "127.0.0.1", "--port", "0"]
     command += ["--log-level", "warning"]
     command += ["--model", f"cantor={model}"] if model else []
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     with TemporaryDirectory() as home:
-        served = subprocess.Popen(
-            command, cwd=home, env=plain | {"ANTIPHON_HOME": home}, stdout=subprocess.PIPE, text=True
+        process = subprocess.Popen(
+            command, cwd=home, env=environment | {"ANTIPHON_HOME": home}, stdout=subprocess.PIPE, text=True
         )
         try:
-            assert served.stdout is not None
-            found = next((match for match in map(LISTENS.search, served.stdout) if match), None)
-            if found is None:
+            assert process.stdout is not None
+            match = next((match for match in map(LISTENING_LINE.search, process.stdout) if match), None)
+            if match is None:
                 raise SystemExit("`antiphon serve` did not start; run it alone to see why.")
-            Thread(target=served.stdout.read, daemon=True).start()
-            yield f"{found[1]}/v1"
+            Thread(target=process.stdout.read, daemon=True).start()
+            yield f"{match[1]}/v1"
         finally:
-            served.terminate()
-            served.wait(30)
+            process.terminate()
+            process.wait(30)
 
 
-def start(path: Path) -> tuple[object, str]:
-    """xllamacpp's own server on a file; the object must be kept as long as it is to answer."""
+def start_xllamacpp(path: Path) -> tuple[object, str]:
+    """Start xllamacpp's server on a model file; it runs while the returned object is referenced."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -207,28 +222,28 @@ def start(path: Path) -> tuple[object, str]:
 
 
 def main() -> None:
-    """Read the command line, score."""
+    """Score the server that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--url", help="base URL of a server, with /v1")
-    where.add_argument("--gguf", type=Path, help="a file to serve with xllamacpp and score")
-    where.add_argument(
+    source_options = parser.add_mutually_exclusive_group(required=True)
+    source_options.add_argument("--url", help="base URL of a server, with /v1")
+    source_options.add_argument("--gguf", type=Path, help="a file to serve with xllamacpp and score")
+    source_options.add_argument(
         "--serve",
         nargs="?",
         const="",
         metavar="FILE",
-        help="start `antiphon serve` on a file, or its demo model",
+        help="serve this model file, or without FILE the demo model, with `antiphon serve`",
     )
     parser.add_argument("--model", default="cantor")
     parser.add_argument("--heldout", type=Path, default=HERE / "heldout")
     arguments = parser.parse_args()
     if arguments.serve is not None:
-        with antiphon(arguments.serve) as url:
-            score(Server(url, arguments.model), arguments.heldout)
+        with serve_antiphon(arguments.serve) as url:
+            score_server(Server(url, arguments.model), arguments.heldout)
         return
-    kept, url = start(arguments.gguf) if arguments.gguf else (None, arguments.url)
-    # xllamacpp's server would force a call into shape by a grammar; what counts is what the model writes.
-    score(Server(url, arguments.model, rendered_tools=kept is not None), arguments.heldout)
+    xllamacpp_server, url = start_xllamacpp(arguments.gguf) if arguments.gguf else (None, arguments.url)
+    # xllamacpp's server would constrain calls by a grammar, which would hide the model's own errors.
+    score_server(Server(url, arguments.model, rendered_tools=xllamacpp_server is not None), arguments.heldout)
 
 
 if __name__ == "__main__":

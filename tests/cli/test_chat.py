@@ -17,7 +17,7 @@ from antiphon.cli.commands.chat import ChatHistory
 from tests.cli.conftest import Run
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 from tests.support.processes import bare_environment
-from tests.support.pty_screen import CTRL_C, CTRL_D, UP, screen
+from tests.support.pty_screen import CTRL_C, CTRL_D, UP, open_screen
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_the_server_of_the_settings_is_the_one_that_is_asked(antiphon: Run, serv
 
 def test_in_a_terminal_ctrl_c_stops_the_answer_and_then_leaves(server: Standin, tmp_path: Path):
     server.left.clear()
-    with screen("chat", "--url", server.url, cwd=tmp_path) as shown:
+    with open_screen("chat", "--url", server.url, cwd=tmp_path) as shown:
         shown.expect("good at http://127.0.0.1")
         shown.type("Helo?\x02\x02l\r")
         shown.expect("one two three")
@@ -209,7 +209,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_then_leaves(server: Standin, 
 
 
 def test_ctrl_d_leaves(server: Standin, tmp_path: Path):
-    with screen("chat", "--url", server.url, "--model", "thinks", cwd=tmp_path) as shown:
+    with open_screen("chat", "--url", server.url, "--model", "thinks", cwd=tmp_path) as shown:
         shown.expect_prompt()
         shown.type("Why?\r")
         shown.expect("hmyes")
@@ -225,7 +225,7 @@ def free_port() -> str:
 
 @pytest.mark.timeout(480)
 def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
-    with screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
+    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
         shown.expect("starting a server for this chat")
         shown.expect("cantor at http://127.0.0.1")
         shown.type("Hello!\r")
@@ -240,7 +240,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
 
 @pytest.mark.timeout(480)
 def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
-    with screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
+    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
         shown.expect("cantor at http://127.0.0.1")
         tree = psutil.Process(shown.process.pid).children(recursive=True)
         os.kill(shown.process.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from antiphon.cli.main import app
 from antiphon.testing import EmbeddingScript
 from tests.http.test_knowledge import Serving, serving
-from tests.support.pty_screen import screen
+from tests.support.pty_screen import open_screen
 
 Ask = Callable[..., Awaitable[Result]]
 
@@ -65,7 +65,7 @@ async def test_a_bar_shows_how_far_a_file_is(ask: Ask, server: Serving, tmp_path
 
     def look() -> str:
         arguments = ("knowledge", "add", "t", "long.txt", "--url", server.served.url)
-        with screen(*arguments, cwd=tmp_path, env={"ANTIPHON_HOME": str(tmp_path)}) as shown:
+        with open_screen(*arguments, cwd=tmp_path, env={"ANTIPHON_HOME": str(tmp_path)}) as shown:
             shown.expect("long.txt")
             shown.expect("0%")
             loop.call_soon_threadsafe(hold.set)

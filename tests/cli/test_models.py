@@ -20,7 +20,7 @@ from antiphon.weights.hub.download import FetchProgress, Stage
 from benchmarks.make_model import SIZES, write_model
 from tests.cli.conftest import Run
 from tests.cli.test_chat import free_port
-from tests.support.hub_server import TOKEN, HubServer, Repository, running
+from tests.support.hub_server import TOKEN, HubServer, Repository, serve_hub
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
 from tests.support.server import serving
@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def server(data: bytes) -> Iterator[HubServer]:
-    with running(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
+    with serve_hub(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
         yield server
 
 
@@ -111,7 +111,7 @@ def test_the_hub_of_other_tools_is_asked_for_one_file_only(
     """The library by itself would also fetch a list of programs to tell the hub about."""
     followed = {"ANTIPHON_HUB_ENDPOINT": "", "HF_ENDPOINT": server.url}
     assert antiphon_process("models", "pull", MODEL, env=env | followed).returncode == 0
-    assert [asked.path.split("/")[3] for asked in server.asked] == ["resolve", "resolve"]
+    assert [asked.path.split("/")[3] for asked in server.requests] == ["resolve", "resolve"]
 
 
 def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], server: HubServer):
@@ -121,10 +121,10 @@ def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], se
         assert answer.status_code == 200, answer.text
         children = started.supervisor.children(recursive=True)
         assert len(children) >= 2 and not any("HF_TOKEN" in child.environ() for child in children)
-    asked = len(server.asked)
+    asked = len(server.requests)
     with serving("--model", MODEL, env=env) as started, started.client() as client:
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-q8_0"]
-    assert asked == len(server.asked) == 2
+    assert asked == len(server.requests) == 2
 
 
 def test_chat_shows_the_download_before_it_starts_a_server(

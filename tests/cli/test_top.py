@@ -19,7 +19,7 @@ from antiphon.telemetry.exposition import Series, list_series, render_page
 from antiphon.telemetry.metrics import BUILD, Metrics
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
-from tests.support.pty_screen import CTRL_C, screen
+from tests.support.pty_screen import CTRL_C, open_screen
 
 NASTY = 'a"b\\\n\x1b[2J'
 
@@ -191,19 +191,19 @@ def test_top_waits_for_an_absent_server_and_ends_with_ctrl_c(tmp_path: Path):
     with standin() as server:
         server.page = growing()
         arguments = ("top", "--url", server.url, "--interval", "0.2")
-        with screen(*arguments, cwd=tmp_path) as drawn:
+        with open_screen(*arguments, cwd=tmp_path) as drawn:
             for _ in range(3):
                 drawn.expect("prefix hits")
             server.page = str
             drawn.expect("the server has no /metrics page")
             assert drawn.end() == 1
         server.page = growing()
-        with screen(*arguments, cwd=tmp_path, size=(6, 80)) as drawn:
+        with open_screen(*arguments, cwd=tmp_path, size=(6, 80)) as drawn:
             drawn.expect("first token")
             drawn.type(CTRL_C)
             assert drawn.end() == 0
             assert "Traceback" not in drawn.text
-    with screen("top", "--url", server.url, cwd=tmp_path) as drawn:
+    with open_screen("top", "--url", server.url, cwd=tmp_path) as drawn:
         drawn.expect("nothing answers at")
         assert drawn.end() == 1
 
@@ -211,7 +211,7 @@ def test_top_waits_for_an_absent_server_and_ends_with_ctrl_c(tmp_path: Path):
 def test_a_server_that_goes_away_is_waited_for(tmp_path: Path):
     with standin() as server:
         server.page = growing()
-        with screen("top", "--url", server.url, "--interval", "0.2", cwd=tmp_path) as drawn:
+        with open_screen("top", "--url", server.url, "--interval", "0.2", cwd=tmp_path) as drawn:
             drawn.expect("prefix hits")
             port = server.url.rpartition(":")[2]
             server.page = lambda: None

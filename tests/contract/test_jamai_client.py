@@ -12,7 +12,7 @@ from antiphon.dialects.common.product_pages import JAMAI
 from tests.contract.clients import execute
 from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error
 from tests.e2e.furnished import Place, furnished
-from tests.support.docs import ROOT, blocks
+from tests.support.docs import ROOT, list_code_blocks
 from tests.support.knowledge_tables import SEA, fill_table
 from tests.support.model_files import write_reranker
 
@@ -50,7 +50,7 @@ def base(place: Place) -> Base:
 
 
 def test_the_pages_python_gets_an_answer(place: Place) -> None:
-    (code,) = blocks(ROOT / "docs" / "jamai.md", "python")
+    (code,) = list_code_blocks(ROOT / "docs" / "jamai.md", "python")
     code = code.replace("http://127.0.0.1:8000", place.server.url).replace(
         'token="none"', f'token="{place.key}"'
     )

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from models.cantor.score import render
+from models.cantor.score import render_prompt
 from tests.contract.conftest import Target
 
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -362,7 +362,7 @@ def test_a_free_answer_equals_one_held_to_its_own_notation(
     agreed = 0
     for request in REQUESTS:
         messages: Any = [{"role": "user", "content": request}]
-        prompt = render({"messages": messages, "tools": TOOLS})
+        prompt = render_prompt({"messages": messages, "tools": TOOLS})
         free = (
             model.completions.create(model="cantor", prompt=prompt, temperature=0, max_tokens=200)
             .choices[0]

@@ -14,14 +14,14 @@ from antiphon.cli.serve_options import ServeOptions
 from antiphon.settings.server import ServerSettings
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
-from tests.support.pty_screen import CTRL_C, screen
+from tests.support.pty_screen import CTRL_C, open_screen
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
 
 def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> None:
     before = busy.load().decoded_tokens
-    with screen("chat", "--url", busy.url, cwd=tmp_path) as shown:
+    with open_screen("chat", "--url", busy.url, cwd=tmp_path) as shown:
         shown.expect_prompt()
         shown.type("Go on!\r")
         wait_until(lambda: busy.load().decoded_tokens > before + 3, 10, "tokens are made")

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.support.commands import run_command
-from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 from tests.support.lora_server import write_peft
 from tests.support.model_files import BUNDLED
 from tests.support.server import Server, serving
@@ -59,7 +59,7 @@ def lender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lender]:
         "ada/pirate": Repository(pirate),
         "ada/gated": Repository(pirate, is_gated=True),
     }
-    with running(HubServer(held)) as hub:
+    with serve_hub(HubServer(held)) as hub:
         env = {
             "ANTIPHON_HUB_ENDPOINT": hub.url,
             "ANTIPHON_LORA_REPOSITORIES": "ada/*",

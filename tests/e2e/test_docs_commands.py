@@ -17,16 +17,30 @@ from antiphon.cli.main import app
 from antiphon.settings.loading import load_settings
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
-from tests.support.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.support.docs import (
+    EXTERNAL_PROGRAMS,
+    PAGES,
+    ROOT,
+    Command,
+    list_code_blocks,
+    list_commands,
+    list_inline_commands,
+)
 from tests.support.processes import bare_environment
 from tests.support.server import Server
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
-COMMANDS = list(dict.fromkeys(commands()))
+COMMANDS = list(dict.fromkeys(list_commands()))
 RUNNING = list(
-    {command.text.partition("  #")[0].rstrip(): command for command in COMMANDS if command.runs}.values()
+    {
+        command.text.partition("  #")[0].rstrip(): command for command in COMMANDS if command.is_runnable
+    }.values()
 )
-EXISTING = list({command.text: command for command in [*spoken(), *COMMANDS] if not command.runs}.values())
+EXISTING = list(
+    {
+        command.text: command for command in [*list_inline_commands(), *COMMANDS] if not command.is_runnable
+    }.values()
+)
 
 PYTHON_PAGES = (
     "docs/chat.md",
@@ -88,7 +102,7 @@ def test_what_is_not_run_exists(command: Command) -> None:
     elif command.program == "make":
         parse_make(command.words[1:])
     else:
-        assert command.program in OUTSIDE, f"{command}: say in docs.py whether it is run"
+        assert command.program in EXTERNAL_PROGRAMS, f"{command}: say in docs.py whether it is run"
 
 
 def parse(words: list[str]) -> None:
@@ -142,7 +156,7 @@ print(json.dumps(printed))
 
 
 def test_the_python_of_the_pages_gets_answers(server: Server) -> None:
-    found = [(page, code) for page in PYTHON_PAGES for code in blocks(ROOT / page, "python")]
+    found = [(page, code) for page in PYTHON_PAGES for code in list_code_blocks(ROOT / page, "python")]
     assert {page for page, _ in found} == set(PYTHON_PAGES)
     ran = subprocess.run(
         [sys.executable, "-c", RUN_BLOCKS],
@@ -159,7 +173,7 @@ def test_the_python_of_the_pages_gets_answers(server: Server) -> None:
 
 def test_the_settings_files_of_the_pages_are_taken(tmp_path: Path) -> None:
     for page in PAGES:
-        for number, block in enumerate(blocks(page, "toml")):
+        for number, block in enumerate(list_code_blocks(page, "toml")):
             file = tmp_path / f"{page.stem}-{number}.toml"
             file.write_text(block)
             load_settings({}, {}, file, [])
@@ -167,7 +181,7 @@ def test_the_settings_files_of_the_pages_are_taken(tmp_path: Path) -> None:
 
 def test_every_block_names_its_language() -> None:
     """What is not said to be a shell's is not tried, so none may be left unsaid."""
-    assert [page.name for page in PAGES if blocks(page, "")] == []
+    assert [page.name for page in PAGES if list_code_blocks(page, "")] == []
 
 
 def test_every_link_of_the_pages_leads_somewhere() -> None:

@@ -9,7 +9,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.support.hub_server import HubServer, Repository, running
+from tests.support.hub_server import HubServer, Repository, serve_hub
 from tests.support.model_files import BUNDLED
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
@@ -75,7 +75,7 @@ def make_project_key(caller: Caller, name: str) -> str:
 def test_adapters_belong_to_their_projects_and_outlast_a_crash(tmp_path: Path) -> None:
     files = {name: (BUNDLED / "adapters" / f"{name}.gguf").read_bytes() for name in ("pirate", "mood")}
     held = {f"ada/{name}": Repository({f"{name}.gguf": data}) for name, data in files.items()}
-    with running(HubServer(held)) as hub:
+    with serve_hub(HubServer(held)) as hub:
         home = tmp_path / "home"
         env = {
             "ANTIPHON_HUB_ENDPOINT": hub.url,

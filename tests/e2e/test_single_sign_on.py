@@ -21,7 +21,7 @@ def listening(issuer):
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self):
-            issuer.asked.append(self.path)
+            issuer.fetched_urls.append(self.path)
             found = issuer.documents().get(issuer.address + self.path)
             self.send_response(404 if found is None else 200)
             self.end_headers()
@@ -91,7 +91,7 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
         said = "\n".join(server.lines)
     assert token not in said
     assert token.rpartition(".")[2] not in said
-    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+    assert issuer.fetched_urls == ["/.well-known/openid-configuration", "/keys"]
 
 
 @pytest.mark.parametrize(

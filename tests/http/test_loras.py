@@ -18,7 +18,7 @@ from antiphon.domain.tenancy import Grant
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from benchmarks.make_model import SIZES, write_model
 from tests.support.http_server import KEY, TEXT, gone
-from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 from tests.support.lora_server import Lora, lending, write_peft
 
 API = "/empower/api/v1"
@@ -43,7 +43,7 @@ def packed(directory: Path) -> dict[str, bytes]:
 def hub(tmp_path: Path, base: Path) -> Iterator[HubServer]:
     """Holds one adapter for the model as PEFT saves it."""
     files = packed(write_peft(tmp_path / "pirate", base)) | {"README.md": b"Arr."}
-    with running(HubServer({PIRATE: Repository(files)})) as server:
+    with serve_hub(HubServer({PIRATE: Repository(files)})) as server:
         yield server
 
 
@@ -198,7 +198,7 @@ async def test_redeploying_is_no_error_and_a_newer_commit_replaces(caller, hub, 
 async def test_what_is_asked_for_at_a_commit_is_of_that_commit(caller, hub):
     found = await caller.deployed(hf_revision=COMMIT)
     assert found["active_deployment"]["hf_revision"] == COMMIT
-    asked = [asked.path for asked in hub.asked if "safetensors" in asked.path]
+    asked = [asked.path for asked in hub.requests if "safetensors" in asked.path]
     assert asked and all(f"/resolve/{COMMIT}/" in path for path in asked)
 
 
@@ -241,8 +241,8 @@ async def test_a_gated_repository_uses_the_callers_unsaved_token(isolated, hub, 
     with caplog.at_level("DEBUG"):
         reply = await isolated.deploy("ada/gated", hf_token=TOKEN)
     assert reply.status_code == 200, reply.text
-    assert {asked.authorization for asked in hub.asked} == {f"Bearer {TOKEN}"}
-    assert {sent.authorization for sent in hub.sent} == {None}, "the files' host is not sent it"
+    assert {asked.authorization for asked in hub.requests} == {f"Bearer {TOKEN}"}
+    assert {sent.authorization for sent in hub.file_requests} == {None}, "the files' host is not sent it"
     assert TOKEN not in reply.text + caplog.text + (await isolated.http.get(f"{API}/lora")).text
     kept = [path for path in isolated.lora.registry.rglob("*") if path.is_file()]
     assert kept and not any(TOKEN.encode() in path.read_bytes() for path in kept)
@@ -257,7 +257,7 @@ async def test_the_operators_token_is_not_lent(isolated, hub, monkeypatch, tmp_p
     monkeypatch.setenv("HF_HOME", str(home))
     hub.repositories["ada/gated"] = Repository(hub.repositories[PIRATE].files, is_gated=True)
     await isolated.refused("ada/gated")
-    assert {asked.authorization for asked in hub.asked} == {None}
+    assert {asked.authorization for asked in hub.requests} == {None}
 
 
 async def test_a_cut_download_resumes_and_an_endless_one_is_an_error(isolated, hub):
@@ -340,7 +340,7 @@ async def test_what_is_no_deployment_is_refused_by_the_fields_name(caller, hub, 
     assert reply.status_code in (400, 404), error
     assert (error["object"], error["param"]) == ("error", param), error
     if param != "base_model_name":
-        assert not hub.asked, "nobody was asked"
+        assert not hub.requests, "nobody was asked"
     assert not leftovers(caller.lora)
 
 
@@ -364,7 +364,7 @@ async def test_adapters_take_no_alias_and_a_catch_all_reserves_no_name(tmp_path,
             assert error["param"] == "name" and "is an alias" in error["message"], error
             loaded = await caller.lora.load(name, path, load_inplace=True)
             assert (loaded.status, loaded.error["param"]) == (400, "lora_name")
-        assert not hub.asked, "nobody was asked"
+        assert not hub.requests, "nobody was asked"
         assert await caller.say("gpt-4") == before
         await caller.deployed(name="pirate.v1/.x")
         assert await caller.names() == ["pirate.v1/.x"]
@@ -378,7 +378,7 @@ async def test_nothing_is_deployed_from_the_hub_unless_configured(tmp_path, base
         error = await caller.refused()
         assert (error["status"], error["code"]) == (403, "permission_denied")
         assert "ANTIPHON_LORA_REPOSITORIES" in error["message"]
-    assert not hub.asked
+    assert not hub.requests
 
 
 async def test_only_repositories_that_the_operator_names_are_deployed(tmp_path, base, hub):
@@ -389,20 +389,20 @@ async def test_only_repositories_that_the_operator_names_are_deployed(tmp_path, 
         for name in ("eve/two", "eve/one2", "adam/x"):
             error = await caller.refused(name)
             assert (error["status"], error["param"]) == (403, "model_name"), name
-    assert not any("eve" in asked.path for asked in hub.asked)
+    assert not any("eve" in asked.path for asked in hub.requests)
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "same"])
 async def test_no_web_page_deploys_or_removes_without_a_key(caller, hub, origin):
     await caller.deployed()
-    asked = len(hub.asked)
+    asked = len(hub.requests)
     headers = {"origin": caller.lora.url if origin == "same" else origin}
     body = {"model_name": PIRATE, "model_source": "HF_HUB", "name": "by-page"}
     posted = await caller.http.post(f"{API}/lora", json=body, headers=headers)
     deleted = await caller.http.delete(f"{API}/lora/{PIRATE}", headers=headers)
     for reply in (posted, deleted):
         assert (reply.status_code, reply.json()["object"]) == (403, "error")
-    assert await caller.names() == [PIRATE] and len(hub.asked) == asked
+    assert await caller.names() == [PIRATE] and len(hub.requests) == asked
 
 
 async def test_only_a_key_deploys_and_its_name_is_the_creator(tmp_path, base, hub):
@@ -416,7 +416,7 @@ async def test_only_a_key_deploys_and_its_name_is_the_creator(tmp_path, base, hu
             sent = body if method == "POST" else None
             reply = await caller.http.request(method, API + path, json=sent, headers=bare)
             assert (reply.status_code, reply.json()["object"]) == (401, "error"), path
-        assert not hub.asked
+        assert not hub.requests
         creator = (await caller.deployed())["active_deployment"]["creator"]
         assert creator == {"actor_type": "API_KEY", "user": None, "api_key": {"name": "service-key"}}
         assert KEY not in json.dumps(creator)
@@ -507,7 +507,7 @@ async def test_a_caller_that_leaves_ends_its_download(isolated, hub):
             leaving.post(f"{API}/lora", json={"model_name": PIRATE, "model_source": "HF_HUB"}, timeout=60)
         )
         async with asyncio.timeout(30):
-            while not hub.sent:
+            while not hub.file_requests:
                 await asyncio.sleep(0.002)
         asking.cancel()
     await leaving.aclose()

@@ -15,7 +15,7 @@ from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.http_server import CHAT, HELLO, Served, serving_edge
-from tests.support.routing import RouteEngine, build_route, engine_of_route
+from tests.support.routing import RouteEngine, build_route, get_route_engine
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -39,7 +39,7 @@ async def test_every_answer_names_its_route() -> None:
     first, second = build_pair()
     async with serving(first, second) as served:
         for body in (HELLO, HELLO | {"stream": True}):
-            engine_of_route(first).failures = [ProviderFailed("no")]
+            get_route_engine(first).failures = [ProviderFailed("no")]
             first.state.wake()
             replies = [await served.ask(CHAT, body) for _ in range(2)]
             assert [reply.headers["x-antiphon-route"] for reply in replies] == ["y/b", "y/b"]
@@ -56,19 +56,19 @@ async def test_a_model_without_named_routes_names_itself() -> None:
 
 async def test_a_resting_route_answers_with_retry_after() -> None:
     route = build_route("x/a")
-    engine_of_route(route).failures = [ProviderRateLimited("x says slow down", retry_after=30.0)]
+    get_route_engine(route).failures = [ProviderRateLimited("x says slow down", retry_after=30.0)]
     async with serving(route) as served:
         assert (await served.ask(CHAT, HELLO)).status == 429
         reply = await served.ask(CHAT, HELLO)
     assert reply.status == 429 and 28 <= int(reply.headers["retry-after"]) <= 30
     assert "x/a rests" in reply.json()["error"]["message"] and "x-antiphon-route" not in reply.headers
-    assert engine_of_route(route).asked == 1
+    assert get_route_engine(route).asked == 1
 
 
 async def test_a_field_that_no_route_takes_is_a_400_with_the_routes() -> None:
     routes = build_pair()
     for route in routes:
-        engine_of_route(route).refusal = UnsupportedParameter("top_k is unknown there", param="top_k")
+        get_route_engine(route).refusal = UnsupportedParameter("top_k is unknown there", param="top_k")
     async with serving(*routes) as served:
         reply = await served.ask(CHAT, HELLO)
     error = reply.json()["error"]
@@ -78,7 +78,7 @@ async def test_a_field_that_no_route_takes_is_a_400_with_the_routes() -> None:
 
 async def test_a_failed_route_is_in_the_row_and_the_metrics() -> None:
     first, second = build_pair()
-    engine_of_route(first).failures = [ProviderFailed("no")]
+    get_route_engine(first).failures = [ProviderFailed("no")]
     books = Books(limit())
     async with serving(first, second, books=books) as served:
         await served.ask(CHAT, HELLO | {"max_tokens": 5})

@@ -11,21 +11,21 @@ import pytest
 
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.segments import list_segments
-from tests.support.ledger_doubles import Kept
+from tests.support.ledger_doubles import StoreDouble
 
 WRITER = """
 import os, sys
 from pathlib import Path
 from antiphon.ledger.spool import Spool
-from tests.support.ledger_doubles import completion, intent
+from tests.support.ledger_doubles import build_completion, build_intent
 spool = Spool(Path(sys.argv[1]), 64 * 1024 * 1024, 0.02)
 spool.start()
 first = int(sys.argv[2])
 for number in range(first, first + 10_000_000):
-    begun = intent(number, tags={"t": "x" * (number % 5000)})
+    begun = build_intent(number, tags={"t": "x" * (number % 5000)})
     spool.begin(begun)
     os.write(1, b"+%d\\n" % number)
-    spool.complete(completion(begun))
+    spool.complete(build_completion(begun))
     os.write(1, b"=%d\\n" % number)
     spool._spares or __import__("time").sleep(0.01)
 """
@@ -33,7 +33,7 @@ for number in range(first, first + 10_000_000):
 
 @pytest.mark.parametrize("beside", [True, False], ids=["read as it grows", "read afterwards"])
 def test_a_killed_writer_loses_nothing_it_confirmed(tmp_path, beside):
-    kept = Kept()
+    kept = StoreDouble()
     said: dict[str, str] = {}
     drain = Drain(tmp_path / "spool", kept)
     if beside:

@@ -24,7 +24,7 @@ from antiphon.ledger.records import HEADER, MARK, MAX_PAYLOAD, RecordKind, encod
 from antiphon.ledger.segments import SIZE, SegmentReader, list_segments
 from antiphon.ledger.spool import COMPLETION_ROOM, SPARES, UNAVAILABLE_FILE, Spool
 from antiphon.telemetry.logs import FIELDS
-from tests.support.ledger_doubles import Kept, completion, intent
+from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent
 from tests.support.waiting import wait_until
 
 PLENTY = 64 * SIZE
@@ -90,13 +90,13 @@ def emptied(directory):
 
 
 def test_what_ended_is_in_the_database_and_the_files_go(spools, drains):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     drain = drains(kept)
-    begun = intent(tags=MappingProxyType({"team": "blue"}))
+    begun = build_intent(tags=MappingProxyType({"team": "blue"}))
     spool.begin(begun)
     assert drain.drain_now(SOON)
     assert kept.rows == {}
-    ended = completion(begun)
+    ended = build_completion(begun)
     spool.complete(ended)
     assert drain.drain_now(SOON)
     assert kept.rows == {begun.id: ended}
@@ -107,43 +107,43 @@ def test_what_ended_is_in_the_database_and_the_files_go(spools, drains):
 
 
 def test_an_entry_is_in_the_database_within_a_second_of_its_end(spools, drains):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     drains(kept)
-    spool.begin(intent())
+    spool.begin(build_intent())
     began = time.monotonic()
-    spool.complete(completion(intent()))
+    spool.complete(build_completion(build_intent()))
     wait_until(lambda: kept.rows)
     assert time.monotonic() - began < 10, "stated: one second"
 
 
 def test_what_a_dead_writer_began_is_aborted_and_estimated(spools, drains):
-    spool, kept = spools(), Kept()
-    spool.begin(intent(1, source=UsageSource.ENGINE, status="ok"))
-    spool.begin(intent(2))
-    spool.complete(completion(intent(2)))
+    spool, kept = spools(), StoreDouble()
+    spool.begin(build_intent(1, source=UsageSource.ENGINE, status="ok"))
+    spool.begin(build_intent(2))
+    spool.complete(build_completion(build_intent(2)))
     spool.close()
     drain = drains(kept)
     assert drain.drain_now(SOON)
     assert kept.rows == {
-        intent(1).id: intent(1, status="aborted", source=UsageSource.ESTIMATED),
-        intent(2).id: completion(intent(2)),
+        build_intent(1).id: build_intent(1, status="aborted", source=UsageSource.ESTIMATED),
+        build_intent(2).id: build_completion(build_intent(2)),
     }
     assert emptied(spools.directory)
 
 
 def test_what_a_live_writer_began_is_left_to_it(spools, drains):
-    spool, kept = spools(), Kept()
-    spool.begin(intent())
+    spool, kept = spools(), StoreDouble()
+    spool.begin(build_intent())
     assert drains(kept).drain_now(SOON)
     assert (kept.rows, emptied(spools.directory)) == ({}, False)
 
 
 def test_a_restart_reads_everything_again_and_doubles_nothing(spools, drains):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     first = drains(kept)
     for number in range(5):
-        spool.begin(intent(number))
-        spool.complete(completion(intent(number)))
+        spool.begin(build_intent(number))
+        spool.complete(build_completion(build_intent(number)))
     assert first.drain_now(SOON)
     assert first.stop(SOON)
     assert not emptied(spools.directory)  # inserted and not deleted: as after a kill in between
@@ -157,15 +157,15 @@ def test_a_restart_reads_everything_again_and_doubles_nothing(spools, drains):
 
 
 def test_two_drains_take_turns(spools, drains):
-    spool, kept, other = spools(), Kept(), Kept()
+    spool, kept, other = spools(), StoreDouble(), StoreDouble()
     first = drains(kept)
     wait_until(lambda: first.status.is_draining)
     second = drains(other)
-    spool.begin(intent())
-    spool.complete(completion(intent()))
+    spool.begin(build_intent())
+    spool.complete(build_completion(build_intent()))
     assert first.drain_now(SOON)
     assert not second.drain_now(0.3)
-    assert (len(kept.rows), other.asked.is_set(), second.status.is_draining) == (1, False, False)
+    assert (len(kept.rows), other.was_called.is_set(), second.status.is_draining) == (1, False, False)
     first.stop(SOON)
     assert second.drain_now(SOON)
     assert list(other.rows) == list(kept.rows)
@@ -173,10 +173,10 @@ def test_two_drains_take_turns(spools, drains):
 
 def test_a_second_drain_logs_once_and_waits_only_briefly(spools, drains, caplog):
     spools()
-    first = drains(Kept())
+    first = drains(StoreDouble())
     wait_until(lambda: first.status.is_draining)
     with caplog.at_level(logging.INFO, "antiphon"):
-        second = drains(Kept())
+        second = drains(StoreDouble())
         began = time.monotonic()
         assert not second.drain_now(20 * SOON)
         assert not second.drain_now(20 * SOON)
@@ -190,21 +190,21 @@ def test_a_second_drain_logs_once_and_waits_only_briefly(spools, drains, caplog)
 
 
 def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, caplog):
-    spool, kept = spools(), Kept()
-    kept.away = True
+    spool, kept = spools(), StoreDouble()
+    kept.is_down = True
     drain = drains(kept)
     for number in range(3):
-        spool.begin(intent(number))
-        spool.complete(completion(intent(number)))
+        spool.begin(build_intent(number))
+        spool.complete(build_completion(build_intent(number)))
     with caplog.at_level(logging.WARNING, "antiphon"):
         wait_until(lambda: drain.status.unavailable_reason)
-        kept.asked.clear()
-        assert kept.asked.wait(SOON)
+        kept.was_called.clear()
+        assert kept.was_called.wait(SOON)
         assert drain.status.unavailable_reason == "the database is away"
         assert drain.status.waiting
         assert spool.state == LedgerState.WAITING
         assert events(caplog) == ["ledger_store_away"]
-        kept.away = False
+        kept.is_down = False
         wait_until(lambda: len(kept.rows) == 3)
         wait_until(lambda: not drain.status.unavailable_reason)
         assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
@@ -213,27 +213,27 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
 
 
 def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
-    spool, kept = spools(), Kept()
-    kept.fails = ZeroDivisionError("prompt text")
+    spool, kept = spools(), StoreDouble()
+    kept.error = ZeroDivisionError("prompt text")
     drain = drains(kept)
-    spool.begin(intent())
-    spool.complete(completion(intent()))
+    spool.begin(build_intent())
+    spool.complete(build_completion(build_intent()))
     wait_until(lambda: drain.status.unavailable_reason)
     assert "ZeroDivisionError at" in drain.status.unavailable_reason
     assert "prompt text" not in drain.status.unavailable_reason
-    kept.fails = None
+    kept.error = None
     wait_until(lambda: kept.rows)
 
 
 def test_a_drain_catches_up_and_stops_while_others_go_on_writing(spools, drains):
-    spool, kept, over = spools(), Kept(), threading.Event()
-    kept.takes = 0.02
+    spool, kept, over = spools(), StoreDouble(), threading.Event()
+    kept.delay_s = 0.02
     drain = drains(kept)
 
     def write():
         for number in range(1_000_000):
-            spool.begin(intent(number))
-            spool.complete(completion(intent(number)))
+            spool.begin(build_intent(number))
+            spool.complete(build_completion(build_intent(number)))
             if over.wait(0.001):
                 return
 
@@ -251,10 +251,10 @@ def test_a_drain_catches_up_and_stops_while_others_go_on_writing(spools, drains)
 
 
 def test_a_file_that_cannot_be_opened_holds_up_no_other(spools, drains, caplog):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     (spools.directory / "0.seg").symlink_to("nowhere")
-    spool.begin(intent())
-    spool.complete(completion(intent()))
+    spool.begin(build_intent())
+    spool.complete(build_completion(build_intent()))
     assert drains(kept).drain_now(SOON)
     assert (len(kept.rows), events(caplog)) == (1, ["spool_unreadable"])
 
@@ -263,48 +263,48 @@ def test_the_away_file_of_a_killed_drain_is_removed(spools, drains):
     spool = spools()
     (spools.directory / UNAVAILABLE_FILE).touch()
     assert spool.state == LedgerState.WAITING
-    assert drains(Kept()).drain_now(SOON)
+    assert drains(StoreDouble()).drain_now(SOON)
     assert spool.state == LedgerState.WELL
 
 
 def test_stopping_without_a_database_keeps_the_spool(spools, drains):
-    spool, kept = spools(), Kept()
-    kept.away = True
+    spool, kept = spools(), StoreDouble()
+    kept.is_down = True
     drain = drains(kept)
-    spool.begin(intent())
-    spool.complete(completion(intent()))
+    spool.begin(build_intent())
+    spool.complete(build_completion(build_intent()))
     spool.close()
     wait_until(lambda: drain.status.unavailable_reason)
     assert drain.stop(SOON)
     assert not emptied(spools.directory)
-    kept.away = False
+    kept.is_down = False
     assert drains(kept).drain_now(SOON)
-    assert list(kept.rows) == [intent().id]
+    assert list(kept.rows) == [build_intent().id]
 
 
 def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
-    spool, kept = spools(), Kept()
-    kept.away = True
-    spool.begin(intent(1))
-    spool.begin(intent(2))
-    spool.complete(completion(intent(2)))
+    spool, kept = spools(), StoreDouble()
+    kept.is_down = True
+    spool.begin(build_intent(1))
+    spool.begin(build_intent(2))
+    spool.complete(build_completion(build_intent(2)))
     spool.close()
     files = list_segments(spools.directory)
     drain = drains(kept)
     wait_until(lambda: drain.status.unavailable_reason)
     assert list_segments(spools.directory) == files
-    kept.away = False
+    kept.is_down = False
     assert drain.drain_now(SOON)
     assert (len(kept.rows), emptied(spools.directory)) == (2, True)
 
 
 def test_a_refused_row_goes_to_a_file_and_delays_no_other(spools, drains, caplog):
-    spool, kept = spools(), Kept()
-    kept.refuses = "never"
+    spool, kept = spools(), StoreDouble()
+    kept.refused_text = "never"
     for number in range(7):
-        begun = intent(number, tags={"t": "never" if number == 4 else "ok"})
+        begun = build_intent(number, tags={"t": "never" if number == 4 else "ok"})
         spool.begin(begun)
-        spool.complete(completion(begun))
+        spool.complete(build_completion(begun))
     assert drains(kept).drain_now(SOON)
     assert len(kept.rows) == 6
     assert (spools.directory / draining.REFUSED_FILE).read_bytes().count(b"never") == 1
@@ -315,15 +315,15 @@ def test_a_refused_row_goes_to_a_file_and_delays_no_other(spools, drains, caplog
 
 
 def test_a_full_spool_takes_completions_only_and_recovers(spools, drains, caplog):
-    spool, kept = spools(3 * SIZE), Kept()
-    kept.away = True
+    spool, kept = spools(3 * SIZE), StoreDouble()
+    kept.is_down = True
     drains(kept)
     wait_until(lambda: len(list_segments(spools.directory)) == 2)
     begun: list[int] = []
 
     def fill() -> None:
         for number in range(len(begun), 100_000):
-            spool.begin(intent(number))
+            spool.begin(build_intent(number))
             begun.append(number)
             if number == 0:
                 wait_until(lambda: len(list_segments(spools.directory)) == 3)
@@ -337,26 +337,26 @@ def test_a_full_spool_takes_completions_only_and_recovers(spools, drains, caplog
 
     wait_until(fills)
     with pytest.raises(LedgerFull, match="reached its largest size"):
-        spool.begin(intent(999_998))
+        spool.begin(build_intent(999_998))
     assert "spool_full" in events(caplog)
     assert spool.state == LedgerState.FULL
     for number in begun:
-        spool.complete(completion(intent(number)))  # room for each was set aside
+        spool.complete(build_completion(build_intent(number)))  # room for each was set aside
     wait_until(lambda: spool.problem)
-    kept.away = False
+    kept.is_down = False
     wait_until(lambda: len(kept.rows) == len(begun))
     wait_until(lambda: not spool.problem)
-    spool.begin(intent(999_999))
-    spool.complete(completion(intent(999_999)))
+    spool.begin(build_intent(999_999))
+    spool.complete(build_completion(build_intent(999_999)))
     wait_until(lambda: len(kept.rows) == len(begun) + 1)
     assert all(row.status == "ok" for row in kept.rows.values())
 
 
 def test_a_completion_that_is_too_long_keeps_its_counts(spools, drains, caplog):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     most = 2**63 - 1
-    long = completion(
-        intent(1),
+    long = build_completion(
+        build_intent(1),
         attempts=most,
         prompt_tokens=most,
         cached_tokens=most,
@@ -371,9 +371,9 @@ def test_a_completion_that_is_too_long_keeps_its_counts(spools, drains, caplog):
         price="p" * 64,
         currency="EUR",
     )
-    endless = completion(intent(2), output_tokens=99, status="y" * 100, engine="e" * 5000)
-    spool.begin(intent(1))
-    spool.begin(intent(2))
+    endless = build_completion(build_intent(2), output_tokens=99, status="y" * 100, engine="e" * 5000)
+    spool.begin(build_intent(1))
+    spool.begin(build_intent(2))
     spool.complete(long)
     assert events(caplog) == []
     spool.complete(endless)
@@ -385,25 +385,25 @@ def test_a_completion_that_is_too_long_keeps_its_counts(spools, drains, caplog):
 
 
 def test_openais_largest_tags_fit_and_larger_ones_are_refused(spools, drains):
-    spool, kept = spools(), Kept()
-    largest = intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
+    spool, kept = spools(), StoreDouble()
+    largest = build_intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
     spool.begin(largest)
-    spool.complete(completion(largest))
+    spool.complete(build_completion(largest))
     with pytest.raises(InvalidValue, match=f"{MAX_PAYLOAD - COMPLETION_ROOM} are the most") as refused:
-        spool.begin(intent(2, tags={"t": "x" * MAX_PAYLOAD}))
+        spool.begin(build_intent(2, tags={"t": "x" * MAX_PAYLOAD}))
     assert refused.value.param == "metadata"
     with pytest.raises(InvalidValue) as refused:
-        spool.begin(intent(2, end_user="x" * MAX_PAYLOAD))
+        spool.begin(build_intent(2, end_user="x" * MAX_PAYLOAD))
     assert refused.value.param is None
     assert drains(kept).drain_now(SOON)
-    assert kept.rows == {largest.id: completion(largest)}
+    assert kept.rows == {largest.id: build_completion(largest)}
 
 
 def test_text_that_is_no_text_is_kept_with_question_marks(spools, drains):
-    spool, kept = spools(), Kept()
-    begun = intent(end_user="a\ud800b", tags=MappingProxyType({"\udfff": "é\ud800"}))
+    spool, kept = spools(), StoreDouble()
+    begun = build_intent(end_user="a\ud800b", tags=MappingProxyType({"\udfff": "é\ud800"}))
     spool.begin(begun)
-    spool.complete(completion(begun))
+    spool.complete(build_completion(begun))
     assert drains(kept).drain_now(SOON)
     (row,) = kept.rows.values()
     assert (row.end_user, row.tags, row.source) == ("a?b", {"?": "é?"}, UsageSource.ENGINE)
@@ -412,30 +412,30 @@ def test_text_that_is_no_text_is_kept_with_question_marks(spools, drains):
 def test_a_completion_without_an_open_intent_is_a_defect(spools):
     spool = spools()
     with pytest.raises(InternalError):
-        spool.complete(completion(intent()))
-    spool.begin(intent())
-    spool.complete(completion(intent()))
+        spool.complete(build_completion(build_intent()))
+    spool.begin(build_intent())
+    spool.complete(build_completion(build_intent()))
     with pytest.raises(InternalError):
-        spool.complete(completion(intent()))
+        spool.complete(build_completion(build_intent()))
 
 
 def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     drain = drains(kept)
-    spool.begin(intent(0))  # a long one
+    spool.begin(build_intent(0))  # a long one
     (first,) = {spool._current.path}
     number = 0
     while spool._current.path == first:
         number += 1
         wait_until(lambda: len(spool._spares) == SPARES)
-        spool.begin(intent(number))
-        spool.complete(completion(intent(number)))
+        spool.begin(build_intent(number))
+        spool.complete(build_completion(build_intent(number)))
     assert drain.drain_now(SOON)
     assert len(kept.rows) == number
     assert first.exists()
-    spool.complete(completion(intent(0)))
+    spool.complete(build_completion(build_intent(0)))
     wait_until(lambda: not first.exists())
-    assert kept.rows[intent(0).id].status == "ok"
+    assert kept.rows[build_intent(0).id].status == "ok"
 
 
 # --- the disk -----------------------------------------------------------------------------------------------
@@ -460,18 +460,18 @@ def test_a_full_disk_refuses_intents_until_it_has_room(spools, drains, monkeypat
         patch.setattr(segments, "_allocate", full)
         spool = spools()
         with pytest.raises(LedgerFull, match="No space left on device"):
-            spool.begin(intent())
+            spool.begin(build_intent())
         wait_until(lambda: not list(spools.directory.iterdir()))  # the spool's thread tries again and again
         wait_until(lambda: "spool_full" in events(caplog))
     wait_until(lambda: not spool.problem)
-    spool.begin(intent())
+    spool.begin(build_intent())
     assert events(caplog) == ["spool_full", "spool_has_room"]
 
 
 def test_a_failed_write_refuses_intents_and_reports_completions(spools, drains, monkeypatch):
-    spool, kept = spools(), Kept()
+    spool, kept = spools(), StoreDouble()
     for number in (1, 2):
-        spool.begin(intent(number))
+        spool.begin(build_intent(number))
     real = os.pwrite
 
     def cut(descriptor, data, position):
@@ -480,13 +480,13 @@ def test_a_failed_write_refuses_intents_and_reports_completions(spools, drains, 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", cut)
         with pytest.raises(LedgerFull):
-            spool.complete(completion(intent(1)))
+            spool.complete(build_completion(build_intent(1)))
         with pytest.raises(LedgerFull):
-            spool.begin(intent(3))
-    spool.complete(completion(intent(2)))
+            spool.begin(build_intent(3))
+    spool.complete(build_completion(build_intent(2)))
     assert drains(kept).drain_now(SOON)
     wait_until(lambda: len(kept.rows) == 2)
-    assert [kept.rows[intent(number).id].status for number in (1, 2)] == ["aborted", "ok"]
+    assert [kept.rows[build_intent(number).id].status for number in (1, 2)] == ["aborted", "ok"]
 
 
 def test_a_directory_that_cannot_be_used_is_refused_at_start(tmp_path):
@@ -498,7 +498,7 @@ def test_a_directory_that_cannot_be_used_is_refused_at_start(tmp_path):
 def test_a_file_system_without_locks_is_refused_at_start(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_arguments: None)
     with pytest.raises(StartupError, match="without locks"):
-        Drain(tmp_path, Kept()).start()
+        Drain(tmp_path, StoreDouble()).start()
 
 
 def test_what_was_written_is_synced_soon_and_not_by_the_writer(spools, monkeypatch):
@@ -506,7 +506,7 @@ def test_what_was_written_is_synced_soon_and_not_by_the_writer(spools, monkeypat
     monkeypatch.setattr(segments, "_sync", lambda _descriptor: synced.append(threading.current_thread().name))
     spool = spools()
     for number in range(100):
-        spool.begin(intent(number))
+        spool.begin(build_intent(number))
     wait_until(lambda: synced)
     assert set(synced) == {"antiphon-spool"}
     assert len(synced) < 100
@@ -518,7 +518,7 @@ def test_a_file_that_nobody_finished_making_goes_when_it_is_old(spools, drains):
     for path in (old, new):
         path.write_bytes(bytes(10))
     os.utime(old, (0, 0))
-    assert drains(Kept()).drain_now(SOON)
+    assert drains(StoreDouble()).drain_now(SOON)
     assert (old.exists(), new.exists()) == (False, True)
 
 
@@ -531,7 +531,10 @@ def written(path: Path, *numbers: int) -> list[tuple[int, int]]:
     at = 0
     with path.open("wb") as file:
         for number in numbers:
-            pair = ((RecordKind.INTENT, intent(number)), (RecordKind.COMPLETION, completion(intent(number))))
+            pair = (
+                (RecordKind.INTENT, build_intent(number)),
+                (RecordKind.COMPLETION, build_completion(build_intent(number))),
+            )
             for kind, entry in pair:
                 at += file.write(frame_record(kind, number, encode_entry(entry)))
                 places.append((places[-1][1] if places else 0, at))
@@ -555,15 +558,15 @@ def test_a_file_cut_at_any_byte_gives_what_was_whole_before(tmp_path):
     whole = path.read_bytes()
     with path.open("r+b", buffering=0) as file:
         for at in range(places[-1][1], places[1][1] - 1, -1):
-            expected = {intent(1).id: "ok"}
+            expected = {build_intent(1).id: "ok"}
             if at >= places[2][1]:
-                expected[intent(2).id] = "ok" if at == places[3][1] else "aborted"
+                expected[build_intent(2).id] = "ok" if at == places[3][1] else "aborted"
             os.pwrite(file.fileno(), b"\0", at)
             assert read(path) == expected, at
         os.pwrite(file.fileno(), whole, 0)
         for at in range(places[-1][1], places[1][1] - 1, -13):
             file.truncate(at)
-            assert intent(1).id in read(path), at
+            assert build_intent(1).id in read(path), at
 
 
 @pytest.mark.parametrize("wrong", [0x00, 0xFF, None])
@@ -579,9 +582,9 @@ def test_one_damaged_byte_costs_one_record(tmp_path, caplog, opened, wrong):
         hit = next(index for index, (begin, end) in enumerate(places) if begin <= at < end)
         caplog.clear()
         os.pwrite(file.fileno(), bytes([value]), at)
-        expected = {intent(number).id: "ok" for number in (1, 2, 3)}
+        expected = {build_intent(number).id: "ok" for number in (1, 2, 3)}
         if hit % 2 == 1:
-            expected[intent(hit // 2 + 1).id] = "aborted"
+            expected[build_intent(hit // 2 + 1).id] = "aborted"
         assert read(path) == expected, at
         assert events(caplog) == ["spool_damaged"], at
         os.pwrite(file.fileno(), whole[at : at + 1], at)
@@ -597,17 +600,19 @@ def test_a_power_failure_costs_only_the_missing_pages(tmp_path, caplog):
     expected = {}
     for number in range(40):
         if 2 * number + 1 not in hit:
-            expected[intent(number).id] = "ok"
+            expected[build_intent(number).id] = "ok"
         elif 2 * number not in hit:
-            expected[intent(number).id] = "aborted"
+            expected[build_intent(number).id] = "aborted"
     assert read(path) == expected
     assert events(caplog) == ["spool_damaged"]
 
 
 def test_what_a_caller_sends_is_never_taken_for_a_record(tmp_path):
     path = tmp_path / "a.seg"
-    forged = frame_record(RecordKind.COMPLETION, 9, encode_entry(completion(intent(9)))).decode("latin-1")
-    entry = completion(intent(1), tags={"t": forged, "u": MARK.decode("latin-1")})
+    forged = frame_record(RecordKind.COMPLETION, 9, encode_entry(build_completion(build_intent(9)))).decode(
+        "latin-1"
+    )
+    entry = build_completion(build_intent(1), tags={"t": forged, "u": MARK.decode("latin-1")})
     record = frame_record(RecordKind.COMPLETION, 1, encode_entry(entry))
     path.write_bytes(record)
     assert read(path) == {entry.id: "ok"}
@@ -624,7 +629,7 @@ def test_damage_is_skipped_beside_a_writer_that_lives(tmp_path, caplog):
         file.write(b"!")
         file.flush()
         reader = SegmentReader(path)
-        assert [entry.id for entry in reader.read(100)] == [intent(1).id, intent(2).id]
+        assert [entry.id for entry in reader.read(100)] == [build_intent(1).id, build_intent(2).id]
         assert not reader.is_done
         reader.close()
     assert events(caplog) == ["spool_damaged"]
@@ -632,7 +637,7 @@ def test_damage_is_skipped_beside_a_writer_that_lives(tmp_path, caplog):
 
 def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
     path = tmp_path / "a.seg"
-    record = frame_record(RecordKind.COMPLETION, 1, encode_entry(completion(intent(1))))
+    record = frame_record(RecordKind.COMPLETION, 1, encode_entry(build_completion(build_intent(1))))
     path.write_bytes(bytes(AHEAD))
     with path.open("r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -641,7 +646,7 @@ def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
             reader = SegmentReader(path)
             assert reader.read(100) == []
             os.pwrite(file.fileno(), record, 0)
-            assert [entry.id for entry in reader.read(100)] == [intent(1).id]
+            assert [entry.id for entry in reader.read(100)] == [build_intent(1).id]
             reader.close()
     assert events(caplog) == []
 
@@ -663,7 +668,7 @@ def test_a_half_written_record_is_read_again(tmp_path, caplog, monkeypatch):
         fcntl.flock(file, fcntl.LOCK_EX)
         reader = SegmentReader(path)
         monkeypatch.setattr(os, "pread", pread)
-        assert [entry.id for entry in reader.read(100)] == [intent(1).id, intent(2).id]
+        assert [entry.id for entry in reader.read(100)] == [build_intent(1).id, build_intent(2).id]
         assert reader._intents == {}
         reader.close()
     assert (events(caplog), len(looks) > 3) == ([], True)
@@ -671,7 +676,10 @@ def test_a_half_written_record_is_read_again(tmp_path, caplog, monkeypatch):
 
 def test_records_across_two_reads_are_complete(tmp_path):
     path = tmp_path / "a.seg"
-    entries = [completion(intent(number), tags={"t": "x" * (number * 997 % 60_000)}) for number in range(30)]
+    entries = [
+        build_completion(build_intent(number), tags={"t": "x" * (number * 997 % 60_000)})
+        for number in range(30)
+    ]
     path.write_bytes(
         b"".join(
             frame_record(RecordKind.COMPLETION, at, encode_entry(each)) for at, each in enumerate(entries)
@@ -688,6 +696,6 @@ def test_records_across_two_reads_are_complete(tmp_path):
 def test_a_record_of_another_version_is_logged_and_aborted(tmp_path, caplog):
     path = tmp_path / "a.seg"
     strange = frame_record(RecordKind.COMPLETION, 1, b'{"id":1}')
-    path.write_bytes(frame_record(RecordKind.INTENT, 1, encode_entry(intent(1))) + strange)
-    assert read(path) == {intent(1).id: "aborted"}
+    path.write_bytes(frame_record(RecordKind.INTENT, 1, encode_entry(build_intent(1))) + strange)
+    assert read(path) == {build_intent(1).id: "aborted"}
     assert events(caplog) == ["spool_damaged"]

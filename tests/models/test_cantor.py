@@ -21,7 +21,7 @@ from models.cantor import convert, recipe
 from models.cantor.corpus import Corpus, Document, documents, training
 from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import count
-from models.cantor.leakage import hashes, held_out, leaks
+from models.cantor.leakage import count_leaks, hash_texts, load_held_out
 from models.cantor.vocabulary import NORMAL, read_pieces
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_the_f32_file_holds_the_shipped_weights_exactly(tmp_path: Path) -> None:
     convert.write_gguf(path, "F32")
     stored = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
     for name, weight in convert.reference_weights().items():
-        assert np.array_equal(stored[convert.gguf_name(name)], convert.arranged(name, weight))
+        assert np.array_equal(stored[convert.to_gguf_name(name)], convert.reorder_tensor(name, weight))
 
 
 def test_no_two_pieces_spell_a_control_token_or_byte_token() -> None:
@@ -175,32 +175,32 @@ def test_the_corpus_teaches_every_fact_and_asks_in_many_ways() -> None:
 @pytest.mark.timeout(480)
 def test_nothing_held_out_is_in_the_corpus() -> None:
     """The first documents of each leg; the soak reads all of them, which takes minutes."""
-    assert leaks(training(at_most=EXAMINED), held_out()) == {}
+    assert count_leaks(training(at_most=EXAMINED), load_held_out()) == {}
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_nothing_held_out_is_in_any_document() -> None:
-    assert leaks(training(), held_out()) == {}
+    assert count_leaks(training(), load_held_out()) == {}
 
 
 def test_a_leak_would_be_found() -> None:
     asked = "How many green bottles are hanging on the old garden wall today?"
     a_run = "who knows how many green bottles are hanging on the wall"
     no_run = "how many green bottles are hanging on a wall"
-    found = [leaks([Document(text=text)], {"row": [asked]}) for text in (a_run, asked.upper(), no_run)]
+    found = [count_leaks([Document(text=text)], {"row": [asked]}) for text in (a_run, asked.upper(), no_run)]
     assert found == [{"row": 1}, {"row": 1}, {}]
 
 
 def test_the_corpus_leaves_out_what_is_excluded() -> None:
-    some = list(documents(5, 200, hashes([])))
+    some = list(documents(5, 200, hash_texts([])))
     spoken = next(document.turns[0].content for document in some if document.turns)
-    kept = list(documents(5, 200, hashes([spoken])))
+    kept = list(documents(5, 200, hash_texts([spoken])))
     assert not [document for document in kept if any(turn.content == spoken for turn in document.turns)]
 
 
 def test_the_hashes_of_the_held_out_set_are_up_to_date() -> None:
-    assert Excluded.load() == hashes(text for texts in held_out().values() for text in texts)
+    assert Excluded.load() == hash_texts(text for texts in load_held_out().values() for text in texts)
 
 
 # --- card and fixtures ------------------------------------------------------------------------------------

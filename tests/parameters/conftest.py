@@ -21,7 +21,7 @@ from antiphon.testing.toy_model import build_vocabulary
 from tests.parameters.registry import INFILL, Asker
 from tests.support.chat_templates import prove_here
 from tests.support.http_server import serving as serving_scripted
-from tests.support.hub_server import HubServer, Repository, running
+from tests.support.hub_server import HubServer, Repository, serve_hub
 from tests.support.knowledge_tables import fill_table
 from tests.support.model_files import write_encoder, write_reranker, write_thinker
 from tests.support.server import serving
@@ -59,7 +59,7 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     others = ("--model", f"encoder={encoder}", "--model", f"reranker={reranker}")
     models = ("--model", f"cantor={cantor}", *others, "--exact")
     with (
-        running(HubServer(repositories)) as hub,
+        serve_hub(HubServer(repositories)) as hub,
         serving(*models, env=env | {"ANTIPHON_HUB_ENDPOINT": hub.url}) as server,
         server.client() as client,
     ):

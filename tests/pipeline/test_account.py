@@ -127,14 +127,14 @@ async def test_a_cost_limit_reserves_the_highest_possible_cost():
 async def test_a_request_without_max_tokens_reserves_in_steps():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), ScriptedAnswer(texts=("a",) * 20))
     await at.run(Output())
-    assert at.books.limiter.taken == [Amounts(1, 5, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
+    assert at.books.limiter.reserved == [Amounts(1, 5, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
     assert await at.books.used() == [20]
 
 
 async def test_what_is_left_of_the_most_is_no_whole_step():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 3000), step=1500), ScriptedAnswer(texts=("a",) * 1600))
     await at.run(Output())
-    assert [more.output_tokens for more in at.books.limiter.taken] == [1500, 2048 - 5 - 1500]
+    assert [more.output_tokens for more in at.books.limiter.reserved] == [1500, 2048 - 5 - 1500]
 
 
 async def hear(at: Bench, heard: list[Event]) -> None:
@@ -421,7 +421,7 @@ async def test_a_later_route_extends_what_was_reserved_at_its_price():
     at.pipeline = replace(at.pipeline, models=ModelRegistry((Model("m", routes, 1),)))
     await at.run()
     entry = at.books.ledger.entry
-    assert at.books.limiter.taken == [Amounts(1, 5, 10, 105), Amounts(0, 0, 0, 2 * 105)]
+    assert at.books.limiter.reserved == [Amounts(1, 5, 10, 105), Amounts(0, 0, 0, 2 * 105)]
     assert (entry.model, entry.engine, entry.price, entry.attempts) == ("m", "vendor", "price-2", 2)
     assert await at.books.used() == [1, 5, 3, 3 * 35, 0]
 

@@ -35,7 +35,7 @@ from antiphon.limits.local import LocalLimiter
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
-from tests.support.routing import HELLO, RouteEngine, build_bench, build_route, engine_of
+from tests.support.routing import HELLO, RouteEngine, build_bench, build_route, get_engine
 
 RETRYABLE = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, EngineBusy)
 FINAL = (ProviderRefused, ProviderModelMissing, ProviderKeyRefused, InvalidValue, RateLimited)
@@ -57,8 +57,8 @@ async def test_equal_weights_give_equal_shares_of_three():
 
 async def test_the_faster_of_two_routes_serves():
     bench = build_bench("slow", "fast")
-    engine_of(bench, "slow").on_ask = lambda: bench.clock.advance(0.3)
-    engine_of(bench, "fast").on_ask = lambda: bench.clock.advance(0.1)
+    get_engine(bench, "slow").on_ask = lambda: bench.clock.advance(0.3)
+    get_engine(bench, "fast").on_ask = lambda: bench.clock.advance(0.1)
     await bench.count(10)
     served = await bench.count(50)
     assert served.get("slow", 0) <= 2 and served["fast"] >= 48
@@ -91,7 +91,7 @@ async def test_requests_in_flight_count_in_relation_to_weights():
 async def test_a_lower_order_serves_while_it_is_ready():
     bench = build_bench(build_route("second", order=2), build_route("first"))
     assert await bench.count(5) == {"first": 5}
-    engine_of(bench, "first").failures = [ProviderFailed("no")]
+    get_engine(bench, "first").failures = [ProviderFailed("no")]
     assert await bench.count(1) == {"second": 1}
 
 
@@ -111,7 +111,7 @@ async def test_a_single_route_draws_no_random_number():
 @pytest.mark.parametrize("error", RETRYABLE)
 async def test_another_route_is_tried_after_a_failure(error):
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").failures = [error("no")]
+    get_engine(bench, "a").failures = [error("no")]
     await bench.run()
     assert bench.served == "b" and bench.list_tries() == [("a", error.code), ("b", None)]
 
@@ -119,45 +119,45 @@ async def test_another_route_is_tried_after_a_failure(error):
 @pytest.mark.parametrize("error", FINAL)
 async def test_a_refusal_ends_the_request(error):
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").failures = [error("no")]
+    get_engine(bench, "a").failures = [error("no")]
     with pytest.raises(error):
         await bench.run()
-    assert engine_of(bench, "b").prepared == 0 and bench.routes[0].state.rests_until == 0
+    assert get_engine(bench, "b").prepared == 0 and bench.routes[0].state.rests_until == 0
     assert bench.list_tries() == [("a", error.code)]
 
 
 async def test_three_attempts_are_the_most():
     bench = build_bench(*(build_route(name, order=number) for number, name in enumerate("abcd", 1)))
     for name in "abcd":
-        engine_of(bench, name).failures = [ProviderFailed(f"{name} failed")]
+        get_engine(bench, name).failures = [ProviderFailed(f"{name} failed")]
     with pytest.raises(ProviderFailed, match="c failed"):
         await bench.run()
-    assert [engine_of(bench, name).asked for name in "abcd"] == [1, 1, 1, 0]
+    assert [get_engine(bench, name).asked for name in "abcd"] == [1, 1, 1, 0]
 
 
 async def test_one_request_asks_each_route_once():
     bench = build_bench("a")
-    engine_of(bench, "a").failures = [ProviderFailed("no")] * 3
+    get_engine(bench, "a").failures = [ProviderFailed("no")] * 3
     with pytest.raises(ProviderFailed):
         await bench.run()
-    assert engine_of(bench, "a").asked == 1
+    assert get_engine(bench, "a").asked == 1
 
 
 async def test_nothing_is_tried_after_the_first_event():
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").script = ScriptedAnswer(error=ProviderBroken("torn"), error_after=1)
+    get_engine(bench, "a").script = ScriptedAnswer(error=ProviderBroken("torn"), error_after=1)
     with pytest.raises(ProviderBroken):
         await bench.run()
-    assert engine_of(bench, "b").prepared == 0 and bench.list_tries() == [("a", None)]
+    assert get_engine(bench, "b").prepared == 0 and bench.list_tries() == [("a", None)]
 
 
 async def test_nothing_is_tried_after_the_deadline():
     bench = build_bench("a", build_route("b", order=2), deadline=5.0)
-    engine = engine_of(bench, "a")
+    engine = get_engine(bench, "a")
     engine.failures, engine.on_ask = [ProviderTimeout("late")], lambda: bench.clock.advance(5)
     with pytest.raises(ProviderTimeout):
         await bench.run()
-    assert engine_of(bench, "b").prepared == 0
+    assert get_engine(bench, "b").prepared == 0
 
 
 # --- what a route cannot do ---------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ async def test_nothing_is_tried_after_the_deadline():
 async def test_a_route_that_can_do_the_request_serves_it():
     bench = build_bench(*(build_route(name, order=number) for number, name in enumerate("abcd", 1)))
     for name in "abc":
-        engine_of(bench, name).refusal = UnsupportedParameter("top_k is not there", param="top_k")
+        get_engine(bench, name).refusal = UnsupportedParameter("top_k is not there", param="top_k")
     await bench.run()
     assert bench.served == "d", "a refusal is no attempt"
     assert bench.list_tries()[0] == ("a", "unsupported_parameter")
@@ -175,7 +175,7 @@ async def test_a_route_that_can_do_the_request_serves_it():
 async def test_a_request_that_no_route_can_do_names_field_and_routes():
     bench = build_bench("x/a", "y/b")
     for name in ("x/a", "y/b"):
-        engine_of(bench, name).refusal = UnsupportedParameter("top_k is not there", param="top_k")
+        get_engine(bench, name).refusal = UnsupportedParameter("top_k is not there", param="top_k")
     with pytest.raises(UnsupportedParameter) as refused:
         await bench.run()
     assert refused.value.param == "top_k"
@@ -184,25 +184,25 @@ async def test_a_request_that_no_route_can_do_names_field_and_routes():
 
 async def test_the_only_route_refuses_in_its_own_words():
     bench = build_bench("a")
-    engine_of(bench, "a").refusal = UnsupportedParameter("top_k is not there", param="top_k")
+    get_engine(bench, "a").refusal = UnsupportedParameter("top_k is not there", param="top_k")
     with pytest.raises(UnsupportedParameter, match=r"^top_k is not there$"):
         await bench.run()
 
 
 async def test_a_longer_context_of_another_route_is_asked():
     bench = build_bench("short", build_route("long", order=2))
-    engine_of(bench, "short").refusal = ContextLengthExceeded("too long")
+    get_engine(bench, "short").refusal = ContextLengthExceeded("too long")
     await bench.run()
     assert bench.served == "long"
-    engine_of(bench, "long").refusal = ContextLengthExceeded("too long here too")
+    get_engine(bench, "long").refusal = ContextLengthExceeded("too long here too")
     with pytest.raises(ContextLengthExceeded, match="here too"):
         await bench.run()
 
 
 async def test_a_failure_is_told_before_an_inability():
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").refusal = UnsupportedParameter("no")
-    engine_of(bench, "b").failures = [ProviderFailed("b failed")]
+    get_engine(bench, "a").refusal = UnsupportedParameter("no")
+    get_engine(bench, "b").failures = [ProviderFailed("b failed")]
     with pytest.raises(ProviderFailed, match="b failed"):
         await bench.run()
 
@@ -212,7 +212,7 @@ async def test_a_failure_is_told_before_an_inability():
 
 async def test_rests_double_and_one_success_ends_them():
     bench = build_bench("a")
-    state, engine = bench.routes[0].state, engine_of(bench, "a")
+    state, engine = bench.routes[0].state, get_engine(bench, "a")
     for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
         engine.failures = [ProviderFailed("no")]
         with pytest.raises(ProviderFailed):
@@ -226,16 +226,16 @@ async def test_rests_double_and_one_success_ends_them():
 
 async def test_a_resting_route_is_not_chosen_while_another_is_ready():
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").failures = [ProviderFailed("no")]
+    get_engine(bench, "a").failures = [ProviderFailed("no")]
     await bench.count(5)
-    assert engine_of(bench, "a").asked == 1
+    assert get_engine(bench, "a").asked == 1
     bench.clock.advance(1.1)
     assert await bench.count(5) == {"a": 5}
 
 
 async def test_one_request_at_a_time_tries_a_rested_route():
     bench = build_bench("a", build_route("b", order=2))
-    engine = engine_of(bench, "a")
+    engine = get_engine(bench, "a")
     engine.failures = [ProviderFailed("no")]
     await bench.run()
     bench.clock.advance(1.1)
@@ -252,7 +252,7 @@ async def test_one_request_at_a_time_tries_a_rested_route():
 
 async def test_a_probe_whose_caller_leaves_lets_another_probe():
     bench = build_bench("a", build_route("b", order=2))
-    engine = engine_of(bench, "a")
+    engine = get_engine(bench, "a")
     engine.failures = [ProviderFailed("no")]
     await bench.run()
     bench.clock.advance(1.1)
@@ -269,7 +269,7 @@ async def test_a_probe_whose_caller_leaves_lets_another_probe():
 
 async def test_an_only_route_is_tried_while_it_rests_by_itself():
     bench = build_bench("a")
-    engine_of(bench, "a").failures = [ProviderFailed("no")]
+    get_engine(bench, "a").failures = [ProviderFailed("no")]
     with pytest.raises(ProviderFailed):
         await bench.run()
     assert await bench.count(1) == {"a": 1}
@@ -279,7 +279,7 @@ async def test_an_only_route_is_tried_while_it_rests_by_itself():
 async def test_retry_after_is_kept_and_told(error):
     bench = build_bench("x/a", "x/b")
     for name, rest in (("x/a", 30.0), ("x/b", 20.0)):
-        engine_of(bench, name).failures = [error(f"{name} says so", retry_after=rest)]
+        get_engine(bench, name).failures = [error(f"{name} says so", retry_after=rest)]
     with pytest.raises(error):
         await bench.run()
     bench.clock.advance(5)
@@ -292,7 +292,7 @@ async def test_retry_after_is_kept_and_told(error):
 
 async def test_a_short_retry_after_is_kept_under_a_longer_rest():
     bench = build_bench("a")
-    engine_of(bench, "a").failures = [
+    get_engine(bench, "a").failures = [
         *[ProviderFailed("no")] * 3,
         ProviderRateLimited("slow down", retry_after=2.0),
     ]
@@ -307,7 +307,7 @@ async def test_a_short_retry_after_is_kept_under_a_longer_rest():
 
 async def test_a_wrong_retry_after_ends_a_route_for_an_hour_at_most():
     bench = build_bench("a")
-    engine_of(bench, "a").failures = [ProviderRateLimited("no", retry_after=1e9)]
+    get_engine(bench, "a").failures = [ProviderRateLimited("no", retry_after=1e9)]
     with pytest.raises(ProviderRateLimited):
         await bench.run()
     assert bench.routes[0].state.rests_until == bench.clock.monotonic() + 3600
@@ -315,7 +315,7 @@ async def test_a_wrong_retry_after_ends_a_route_for_an_hour_at_most():
 
 async def test_failures_at_the_same_time_are_one_failure():
     bench = build_bench("a")
-    engine, gates = engine_of(bench, "a"), [asyncio.Event() for _ in range(8)]
+    engine, gates = get_engine(bench, "a"), [asyncio.Event() for _ in range(8)]
     left = iter(gates)
     engine.answer = lambda _: ScriptedAnswer(error=ProviderFailed("no"), gate=next(left))
 
@@ -337,7 +337,7 @@ async def test_failures_at_the_same_time_are_one_failure():
 
 async def test_streams_that_break_rest_their_route_longer_each_time():
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").script = ScriptedAnswer(error=ProviderBroken("torn"), error_after=1)
+    get_engine(bench, "a").script = ScriptedAnswer(error=ProviderBroken("torn"), error_after=1)
     for seconds in (1, 2, 4):
         with pytest.raises(ProviderBroken):
             await bench.run()
@@ -349,7 +349,7 @@ async def test_streams_that_break_rest_their_route_longer_each_time():
 
 async def test_a_caller_who_leaves_rests_no_route():
     bench = build_bench("a")
-    engine_of(bench, "a").script = ScriptedAnswer(endless=True)
+    get_engine(bench, "a").script = ScriptedAnswer(endless=True)
     async with bench.pipeline.run(HELLO, Context("req-1", clock=bench.clock)) as events:
         async for event in events:
             if isinstance(event, TextDelta):
@@ -382,7 +382,7 @@ async def test_an_engine_is_waited_for_when_nothing_else_is_there():
 
 async def test_waiting_for_an_engine_is_no_attempt():
     bench = build_bench("local", patience=1e9)
-    engine = engine_of(bench, "local")
+    engine = get_engine(bench, "local")
     engine.failures = [EngineUnavailable("again")] * 5
     await bench.run()
     assert bench.served == "local" and engine.asked == 6
@@ -391,17 +391,17 @@ async def test_waiting_for_an_engine_is_no_attempt():
 async def test_a_request_that_ends_two_engines_is_not_given_to_a_third():
     bench = build_bench(*(build_route(name, order=number) for number, name in enumerate("abc", 1)))
     for name in "abc":
-        engine_of(bench, name).failures = [EngineLost("gone")]
+        get_engine(bench, name).failures = [EngineLost("gone")]
     with pytest.raises(EngineLost):
         await bench.run()
-    assert engine_of(bench, "c").prepared == 0
+    assert get_engine(bench, "c").prepared == 0
 
 
 async def test_an_engine_that_was_given_up_leaves_the_other_routes():
     engine = RouteEngine("local", EngineState.FAILED)
     bench = build_bench(ModelRoute(engine, name="local"), build_route("vendor", order=2))
     assert await bench.count(3) == {"vendor": 3}
-    engine_of(bench, "vendor").failures = [ProviderFailed("no")]
+    get_engine(bench, "vendor").failures = [ProviderFailed("no")]
     with pytest.raises(AntiphonError):
         await bench.run()
 
@@ -453,15 +453,15 @@ async def test_a_better_route_loads_while_another_serves():
 
 
 async def test_a_full_route_is_passed_over_and_then_refused():
-    bench = build_bench(build_route("a", most=1), build_route("b", order=2, most=1))
+    bench = build_bench(build_route("a", in_flight_limit=1), build_route("b", order=2, in_flight_limit=1))
     gate = asyncio.Event()
     for name in "ab":
-        engine_of(bench, name).script = ScriptedAnswer(gate=gate)
+        get_engine(bench, name).script = ScriptedAnswer(gate=gate)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(bench.run()) for _ in range(2)]
-        while engine_of(bench, "a").asked + engine_of(bench, "b").asked < 2:
+        while get_engine(bench, "a").asked + get_engine(bench, "b").asked < 2:
             await asyncio.sleep(0)
-        assert (engine_of(bench, "a").asked, engine_of(bench, "b").asked) == (1, 1)
+        assert (get_engine(bench, "a").asked, get_engine(bench, "b").asked) == (1, 1)
         with pytest.raises(ProviderUnavailable, match="full") as refused:
             await bench.run()
         gate.set()
@@ -472,14 +472,16 @@ async def test_a_full_route_is_passed_over_and_then_refused():
 async def test_several_processes_share_a_routes_limit():
     clock = FakeClock()
     limiter = LocalLimiter(clock)
-    benches = [build_bench(build_route("a", most=2), limiter=limiter, clock=clock) for _ in range(3)]
+    benches = [
+        build_bench(build_route("a", in_flight_limit=2), limiter=limiter, clock=clock) for _ in range(3)
+    ]
     gate = asyncio.Event()
     for bench in benches:
-        engine_of(bench, "a").script = ScriptedAnswer(gate=gate)
+        get_engine(bench, "a").script = ScriptedAnswer(gate=gate)
     async with asyncio.TaskGroup() as group:
         for bench in benches[:2]:
             group.create_task(bench.run())
-        while sum(engine_of(bench, "a").asked for bench in benches) < 2:
+        while sum(get_engine(bench, "a").asked for bench in benches) < 2:
             await asyncio.sleep(0)
         with pytest.raises(ProviderUnavailable, match="full"):
             await benches[2].run()
@@ -491,13 +493,15 @@ async def test_several_processes_share_a_routes_limit():
 async def test_all_names_of_a_pattern_share_its_limit():
     metrics, gate = Metrics(), asyncio.Event()
     benches = [
-        build_bench(replace(build_route(f"x/{name}", most=1), label="x/*"), label="x/*", metrics=metrics)
+        build_bench(
+            replace(build_route(f"x/{name}", in_flight_limit=1), label="x/*"), label="x/*", metrics=metrics
+        )
         for name in "ab"
     ]
-    engine_of(benches[0], "x/a").script = ScriptedAnswer(gate=gate)
+    get_engine(benches[0], "x/a").script = ScriptedAnswer(gate=gate)
     async with asyncio.TaskGroup() as group:
         group.create_task(benches[0].run())
-        while not engine_of(benches[0], "x/a").asked:
+        while not get_engine(benches[0], "x/a").asked:
             await asyncio.sleep(0)
         with pytest.raises(ProviderUnavailable, match="full"):
             await benches[1].run()
@@ -554,7 +558,7 @@ async def test_a_route_that_rests_moves_only_its_own_keys():
 async def test_the_ledger_says_which_routes_were_tried():
     books = Books(limit())
     bench = build_bench("x/a", build_route("x/b", order=2), books=books)
-    engine = engine_of(bench, "x/a")
+    engine = get_engine(bench, "x/a")
     engine.failures, engine.on_ask = [ProviderFailed("no")], lambda: bench.clock.advance(0.25)
     await bench.run()
     assert json.loads(bench.entry.routes) == [
@@ -569,7 +573,7 @@ async def test_the_ledger_says_which_routes_were_tried():
 
 async def test_a_broken_stream_is_how_its_route_ended():
     bench = build_bench("a", books=Books(limit()))
-    engine_of(bench, "a").script = ScriptedAnswer(error=ProviderBroken("torn"), error_after=1)
+    get_engine(bench, "a").script = ScriptedAnswer(error=ProviderBroken("torn"), error_after=1)
     with pytest.raises(ProviderBroken):
         await bench.run()
     assert json.loads(bench.entry.routes) == [{"route": "a", "error": "provider_stream_broken", "ms": 0}]
@@ -578,14 +582,14 @@ async def test_a_broken_stream_is_how_its_route_ended():
 async def test_a_request_is_reserved_and_written_once():
     books = Books(limit())
     bench = build_bench("a", build_route("b", order=2), books=books)
-    engine_of(bench, "a").failures = [ProviderFailed("no")]
+    get_engine(bench, "a").failures = [ProviderFailed("no")]
     await bench.run()
     assert books.limiter.calls == ["reserve", "settle"] and len(books.ledger.entries) == 1
 
 
 async def test_metrics_count_attempts_by_route():
     bench = build_bench("a", build_route("b", order=2))
-    engine_of(bench, "a").failures = [ProviderFailed("no")]
+    get_engine(bench, "a").failures = [ProviderFailed("no")]
     await bench.run()
     assert bench.list_outcomes() == {("m", "a", "provider_failed"): 1, ("m", "b", "ok"): 1}
     counted = bench.metrics.routes

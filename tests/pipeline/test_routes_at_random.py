@@ -24,7 +24,7 @@ from antiphon.errors import (
 from antiphon.testing import ScriptedAnswer
 from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.accounting import Books, limit
-from tests.support.routing import HELLO, RouteBench, build_bench, build_route, engine_of_route
+from tests.support.routing import HELLO, RouteBench, build_bench, build_route, get_route_engine
 
 AT_ONCE = 40
 FAILURES = (ProviderFailed, ProviderUnavailable, ProviderTimeout, EngineBusy, EngineUnavailable)
@@ -36,10 +36,14 @@ class RandomRoutes:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.books = Books(limit(amount=10**6, window=Window.DAY), limit(Measure.CONCURRENT, AT_ONCE, None))
-        routes = (build_route("a", weight=2), build_route("b", most=AT_ONCE // 2), build_route("c", order=2))
+        routes = (
+            build_route("a", weight=2),
+            build_route("b", in_flight_limit=AT_ONCE // 2),
+            build_route("c", order=2),
+        )
         self.bench: RouteBench = build_bench(*routes, books=self.books, patience=0.2)
         for route in routes:
-            engine_of_route(route).answer = self.answer
+            get_route_engine(route).answer = self.answer
         self.ended: Counter[str] = Counter()
 
     def answer(self, _request: GenerationRequest) -> ScriptedAnswer:
@@ -93,7 +97,7 @@ async def test_no_request_is_lost_or_counted_twice(requests, seed):
     assert await at.books.used() == [len(rows), 0]
     assert at.books.limiter.calls.count("settle") == requests - at.ended["not admitted"]
 
-    streams = [stream for route in at.bench.routes for stream in engine_of_route(route).streams]
+    streams = [stream for route in at.bench.routes for stream in get_route_engine(route).streams]
     assert sum(row.attempts for row in rows) == len(streams)
     assert all(stream.ending is not StreamEnding.OPEN for stream in streams)
     assert all(route.state.in_flight == 0 and not route.state.is_probed for route in at.bench.routes)

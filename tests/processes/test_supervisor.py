@@ -30,7 +30,7 @@ from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from benchmarks.make_adapter import write_adapter
-from tests.support.host_engines import SPEC, asking
+from tests.support.host_engines import SPEC, build_request
 from tests.support.host_link import short_directory
 from tests.support.model_files import CANTOR
 from tests.support.processes import alive, descendants, environment
@@ -204,7 +204,7 @@ def test_an_engine_that_dies_while_it_loads_ends_the_server() -> None:
 def test_an_adapter_that_the_engine_refuses_ends_the_server(tmp_path: Path) -> None:
     write_adapter(tmp_path / "abad.gguf", CANTOR, rank=1)
     asked = {"adapters": {"pirate": str(tmp_path / "abad.gguf")}, "http": "antiphon.assembly"}
-    status, line, left = refused(engine="choosy", **asked)
+    status, line, left = refused(engine="create_selective_engine", **asked)
     assert status == 1
     assert line == (
         "antiphon: the adapter pirate cannot be served: the library refuses the adapter; name another file "
@@ -241,7 +241,7 @@ async def test_a_killed_host_loses_only_its_batch_and_returns_soon() -> None:
         path = (await asyncio.to_thread(server.knows))["sockets"]["cantor"]
         async with open_host_engine(path, "cantor") as client, asyncio.timeout(2 * PATIENCE):
             info = await client.load(SPEC)
-            streams = [client.generate(asking()) for _ in range(info.sequences + 8)]
+            streams = [client.generate(build_request()) for _ in range(info.sequences + 8)]
             async with asyncio.TaskGroup() as group:
                 ends = [group.create_task(end_of(events)) for events in streams]
                 while (load := (await client.info()).load).running < info.sequences or load.queued < 8:
@@ -253,7 +253,7 @@ async def test_a_killed_host_loses_only_its_batch_and_returns_soon() -> None:
             assert found.count(EngineLost) == 8
             assert client.state() is EngineState.RESTARTING
             await client.load(SPEC)
-            assert isinstance(await anext(client.generate(asking())), SequenceStarted)
+            assert isinstance(await anext(client.generate(build_request())), SequenceStarted)
             assert time.monotonic() - killed < PATIENCE
             news = await asyncio.to_thread(server.states)
             assert news == ["ready", "restarting", "ready"]

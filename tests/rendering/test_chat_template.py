@@ -21,9 +21,9 @@ from tests.support.chat_templates import (
     LLAMA,
     MISTRAL,
     SPECIAL,
-    talk,
-    template,
-    written,
+    build_conversation,
+    create_template,
+    render_marked,
 )
 
 CLOCK = FakeClock()
@@ -62,7 +62,7 @@ NASTY = st.lists(
     ],
 )
 def test_a_conversation_is_written_as_its_template_says(source, expected):
-    assert written(source, talk(" A ", "B", "C", system="S")) == expected
+    assert render_marked(source, build_conversation(" A ", "B", "C", system="S")) == expected
 
 
 PARTS = (
@@ -73,23 +73,28 @@ PARTS = (
 
 def test_a_template_that_reads_parts_gets_texts_as_parts():
     prompt = "system:S⟦<|im_end|>⟧user:A⟦<|im_end|>⟧assistant:B⟦<|im_end|>⟧"
-    assert written(PARTS, talk("A", "B", system="S")) == prompt
-    opened = replace(talk("A", "B ", system="S"), generation_prompt=False, continues=True)
-    assert written(PARTS, opened) == "system:S⟦<|im_end|>⟧user:A⟦<|im_end|>⟧assistant:B "
+    assert render_marked(PARTS, build_conversation("A", "B", system="S")) == prompt
+    opened = replace(build_conversation("A", "B ", system="S"), generation_prompt=False, continues=True)
+    assert render_marked(PARTS, opened) == "system:S⟦<|im_end|>⟧user:A⟦<|im_end|>⟧assistant:B "
 
 
 def test_a_template_may_trim_and_rename_roles():
     expected = "⟦<s>⟧⟦<start_of_turn>⟧user\nA⟦<end_of_turn>⟧\n⟦<start_of_turn>⟧model\nB⟦<end_of_turn>⟧\n"
-    assert written(GEMMA, Conversation(talk(" \n A ", "B").messages, generation_prompt=False)) == expected
+    assert (
+        render_marked(
+            GEMMA, Conversation(build_conversation(" \n A ", "B").messages, generation_prompt=False)
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @given(texts=st.lists(NASTY, min_size=1, max_size=3))
 async def test_text_of_messages_never_becomes_a_control_token(name, texts):
-    chat = template(FAMILIES[name])
+    chat = create_template(FAMILIES[name])
     engine = ScriptedTokenEngine()
-    harmless = await engine.tokenize(chat.render(talk(*("x" for _ in texts)), CLOCK), False)
-    attacked = await engine.tokenize(chat.render(talk(*texts), CLOCK), False)
+    harmless = await engine.tokenize(chat.render(build_conversation(*("x" for _ in texts)), CLOCK), False)
+    attacked = await engine.tokenize(chat.render(build_conversation(*texts), CLOCK), False)
     controls = engine.table.names
     assert [token for token in attacked if token in controls] == [
         token for token in harmless if token in controls
@@ -98,7 +103,7 @@ async def test_text_of_messages_never_becomes_a_control_token(name, texts):
 
 @given(texts=st.lists(NASTY, min_size=1, max_size=3))
 def test_text_of_messages_comes_out_as_it_went_in(texts):
-    pieces = template(CHATML).render(talk(*texts), CLOCK)
+    pieces = create_template(CHATML).render(build_conversation(*texts), CLOCK)
     turns = (
         f"<|im_start|>{('user', 'assistant')[index % 2]}\n{text}<|im_end|>\n"
         for index, text in enumerate(texts)
@@ -123,13 +128,13 @@ FRAMES = [
 
 @pytest.mark.parametrize("source", FRAMES)
 def test_a_template_framing_a_text_makes_no_control_token(source):
-    assert written(source, talk("user"), "<|user|>") == "<|user|>"
+    assert render_marked(source, build_conversation("user"), "<|user|>") == "<|user|>"
 
 
 @given(name=NASTY, content=NASTY)
 def test_text_between_halves_of_a_name_completes_no_token(name, content):
     spoken = Conversation((Message(Role.USER, content, name=name),))
-    pieces = template(FRAMING, "<|user|>", "<|system|>").render(spoken, CLOCK)
+    pieces = create_template(FRAMING, "<|user|>", "<|system|>").render(spoken, CLOCK)
     assert [piece.text for piece in pieces if piece.control] == ["<|eot_id|>"]
     assert "".join(piece.text for piece in pieces) == f"<|{name}|>{content}<|eot_id|>"
 
@@ -138,12 +143,12 @@ def test_two_texts_side_by_side_do_not_make_up_a_control_token():
     source = (
         "{% set a, b = messages[0].content, messages[1].content %}{{ a }}{{ b }}{{ a ~ b }}{{ a + b[:9] }}"
     )
-    assert "⟦" not in written(source, talk("<|im_", "end|>"))
+    assert "⟦" not in render_marked(source, build_conversation("<|im_", "end|>"))
 
 
 def test_a_role_may_be_a_part_of_a_control_token():
     source = "{% for m in messages %}{{ '<|' + m.role + '|>' }}\n{{ m.content }}{% endfor %}"
-    assert written(source, talk("<|user|> hi"), "<|user|>") == "⟦<|user|>⟧\n<|user|> hi"
+    assert render_marked(source, build_conversation("<|user|> hi"), "<|user|>") == "⟦<|user|>⟧\n<|user|> hi"
 
 
 def test_the_template_finds_what_it_looks_for_in_a_text():
@@ -152,37 +157,40 @@ def test_the_template_finds_what_it_looks_for_in_a_text():
         "{{ m.content.split('</think>')[-1].lstrip('\\n') }}{% else %}"
         "{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
     )
-    assert written(source, talk("<think>hm <b></think>\n\nyes <|im_end|>")) == "yes <|im_end|>⟦<|im_end|>⟧"
+    assert (
+        render_marked(source, build_conversation("<think>hm <b></think>\n\nyes <|im_end|>"))
+        == "yes <|im_end|>⟦<|im_end|>⟧"
+    )
 
 
 def test_a_sought_text_that_names_a_control_token_is_hidden():
     source = "{{ messages[0].content.replace('<|im_end|>', 'gone') }}<|im_end|>"
-    assert written(source, talk("a<|im_end|>b")) == "a<|im_end|>b⟦<|im_end|>⟧"
+    assert render_marked(source, build_conversation("a<|im_end|>b")) == "a<|im_end|>b⟦<|im_end|>⟧"
 
 
 def test_lengths_and_cuts_are_those_of_the_text_itself():
     source = (
         "{{ messages[0].content | length }} {{ messages[0].content[1:4] }} {{ messages[0].content.upper() }}"
     )
-    assert written(source, talk("<|im_end|>")) == "10 |im <|IM_END|>"
+    assert render_marked(source, build_conversation("<|im_end|>")) == "10 |im <|IM_END|>"
 
 
 def test_json_of_a_text_is_what_it_would_be_anywhere():
     source = "{{ messages | tojson }} {{ messages[0].content | tojson(ensure_ascii=true) }}"
-    assert written(source, talk('a "b" <é|>')) == (
+    assert render_marked(source, build_conversation('a "b" <é|>')) == (
         '[{"role": "user", "content": "a \\"b\\" <é|>"}] "a \\"b\\" <\\u00e9|>"'
     )
 
 
 def test_private_use_characters_in_a_text_survive():
     text = "".join(map(chr, range(0xE000, 0xE100))) + "<|im_end|>"
-    assert written("{{ messages[0].content }}", talk(text)) == text
+    assert render_marked("{{ messages[0].content }}", build_conversation(text)) == text
 
 
 def test_a_text_with_every_private_use_character_is_refused():
     text = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)]))
     with pytest.raises(InvalidValue, match="private-use"):
-        written("{{ messages[0].content }}", talk(text))
+        render_marked("{{ messages[0].content }}", build_conversation(text))
 
 
 COMMON = """
@@ -220,30 +228,34 @@ def test_what_chat_templates_commonly_do_works_as_in_plain_jinja():
 
     plain = Environment(trim_blocks=True, lstrip_blocks=True)
     plain.filters["tojson"] = lambda value, indent=None: json.dumps(value, indent=indent)
-    conversation = talk("Hi <b>", "yes", "and?", system="S")
+    conversation = build_conversation("Hi <b>", "yes", "and?", system="S")
     messages = [{"role": str(message.role), "content": message.text} for message in conversation.messages]
-    pieces = template(COMMON).render(conversation, CLOCK)
+    pieces = create_template(COMMON).render(conversation, CLOCK)
     assert "".join(piece.text for piece in pieces) == plain.from_string(COMMON).render(messages=messages)
     assert sum(piece.control for piece in pieces) == 8
 
 
 def test_a_developer_is_the_system_to_a_template_that_knows_none():
     spoken = Conversation((Message(Role.DEVELOPER, "D"),), generation_prompt=False)
-    assert written(CHATML, spoken) == "⟦<|im_start|>⟧system\nD⟦<|im_end|>⟧\n"
-    assert written("{# developer #}{{ messages[0].role + messages[0].content }}", spoken) == "developerD"
+    assert render_marked(CHATML, spoken) == "⟦<|im_start|>⟧system\nD⟦<|im_end|>⟧\n"
+    assert (
+        render_marked("{# developer #}{{ messages[0].role + messages[0].content }}", spoken) == "developerD"
+    )
 
 
 def test_a_template_says_itself_what_it_refuses():
     with pytest.raises(TemplateRefused, match="no system role") as refused:
-        written(GEMMA, talk("A", system="S"))
+        render_marked(GEMMA, build_conversation("A", system="S"))
     assert refused.value.param == "messages"
     with pytest.raises(TemplateRefused, match=r"what <\|im_end\|> is"):
-        written("{{ raise_exception('what ' + messages[0].content + ' is') }}", talk("<|im_end|>"))
+        render_marked(
+            "{{ raise_exception('what ' + messages[0].content + ' is') }}", build_conversation("<|im_end|>")
+        )
 
 
 def test_the_date_comes_from_the_clock():
     clock = FakeClock(wall=datetime(2031, 5, 6, tzinfo=UTC).timestamp())
-    pieces = template("{{ strftime_now('%d %b %Y') }}").render(talk("x"), clock)
+    pieces = create_template("{{ strftime_now('%d %b %Y') }}").render(build_conversation("x"), clock)
     assert pieces[0].text == "06 May 2031"
 
 
@@ -252,17 +264,22 @@ def test_loop_controls_and_generation_marks_are_known():
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
     )
-    assert written(source, talk("a", "b")) == "a"
+    assert render_marked(source, build_conversation("a", "b")) == "a"
 
 
 def test_blocks_are_trimmed_as_models_expect():
-    assert written("{% if true %}\n  {% set x = 1 %}\na\n{% endif %}", talk("x")) == "a\n"
+    assert render_marked("{% if true %}\n  {% set x = 1 %}\na\n{% endif %}", build_conversation("x")) == "a\n"
 
 
 def test_missing_things_are_empty_and_errors_name_themselves():
-    assert written("{{ tools or 'none' }}{{ nothing }}{{ messages[0].tool_calls }}", talk("x")) == "none"
+    assert (
+        render_marked(
+            "{{ tools or 'none' }}{{ nothing }}{{ messages[0].tool_calls }}", build_conversation("x")
+        )
+        == "none"
+    )
     with pytest.raises(TemplateRefused, match="UndefinedError"):
-        written("{{ nothing.at.all }}", talk("x"))
+        render_marked("{{ nothing.at.all }}", build_conversation("x"))
 
 
 def test_a_template_that_cannot_be_compiled_is_refused():
@@ -273,9 +290,9 @@ def test_a_template_that_cannot_be_compiled_is_refused():
         "x" * 600_000,
     ):
         with pytest.raises(TemplateRefused):
-            template(source)
+            create_template(source)
 
 
 def test_special_names_are_those_of_the_vocabulary():
     assert SPECIAL.bos == "<s>"
-    assert written("{{ bos_token }}{{ eos_token }}", talk("x")) == "⟦<s>⟧⟦</s>⟧"
+    assert render_marked("{{ bos_token }}{{ eos_token }}", build_conversation("x")) == "⟦<s>⟧⟦</s>⟧"

@@ -15,7 +15,7 @@ from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scri
 from antiphon.testing.rules import open_stream
 from antiphon.testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.support.chat_templates import prove_here, talk
+from tests.support.chat_templates import build_conversation, prove_here
 
 LONG = " the cat sat" * 700
 """2,100 tokens: several parts."""
@@ -155,7 +155,7 @@ async def test_stop_strings_are_looked_for_in_the_completion_only():
 @pytest.mark.parametrize("logprobs", [None, 1])
 async def test_the_assistants_last_message_is_repeated_first(logprobs):
     engine, tokens = renderer(Script(text=" world"))
-    prompt = talk("Hi", "Hello <tool_call>")
+    prompt = build_conversation("Hi", "Hello <tool_call>")
     plain = await answer(engine, asking(prompt, logprobs=logprobs, choices=2))
     for best_of in (None, 2):
         found = await answer(engine, asking(prompt, echo=True, logprobs=logprobs, choices=2, best_of=best_of))
@@ -168,7 +168,7 @@ async def test_the_assistants_last_message_is_repeated_first(logprobs):
 async def test_other_conversations_and_nothing_are_not_repeated():
     engine, tokens = renderer()
     with pytest.raises(UnsupportedParameter, match="it is the user's") as refused:
-        await answer(engine, asking(talk("Hello"), echo=True))
+        await answer(engine, asking(build_conversation("Hello"), echo=True))
     assert refused.value.param == "echo"
     with pytest.raises(InvalidValue) as empty:
         await answer(engine, asking(max_tokens=0))

@@ -11,7 +11,7 @@ from antiphon.rendering.model_info import PROOF, prove_in_sandbox
 from antiphon.rendering.template.chat_template import build_proof, prove
 from antiphon.testing import FakeClock
 from antiphon.testing.scripted_token_engine import CHATML
-from tests.support.chat_templates import FAMILIES, SPECIAL, talk, template, written
+from tests.support.chat_templates import FAMILIES, SPECIAL, build_conversation, create_template, render_marked
 
 
 def again(body: str) -> str:
@@ -111,27 +111,27 @@ def mark_repetitions(names):
 @pytest.mark.parametrize("name", REACHING)
 def test_no_template_reaches_python(name):
     with pytest.raises(TemplateRefused):
-        written(REACHING[name], talk("x"))
+        render_marked(REACHING[name], build_conversation("x"))
 
 
 @pytest.mark.parametrize("name", GROWING)
 def test_no_template_makes_too_much(name):
     begun = time.process_time()
     with pytest.raises(TemplateRefused) as refused:
-        written(GROWING[name], talk("x"))
+        render_marked(GROWING[name], build_conversation("x"))
     assert "MemoryError" not in refused.value.message
     assert time.process_time() - begun < 10
 
 
 def test_no_prompt_is_too_long():
     with pytest.raises(TemplateRefused, match="too long a prompt"):
-        written("{% for i in range(99999) %}{{ 'a' * 10000 }}{% endfor %}", talk("x"))
+        render_marked("{% for i in range(99999) %}{{ 'a' * 10000 }}{% endfor %}", build_conversation("x"))
 
 
 def test_no_loop_goes_on_for_ever(monkeypatch):
     monkeypatch.setattr("antiphon.rendering.template.environment.SECONDS", 0.1)
     with pytest.raises(TemplateRefused, match="too much work"):
-        written(ENDLESS, talk("x"))
+        render_marked(ENDLESS, build_conversation("x"))
 
 
 @pytest.mark.parametrize("name", mark_repetitions(TAKING))
@@ -165,10 +165,10 @@ async def test_lower_limits_prove_a_good_template(limits):
 
 
 def test_a_large_conversation_is_written():
-    many = talk(*("a word or two" for _ in range(10_000)))
-    assert len(template(CHATML).render(many, FakeClock())) == 10_000 * 4 + 2
-    long = talk("a word or two <|im_end|> " * 40_000)
-    assert written(CHATML, long).count("⟦<|im_end|>⟧") == 1
+    many = build_conversation(*("a word or two" for _ in range(10_000)))
+    assert len(create_template(CHATML).render(many, FakeClock())) == 10_000 * 4 + 2
+    long = build_conversation("a word or two <|im_end|> " * 40_000)
+    assert render_marked(CHATML, long).count("⟦<|im_end|>⟧") == 1
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -13,7 +13,7 @@ from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.rules import open_stream
 from antiphon.testing.scripted_token_engine import CHATML
 from tests.rendering.scripted_renderer import asking, renderer
-from tests.support.chat_templates import SPECIAL, template
+from tests.support.chat_templates import SPECIAL, create_template
 
 NAMED = Message(Role.USER, "Hello", "Ada")
 THOUGHT = Message(Role.ASSISTANT, "Hi", reasoning="hm", reasoning_field="reasoning")
@@ -26,7 +26,7 @@ def each(body: str) -> str:
 
 
 def unread(source: str, conversation: Conversation = TALK) -> tuple[str, ...]:
-    chat = template(source)
+    chat = create_template(source)
     with watch_fields() as watch:
         chat.render(conversation, FakeClock())
     return watch.list_unread(conversation.messages)

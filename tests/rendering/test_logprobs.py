@@ -17,7 +17,7 @@ from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.support.chat_templates import prove_here, talk
+from tests.support.chat_templates import build_conversation, prove_here
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "\n\n", "END", "a", "  ")
 
@@ -108,7 +108,7 @@ async def test_the_operator_bounds_how_many_of_the_likeliest_are_given(most, ask
         assert {len(score.alternatives) for score in scores} == {size if asked == -1 else asked}
     if not taken:
         with pytest.raises(InvalidValue) as refused:
-            await answer(engine, asking(talk("Hello"), logprobs=asked))
+            await answer(engine, asking(build_conversation("Hello"), logprobs=asked))
         assert refused.value.param == "top_logprobs"
 
 
@@ -120,9 +120,9 @@ async def test_wide_answers_are_bounded_though_no_max_tokens_is_said():
         with pytest.raises(
             InvalidValue, match=r"1,048,576 are the most of one request: .*max_tokens"
         ) as refused:
-            await answer(engine, asking(talk("Hello"), max_tokens=None, **fields))
+            await answer(engine, asking(build_conversation("Hello"), max_tokens=None, **fields))
         assert refused.value.param == "logprobs" and not tokens.requests
-        await answer(engine, asking(talk("Hello"), max_tokens=2, **fields))
+        await answer(engine, asking(build_conversation("Hello"), max_tokens=2, **fields))
         tokens.requests.clear()
 
 

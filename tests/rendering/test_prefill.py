@@ -11,7 +11,15 @@ from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.testing import FakeClock
-from tests.support.chat_templates import FAMILIES, GEMMA, LLAMA, MISTRAL, talk, template, written
+from tests.support.chat_templates import (
+    FAMILIES,
+    GEMMA,
+    LLAMA,
+    MISTRAL,
+    build_conversation,
+    create_template,
+    render_marked,
+)
 
 QWEN3 = (
     "{%- for m in messages %}{%- if m.role == 'assistant' %}{%- set c = m.content %}{%- set r = '' %}"
@@ -28,7 +36,7 @@ QWEN3 = (
 
 
 def left_open(*texts: str, system: str | None = None) -> Conversation:
-    return replace(talk(*texts, system=system), generation_prompt=False, continues=True)
+    return replace(build_conversation(*texts, system=system), generation_prompt=False, continues=True)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +50,11 @@ def left_open(*texts: str, system: str | None = None) -> Conversation:
 )
 def test_the_last_message_is_left_open_in_every_family(name, end):
     """Also where a template trims what is said: the space at the end is the caller's."""
-    prompt = written(FAMILIES[name], left_open("What is it?", "The answer is "))
+    prompt = render_marked(FAMILIES[name], left_open("What is it?", "The answer is "))
     assert prompt.endswith(end)
-    whole = written(FAMILIES[name], replace(talk("What is it?", "The answer is"), generation_prompt=False))
+    whole = render_marked(
+        FAMILIES[name], replace(build_conversation("What is it?", "The answer is"), generation_prompt=False)
+    )
     assert whole.startswith(prompt.rstrip()) and len(whole) > len(prompt)
 
 
@@ -52,19 +62,19 @@ def test_the_last_message_is_left_open_in_every_family(name, end):
     "text", ["", " ", "assistant", "<|im_end|>", "end", "\n", "a", "What is it?", "\ue000"]
 )
 def test_a_text_found_twice_is_cut_where_the_message_ends(text):
-    prompt = written(FAMILIES["chatml"], left_open("What is it?", text))
+    prompt = render_marked(FAMILIES["chatml"], left_open("What is it?", text))
     assert prompt == f"⟦<|im_start|>⟧user\nWhat is it?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n{text}"
 
 
 @given(text=st.text(max_size=20), name=st.sampled_from(sorted(FAMILIES)))
 def test_whatever_is_left_open_stands_at_the_end(text, name):
-    pieces = template(FAMILIES[name]).render(left_open("x", text), FakeClock())
+    pieces = create_template(FAMILIES[name]).render(left_open("x", text), FakeClock())
     assert "".join(piece.text for piece in pieces).endswith(text.lstrip())
 
 
 def test_an_open_message_of_a_reasoning_model_is_continued():
-    assert written(QWEN3, left_open("Q", "Yes, ")).endswith("assistant\n<think>\n\n</think>\n\nYes, ")
-    assert written(QWEN3, left_open("Q", "<think>\nWell")).endswith("</think>\n\n<think>\nWell")
+    assert render_marked(QWEN3, left_open("Q", "Yes, ")).endswith("assistant\n<think>\n\n</think>\n\nYes, ")
+    assert render_marked(QWEN3, left_open("Q", "<think>\nWell")).endswith("</think>\n\n<think>\nWell")
 
 
 @pytest.mark.parametrize(
@@ -79,13 +89,13 @@ def test_an_open_message_of_a_reasoning_model_is_continued():
 )
 def test_a_template_that_rewrites_a_message_cannot_open_it(source):
     with pytest.raises(UnsupportedParameter, match="rewrites") as refused:
-        written(source, left_open("Q", "<think>a</think>yes"))
+        render_marked(source, left_open("Q", "<think>a</think>yes"))
     assert refused.value.param == "continue_final_message"
 
 
 def test_tools_that_are_written_out_stand_before_an_open_message():
     conversation = replace(left_open("Q", "I "), tools=Tools((Tool("f"),)))
-    prompt = written(FAMILIES["chatml"], conversation)
+    prompt = render_marked(FAMILIES["chatml"], conversation)
     assert "You can call functions" in prompt and prompt.endswith("assistant\nI ")
 
 
@@ -93,18 +103,18 @@ def test_tools_that_are_written_out_stand_before_an_open_message():
 
 
 def test_a_value_reaches_the_template():
-    asked = replace(talk("Q"), template_values={"enable_thinking": False})
-    assert written(QWEN3, asked).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert written(QWEN3, replace(talk("Q"), template_values={"enable_thinking": True})) == written(
-        QWEN3, talk("Q")
-    )
+    asked = replace(build_conversation("Q"), template_values={"enable_thinking": False})
+    assert render_marked(QWEN3, asked).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert render_marked(
+        QWEN3, replace(build_conversation("Q"), template_values={"enable_thinking": True})
+    ) == render_marked(QWEN3, build_conversation("Q"))
 
 
 def test_a_value_that_no_template_reads_is_refused_by_its_name():
     with pytest.raises(
         UnsupportedParameter, match=r"enable_thinkin\b.*it reads: enable_thinking$"
     ) as refused:
-        written(QWEN3, replace(talk("Q"), template_values={"enable_thinkin": False}))
+        render_marked(QWEN3, replace(build_conversation("Q"), template_values={"enable_thinkin": False}))
     assert refused.value.param == "chat_template_kwargs.enable_thinkin"
 
 
@@ -126,14 +136,16 @@ def test_what_the_server_sets_is_nobody_elses_to_give(name):
     source = "{{ NAME }}{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}"
     source = source.replace("NAME", name)
     with pytest.raises(InvalidValue, match="set by the server") as refused:
-        template(source).render(replace(talk("Q"), template_values={name: "x"}), FakeClock())
+        create_template(source).render(
+            replace(build_conversation("Q"), template_values={name: "x"}), FakeClock()
+        )
     assert refused.value.param == f"chat_template_kwargs.{name}"
 
 
 def test_texts_in_values_never_become_control_tokens():
     source = "{{ note }}{% for k, v in more.items() %}{{ k }}{{ v }}{% endfor %}<|im_end|>"
     values = {"note": "<|im_end|>", "more": {"<|im_start|>": ["<|im_end|>"], "<|": "im_end|>"}}
-    prompt = written(source, replace(talk("Q"), template_values=values))
+    prompt = render_marked(source, replace(build_conversation("Q"), template_values=values))
     assert prompt.count("⟦") == 1 and prompt.startswith("<|im_end|><|im_start|>[")
 
 
@@ -145,7 +157,9 @@ def test_words_that_the_template_knows_are_seen_as_they_are(mode, written_for):
         "{% if mode == 'user' %}plain{% else %}else{% endif %}{{ doc.end }}"
     )
     values = {"mode": mode, "doc": {"end": "END"}}
-    assert written(source, replace(talk("Q"), template_values=values)).endswith(f"{written_for}END")
+    assert render_marked(source, replace(build_conversation("Q"), template_values=values)).endswith(
+        f"{written_for}END"
+    )
 
 
 def test_documents_reach_only_templates_that_read_them():
@@ -153,10 +167,13 @@ def test_documents_reach_only_templates_that_read_them():
     source = (
         "{% for d in documents or [] %}{{ d.title }}: {{ d['text'] }}{% endfor %}{{ messages[0].content }}"
     )
-    assert written(source, replace(talk("Q"), documents=documents)) == "Tides: The <|im_end|> moon.Q"
-    assert written(source, talk("Q")) == "Q"
+    assert (
+        render_marked(source, replace(build_conversation("Q"), documents=documents))
+        == "Tides: The <|im_end|> moon.Q"
+    )
+    assert render_marked(source, build_conversation("Q")) == "Q"
     with pytest.raises(UnsupportedParameter) as refused:
-        written(LLAMA, replace(talk("Q"), documents=documents))
+        render_marked(LLAMA, replace(build_conversation("Q"), documents=documents))
     assert refused.value.param == "documents"
 
 
@@ -208,8 +225,8 @@ LATER = instructed(
     ids=["chatml", "mistral", "first only", "developers"],
 )
 def test_every_system_message_is_in_the_prompt(source, several, later):
-    assert written(source, SEVERAL) == several
-    assert later in written(source, LATER)
+    assert render_marked(source, SEVERAL) == several
+    assert later in render_marked(source, LATER)
 
 
 FIRST_DEVELOPER = (
@@ -221,20 +238,23 @@ FIRST_DEVELOPER = (
 
 
 def test_a_late_developer_becomes_the_system_if_unsupported():
-    assert written(FIRST_DEVELOPER, SEVERAL) == "S:one;S:two;hi"
-    assert written(FIRST_DEVELOPER, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"))) == "D:D;hi"
+    assert render_marked(FIRST_DEVELOPER, SEVERAL) == "S:one;S:two;hi"
+    assert render_marked(FIRST_DEVELOPER, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"))) == "D:D;hi"
     late = instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"), (Role.DEVELOPER, "E"), (Role.USER, "ho"))
-    assert written(FIRST_DEVELOPER, late) == "D:D;hiS:E;ho"
+    assert render_marked(FIRST_DEVELOPER, late) == "D:D;hiS:E;ho"
 
 
 def test_a_developer_alone_keeps_the_name_that_a_template_knows():
-    assert written(KNOWS_DEVELOPERS, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"))) == "developer:D;hi"
+    assert (
+        render_marked(KNOWS_DEVELOPERS, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi")))
+        == "developer:D;hi"
+    )
 
 
 def test_a_system_message_is_never_dropped_in_silence():
     silent = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
     with pytest.raises(TemplateRefused, match="shows no system message") as refused:
-        written(silent, SEVERAL)
+        render_marked(silent, SEVERAL)
     assert refused.value.param == "messages"
     with pytest.raises(TemplateRefused, match="no system role"):
-        written(GEMMA, SEVERAL)
+        render_marked(GEMMA, SEVERAL)

@@ -11,7 +11,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.support.chat_templates import prove_here, talk
+from tests.support.chat_templates import build_conversation, prove_here
 
 
 def require_true(scores, prompt, table, width):
@@ -42,7 +42,7 @@ async def test_each_prompts_tokens_have_their_scores_and_ranks(width):
 
 async def test_a_conversations_control_tokens_are_scored():
     engine, tokens = renderer(Script(text=" world"))
-    found = await answer(engine, asking(talk("Hello"), prompt_logprobs=1, choices=2))
+    found = await answer(engine, asking(build_conversation("Hello"), prompt_logprobs=1, choices=2))
     (scores,) = found.prompt_scores
     require_true(scores, tokens.requests[0].segments[0].tokens, tokens.table, 1)
     assert b"<|im_start|>" in [score.piece for score in scores]

@@ -33,7 +33,7 @@ from antiphon.testing import (
     scripted_info,
 )
 from antiphon.testing.rules import open_stream
-from tests.support.chat_templates import FAMILIES, LLAMA, prove_here, talk
+from tests.support.chat_templates import FAMILIES, LLAMA, build_conversation, prove_here
 
 
 def renderer(script=None, **changes):
@@ -113,7 +113,7 @@ async def test_a_raw_prompt_gets_no_bos_where_the_model_wants_none():
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_a_conversation_begins_with_exactly_one_bos(name):
     engine, tokens = renderer(info=scripted_info(chat_template=FAMILIES[name]))
-    ids = await engine.encode(talk("Hello <s>"))
+    ids = await engine.encode(build_conversation("Hello <s>"))
     assert ids[0] == tokens.table.bos_id
     assert ids.count(tokens.table.bos_id) == 1
 
@@ -127,17 +127,24 @@ async def test_a_conversation_has_the_bos_that_is_asked_for():
         ids = await engine.encode(conversation)
         return ids.count(tokens.table.bos_id), ids[0] == tokens.table.bos_id
 
-    wanted, unwanted = replace(talk("Hello"), add_special=True), replace(talk("Hello"), add_special=False)
+    wanted, unwanted = (
+        replace(build_conversation("Hello"), add_special=True),
+        replace(build_conversation("Hello"), add_special=False),
+    )
     plain = {"vocabulary": build_vocabulary(add_bos=False)}
-    assert await begins(talk("Hello"), "chatml") == await begins(wanted, "chatml") == (1, True)
-    assert await begins(unwanted, "chatml") == await begins(talk("Hello"), "chatml", **plain) == (0, False)
+    assert await begins(build_conversation("Hello"), "chatml") == await begins(wanted, "chatml") == (1, True)
+    assert (
+        await begins(unwanted, "chatml")
+        == await begins(build_conversation("Hello"), "chatml", **plain)
+        == (0, False)
+    )
     assert await begins(wanted, "chatml", **plain) == await begins(wanted, "llama") == (1, True)
     assert await begins(unwanted, "llama") == (1, True)
 
 
 async def test_what_the_template_writes_is_shown_as_it_stands():
     engine, _ = renderer(info=scripted_info(chat_template=LLAMA))
-    assert await engine.apply(talk("Hello <s>")) == (
+    assert await engine.apply(build_conversation("Hello <s>")) == (
         "<s><|start_header_id|>user<|end_header_id|>\n\nHello <s><|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
@@ -145,7 +152,9 @@ async def test_what_the_template_writes_is_shown_as_it_stands():
 
 async def test_a_message_left_open_is_gone_on_with_and_not_repeated():
     engine, tokens = renderer(Script(text=" blue."))
-    asked = replace(talk("What is the sky?", "The sky is"), generation_prompt=False, continues=True)
+    asked = replace(
+        build_conversation("What is the sky?", "The sky is"), generation_prompt=False, continues=True
+    )
     said = await answer(engine, asking(asked))
     assert said.choices[0].text == " blue."
     sent = tokens.requests[0].segments[0].tokens
@@ -155,7 +164,7 @@ async def test_a_message_left_open_is_gone_on_with_and_not_repeated():
 async def test_values_that_a_template_walks_far_run_in_a_thread():
     source = "{% for i in range(n) %}{% endfor %}{{ messages[0].content }}"
     engine, _ = renderer(info=scripted_info(chat_template="{% set n = n or 1 %}" + source))
-    long = replace(talk("Hello"), template_values={"n": 99_999})
+    long = replace(build_conversation("Hello"), template_values={"n": 99_999})
     async with asyncio.TaskGroup() as group:
         job = group.create_task(engine.apply(long))
         ticks = 0
@@ -169,7 +178,7 @@ async def test_tools_of_many_values_are_rendered_beside_the_event_loop():
     """Numbers are work as texts are."""
     engine, _ = renderer()
     schema = {"type": "object", "properties": {"a": {"enum": list(range(20_000))}}}
-    many = replace(talk("Hello"), tools=Tools((Tool("f", "does", schema),)))
+    many = replace(build_conversation("Hello"), tools=Tools((Tool("f", "does", schema),)))
     async with asyncio.TaskGroup() as group:
         job = group.create_task(engine.apply(many))
         ticks = 0
@@ -181,11 +190,11 @@ async def test_tools_of_many_values_are_rendered_beside_the_event_loop():
 
 async def test_a_user_who_writes_the_bos_first_does_not_replace_it():
     engine, tokens = renderer(info=scripted_info(chat_template="{{ messages[0].content }}"))
-    assert (await engine.encode(talk("<s>")))[0] == tokens.table.bos_id
-    assert len(await engine.encode(talk("<s>"))) > 1
+    assert (await engine.encode(build_conversation("<s>")))[0] == tokens.table.bos_id
+    assert len(await engine.encode(build_conversation("<s>"))) > 1
 
 
-@pytest.mark.parametrize("prompt", [RawPrompt("a\ud83d"), talk("ok", "\ude00")])
+@pytest.mark.parametrize("prompt", [RawPrompt("a\ud83d"), build_conversation("ok", "\ude00")])
 async def test_half_a_surrogate_pair_is_refused(prompt):
     engine, _ = renderer()
     with pytest.raises(InvalidValue, match="surrogate") as refused:
@@ -255,7 +264,7 @@ async def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers():
 async def test_a_conversation_that_does_not_fit_names_the_messages():
     engine, _ = renderer(info=scripted_info(context_length=20))
     with pytest.raises(ContextLengthExceeded) as refused:
-        await answer(engine, asking(talk("Hello world " * 20)))
+        await answer(engine, asking(build_conversation("Hello world " * 20)))
     assert refused.value.param == "messages"
 
 
@@ -303,7 +312,7 @@ async def test_other_work_goes_on_while_a_large_chat_is_rendered():
 
 async def test_a_conversation_is_answered_from_its_template():
     engine, tokens = renderer(Script(text="Hi"))
-    assert await text_of(engine, asking(talk("Hello"))) == "Hi"
+    assert await text_of(engine, asking(build_conversation("Hello"))) == "Hi"
     said = b"".join(tokens.table.pieces[token] for token in tokens.requests[0].segments[0].tokens)
     assert said == b"user\nHello\nassistant\n"
 
@@ -313,7 +322,7 @@ async def test_a_model_without_a_template_serves_completions_only():
     assert not (await engine.profile()).chat
     assert await text_of(engine, asking()) == "ok"
     with pytest.raises(TemplateRefused, match=r"no chat template.*/v1/completions"):
-        await answer(engine, asking(talk("Hello")))
+        await answer(engine, asking(build_conversation("Hello")))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +334,7 @@ async def test_a_hostile_template_is_refused_and_completions_stay(source):
     assert not (await engine.profile()).chat
     assert await text_of(engine, asking()) == "ok"
     with pytest.raises(TemplateRefused, match=r"template was refused.*/v1/completions"):
-        await answer(engine, asking(talk("Hello")))
+        await answer(engine, asking(build_conversation("Hello")))
 
 
 # --- text ---
@@ -562,7 +571,7 @@ async def test_an_engine_that_came_back_is_asked_again_and_believed():
         proved += 1
 
     engine = Renderer(tokens, generation=lambda: generation, prove=prove)
-    assert await text_of(engine, asking(talk("Hello"))) == "ok"
+    assert await text_of(engine, asking(build_conversation("Hello"))) == "ok"
     generation = 2
     await engine.profile()
     assert proved == 1  # the same weights: nothing is learnt anew

@@ -40,7 +40,7 @@ from antiphon.rendering.tools.call_notation import detect_calls
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.scripted_token_engine import scripted_info
 from tests.rendering.scripted_renderer import answer, asking, renderer
-from tests.support.chat_templates import FAMILIES, SPECIAL, prove_here, talk
+from tests.support.chat_templates import FAMILIES, SPECIAL, build_conversation, prove_here
 from tests.support.processes import descendants
 from tests.support.waiting import settle
 
@@ -105,7 +105,7 @@ ALL = (
     [ALL, *(pytest.param(FAMILIES[name], marks=pytest.mark.soak, id=name) for name in sorted(FAMILIES))],
 )
 async def test_a_template_writes_the_same_apart_as_here(source):
-    conversation = CONVERSATION if source is ALL else talk("A <|im_end|>", "B", "C")
+    conversation = CONVERSATION if source is ALL else build_conversation("A <|im_end|>", "B", "C")
     whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
     assert await own(source, TemplateHelper()).render(conversation, FakeClock()) == whole
 
@@ -128,11 +128,11 @@ def test_a_conversation_crosses_the_border_whole():
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
 async def test_a_hostile_template_is_refused_while_others_go_on(source):
     engine, _ = renderer(Script(text="ok"), helper=TemplateHelper(briefly))
-    engine_busy = replace(talk("Hello"), template=source)
+    engine_busy = replace(build_conversation("Hello"), template=source)
     begun = time.monotonic()
     async with asyncio.TaskGroup() as group:
         job = group.create_task(refusal(engine, engine_busy))
-        assert (await answer(engine, asking(talk("Hello")))).choices[0].text == "ok"
+        assert (await answer(engine, asking(build_conversation("Hello")))).choices[0].text == "ok"
         assert not job.done()
     refused = job.result()
     assert refused.param == "chat_template" and refused.status == 400
@@ -162,18 +162,18 @@ async def test_what_was_stopped_is_told_without_details(stop, said):
         raise JobStopped(stop, "a detail of the helper")
 
     with pytest.raises(TemplateRefused, match=said) as refused:
-        await own("{{ x }}", TemplateHelper(stopped)).render(talk("Hello"), FakeClock())
+        await own("{{ x }}", TemplateHelper(stopped)).render(build_conversation("Hello"), FakeClock())
     assert refused.value.param == "chat_template" and "detail" not in refused.value.message
 
 
 @pytest.mark.parametrize("source", ['{{ "\\ud800" }}', '{{ raise_exception("\\ud800") }}', "a\udc00"])
 async def test_half_a_surrogate_pair_reaches_no_tokenizer_or_error(source):
     engine, tokens = renderer(Script(text="ok"))
-    refused = await refusal(engine, replace(talk("Hello"), template=source))
+    refused = await refusal(engine, replace(build_conversation("Hello"), template=source))
     assert refused.param == "chat_template" and not tokens.requests
     assert refused.message.encode()
     with pytest.raises(TemplateRefused):
-        ChatTemplate(source, SPECIAL).render(talk("Hello"), FakeClock())
+        ChatTemplate(source, SPECIAL).render(build_conversation("Hello"), FakeClock())
 
 
 async def test_a_prompt_that_is_too_long_names_what_made_it_so():
@@ -184,7 +184,7 @@ async def test_a_prompt_that_is_too_long_names_what_made_it_so():
             await answer(engine, asking(conversation, **output))
         return refused.value.param, "the request's chat template" in refused.value.message
 
-    short, long = talk("Hello"), talk("a" * 6000)
+    short, long = build_conversation("Hello"), build_conversation("a" * 6000)
     for least in (100, 100_000):
         writes = replace(short, template=f"{{{{ 'a b ' * {4096 + least} }}}}")
         assert await named(writes) == ("chat_template", True)
@@ -197,9 +197,12 @@ async def test_a_prompt_that_is_too_long_names_what_made_it_so():
 
 async def test_errors_that_name_a_field_keep_it():
     for conversation, param in (
-        (replace(talk("Q"), template_values={"y": 1}), "chat_template_kwargs.y"),
-        (replace(talk("Q", "A"), generation_prompt=False, continues=True), "continue_final_message"),
-        (replace(talk("Q"), documents=({},)), "documents"),
+        (replace(build_conversation("Q"), template_values={"y": 1}), "chat_template_kwargs.y"),
+        (
+            replace(build_conversation("Q", "A"), generation_prompt=False, continues=True),
+            "continue_final_message",
+        ),
+        (replace(build_conversation("Q"), documents=({},)), "documents"),
     ):
         with pytest.raises(UnsupportedParameter) as refused:
             await own("{{ messages[0].content }}", TemplateHelper()).render(conversation, FakeClock())
@@ -245,7 +248,7 @@ async def crowd(**bounds):
     async with asyncio.TaskGroup() as group:
 
         async def ask(actor, clock=None):
-            work = whose(actor, helper, actor).render(talk("Q"), clock or FakeClock())
+            work = whose(actor, helper, actor).render(build_conversation("Q"), clock or FakeClock())
             task = group.create_task(work)
             await settle()
             return task
@@ -258,7 +261,7 @@ async def test_a_callers_extra_templates_are_refused_for_now():
         jobs = [await ask("ada") for _ in range(HELPER_BOUNDS.at_once + 3)]
         assert slow.names == ["ada"] * HELPER_BOUNDS.at_once
         with pytest.raises(Overloaded, match="3 chat templates of yours may wait") as refused:
-            await whose("ada", helper, "ada").render(talk("Q"), FakeClock())
+            await whose("ada", helper, "ada").render(build_conversation("Q"), FakeClock())
         assert refused.value.status == 429 and refused.value.retry_after
         jobs[-1].cancel()
         jobs[0].cancel()
@@ -269,7 +272,7 @@ async def test_a_callers_extra_templates_are_refused_for_now():
         )
         others = [await ask(name) for name in ("bob", "bob", "bob")]
         with pytest.raises(EngineBusy, match=r"overloaded.* 4 chat templates may wait") as busy:
-            await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
+            await whose("eve", helper, "eve").render(build_conversation("Q"), FakeClock())
         assert busy.value.status == 503 and busy.value.retry_after
         await slow.end_all()
     assert [job.cancelled() for job in jobs] == [True, False, False, False, True]
@@ -313,7 +316,10 @@ async def test_a_caller_that_leaves_passes_its_turn_on():
 async def test_a_hostile_caller_delays_none_of_the_others():
     """With real processes: whoever holds both places holds them for one rendering."""
     engine, _ = renderer(Script(text="ok"), helper=TemplateHelper(briefly))
-    hostile, honest = replace(talk("Hello"), template=HOSTILE[2]), replace(talk("Hello"), template=SHORT)
+    hostile, honest = (
+        replace(build_conversation("Hello"), template=HOSTILE[2]),
+        replace(build_conversation("Hello"), template=SHORT),
+    )
 
     async def ask(actor, conversation):
         who = Actor(ActorKind.SERVICE_KEY, actor)
@@ -344,7 +350,7 @@ async def flooding(work):
 async def test_a_callers_template_is_refused_by_name_by_default():
     tokens = ScriptedTokenEngine(Script(text="ok"))
     engine = Renderer(tokens, prove=prove_here)
-    conversation = replace(talk("Hello"), template=SHORT)
+    conversation = replace(build_conversation("Hello"), template=SHORT)
     for work in (
         answer(engine, asking(conversation)),
         engine.apply(conversation),
@@ -354,7 +360,7 @@ async def test_a_callers_template_is_refused_by_name_by_default():
             await work
         assert refused.value.param == "chat_template" and refused.value.message.startswith("chat_template is")
     assert not tokens.requests
-    smuggled = replace(talk("Hello"), template_values={"chat_template": SHORT})
+    smuggled = replace(build_conversation("Hello"), template_values={"chat_template": SHORT})
     with pytest.raises(UnsupportedParameter) as refused:
         await engine.apply(smuggled)
     assert refused.value.param == "chat_template_kwargs.chat_template"
@@ -363,8 +369,8 @@ async def test_a_callers_template_is_refused_by_name_by_default():
 async def test_a_model_without_a_template_chats_through_a_requests():
     engine, tokens = renderer(Script(text="ok"), info=scripted_info(chat_template=None))
     with pytest.raises(TemplateRefused, match="one as chat_template"):
-        await answer(engine, asking(talk("Hello")))
-    asked = replace(talk("Hello <|im_end|>"), template=FAMILIES["chatml"])
+        await answer(engine, asking(build_conversation("Hello")))
+    asked = replace(build_conversation("Hello <|im_end|>"), template=FAMILIES["chatml"])
     assert (await answer(engine, asking(asked))).choices[0].text == "ok"
     assert (
         await engine.apply(asked) == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
@@ -378,7 +384,7 @@ async def test_the_models_call_notation_stays_unless_replaced():
 
     def opened(facts, source):
         known = with_template(
-            facts, replace(talk("Q"), template=source), TemplateHelper(here), LOCAL_ANONYMOUS
+            facts, replace(build_conversation("Q"), template=source), TemplateHelper(here), LOCAL_ANONYMOUS
         )
         assert known.template is not None
         return known.template.call_notation.open
@@ -389,4 +395,4 @@ async def test_the_models_call_notation_stays_unless_replaced():
     assert opened(settled, "<tool_call>{{ messages }}") == NOTATIONS["deepseek"]("").open
     raw = await load_info(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
     assert opened(raw, "{{ messages }}") == ("<tool_call>",)
-    assert with_template(raw, talk("Q"), TemplateHelper(here), LOCAL_ANONYMOUS) is raw
+    assert with_template(raw, build_conversation("Q"), TemplateHelper(here), LOCAL_ANONYMOUS) is raw

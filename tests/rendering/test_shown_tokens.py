@@ -11,7 +11,7 @@ from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.prompt import MOST_CUT
 from antiphon.testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, asking, events_of, renderer
-from tests.support.chat_templates import talk
+from tests.support.chat_templates import build_conversation
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "END", "st", "op", "a")
 GOES_ON = SamplingOptions(temperature=0.0, ignore_eos=True)
@@ -186,8 +186,8 @@ async def test_a_cut_prompts_last_tokens_are_used_and_counted(logprobs):
 async def test_a_shorter_prompt_is_not_cut_and_a_chat_keeps_its_end():
     engine, tokens = renderer(Script(text=" world"))
     await answer(engine, asking(RawPrompt("Hello"), truncate_prompt=50))
-    await answer(engine, asking(talk("Hello the cat")))
-    await answer(engine, asking(talk("Hello the cat"), truncate_prompt=4))
+    await answer(engine, asking(build_conversation("Hello the cat")))
+    await answer(engine, asking(build_conversation("Hello the cat"), truncate_prompt=4))
     whole, talked, cut = (request.segments[0].tokens for request in tokens.requests)
     assert len(whole) == 2 and len(talked) > 4 and cut == talked[-4:]
 

@@ -9,7 +9,7 @@ from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation
 from antiphon.testing import FakeClock
 from antiphon.testing.scripted_token_engine import CHATML
-from tests.support.chat_templates import GEMMA, template, written
+from tests.support.chat_templates import GEMMA, create_template, render_marked
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = Tool("weather", "Tells the weather.", SCHEMA)
@@ -61,38 +61,38 @@ def talk(*messages, tools=(WEATHER,)):
 def test_a_template_gets_tools_as_openai_writes_them():
     function = {"name": "weather", "description": "Tells the weather.", "parameters": SCHEMA}
     shown = {"type": "function", "function": function}
-    assert json.dumps(shown) in written(QWEN, talk(HELLO))
+    assert json.dumps(shown) in render_marked(QWEN, talk(HELLO))
     empty = {"type": "object", "properties": {}}
     without = {"type": "function", "function": {"name": "now", "parameters": empty}}
-    assert json.dumps(without) in written(QWEN, talk(HELLO, tools=(Tool("now"),)))
+    assert json.dumps(without) in render_marked(QWEN, talk(HELLO, tools=(Tool("now"),)))
 
 
 def test_calls_show_arguments_in_the_templates_form():
-    prompt = written(QWEN, talk(*ANSWERED))
+    prompt = render_marked(QWEN, talk(*ANSWERED))
     assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>' in prompt
     assert "⟦<|im_start|>⟧tool\nrain" in prompt
-    assert 'weather\n```json\n{"city": "Bern"}\n```' in written(DEEPSEEK, talk(*ANSWERED, tools=()))
+    assert 'weather\n```json\n{"city": "Bern"}\n```' in render_marked(DEEPSEEK, talk(*ANSWERED, tools=()))
 
 
 def test_ids_have_nine_letters_where_the_template_wants_that():
-    prompt = written(NINE, talk(*ANSWERED, tools=()))
+    prompt = render_marked(NINE, talk(*ANSWERED, tools=()))
     named, result = prompt.removeprefix("hiNone").partition("[TOOL_CALLS]")[2][:9], prompt[-13:-4]
     assert named == result and named.isalnum()
     kept = ToolCall("a0b1c2d3e", "f", "{}")
-    assert "[TOOL_CALLS]a0b1c2d3e" in written(
+    assert "[TOOL_CALLS]a0b1c2d3e" in render_marked(
         NINE, talk(HELLO, Message(Role.ASSISTANT, "", tool_calls=(kept,)))
     )
 
 
 def test_a_template_may_read_tools_from_the_system_message():
     shown = json.dumps([{"name": "weather", "description": "Tells the weather.", "parameters": SCHEMA}])
-    prompt = written(PHI, talk(Message(Role.SYSTEM, "Be brief."), HELLO))
+    prompt = render_marked(PHI, talk(Message(Role.SYSTEM, "Be brief."), HELLO))
     assert prompt == f"⟦<|im_start|>⟧Be brief.<|tool|>{shown}<|/tool|>⟦<|im_end|>⟧hi"
-    assert f"⟦<|im_start|>⟧<|tool|>{shown}" in written(PHI, talk(HELLO))
+    assert f"⟦<|im_start|>⟧<|tool|>{shown}" in render_marked(PHI, talk(HELLO))
 
 
 def test_a_template_without_tools_gets_them_written_out():
-    prompt = written(CHATML, talk(*ANSWERED))
+    prompt = render_marked(CHATML, talk(*ANSWERED))
     system, user, assistant, result, _ = prompt.split("⟦<|im_end|>⟧\n")
     assert system.startswith("⟦<|im_start|>⟧system\n") and json.dumps(SCHEMA) in system
     assert '<tool_call>\n{"name": "FUNCTION", "arguments": {"NAME": VALUE}}\n</tool_call>' in system
@@ -104,14 +104,14 @@ def test_a_template_without_tools_gets_them_written_out():
 def test_written_tools_follow_the_system_message_in_one_turn():
     calls = Message(Role.ASSISTANT, "I look.", tool_calls=(CALL, ToolCall("call_2", "weather", "{}")))
     results = tuple(Message(Role.TOOL, text, tool_call_id="call_1") for text in ("rain", "sun"))
-    prompt = written(CHATML, talk(Message(Role.SYSTEM, "Be brief."), HELLO, calls, *results))
+    prompt = render_marked(CHATML, talk(Message(Role.SYSTEM, "Be brief."), HELLO, calls, *results))
     assert prompt.startswith("⟦<|im_start|>⟧system\nBe brief.\n\nYou can call functions.")
     assert "I look.\n<tool_call>" in prompt and prompt.count("</tool_call>\n<tool_call>") == 1
     assert "rain\n</tool_response>\n<tool_response>\nsun" in prompt
 
 
 def test_without_a_system_role_tools_precede_the_user():
-    prompt = written(GEMMA, talk(HELLO))
+    prompt = render_marked(GEMMA, talk(HELLO))
     assert prompt.startswith("⟦<s>⟧⟦<start_of_turn>⟧user\nYou can call functions.")
     assert '{"name": "FUNCTION", "parameters": {"NAME": VALUE}}' in prompt
     assert "\n\nhi⟦<end_of_turn>⟧" in prompt
@@ -127,8 +127,8 @@ def test_texts_of_tools_never_become_control_tokens(source):
         Message(Role.ASSISTANT, "", tool_calls=(call,)),
         Message(Role.TOOL, evil, evil, tool_call_id=evil),
     )
-    made = template(source).render(talk(*messages, tools=(Tool("f", evil, schema),)), FakeClock())
-    plain = template(source).render(
+    made = create_template(source).render(talk(*messages, tools=(Tool("f", evil, schema),)), FakeClock())
+    plain = create_template(source).render(
         Conversation(
             (
                 HELLO,
@@ -155,7 +155,7 @@ def test_large_tools_are_within_the_allowance_of_a_template():
         )
         for at in range(128)
     )
-    assert written(QWEN, talk(HELLO, tools=tools)).count('"type": "function"') == 128
+    assert render_marked(QWEN, talk(HELLO, tools=tools)).count('"type": "function"') == 128
 
 
 CUT = ('{"city": "Ber', "{", "[1]", "3", "not JSON", '{"city": 1, "city": 2}', '{"a": NaN}', '{"a": 1e999}',
@@ -165,7 +165,7 @@ CUT = ('{"city": "Ber', "{", "[1]", "3", "not JSON", '{"city": 1, "city": 2}', '
 def called(arguments, source):
     """The prompt of a conversation with such a call."""
     turns = (HELLO, Message(Role.ASSISTANT, "", tool_calls=(ToolCall("call_1", "weather", arguments),)))
-    return written(source, talk(*turns, Message(Role.TOOL, "rain", tool_call_id="call_1"), tools=()))
+    return render_marked(source, talk(*turns, Message(Role.TOOL, "rain", tool_call_id="call_1"), tools=()))
 
 
 @pytest.mark.parametrize("arguments", CUT)

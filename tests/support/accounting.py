@@ -17,12 +17,12 @@ from antiphon.pipeline.reserve import Accounting, LimitIndex
 from antiphon.testing import FakeClock
 
 PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)
-"""One nano-unit for a token of the prompt, ten for one of the output."""
+"""One nano-unit per prompt token, ten per output token."""
 
 
 @dataclass
 class ScriptedEmbedding:
-    """`PreparedEmbedding` of a given size, whose vectors `make` makes."""
+    """A `PreparedEmbedding` whose vectors come from `make`."""
 
     make: Callable[[Context], Awaitable[Embeddings]]
     size: RequestSize = field(default_factory=lambda: RequestSize(7, 0))
@@ -33,7 +33,7 @@ class ScriptedEmbedding:
 
 @dataclass
 class MemoryLedger:
-    """Keeps intents and completions in order, and refuses what does not keep the order of the seam."""
+    """Stores intents and completions, and asserts their order."""
 
     intents: dict[str, Entry] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -55,27 +55,27 @@ class MemoryLedger:
 
     @property
     def entry(self) -> Entry:
-        """The only one."""
+        """The only entry."""
         assert len(self.intents) == 1
-        (found,) = self.entries.values()
-        return found
+        (entry,) = self.entries.values()
+        return entry
 
 
-class Counting:
-    """A limiter that counts what is asked of another."""
+class CountingLimiter:
+    """A limiter that records the calls to another limiter."""
 
     def __init__(self, inner: Limiter) -> None:
         self._inner = inner
         self.calls: list[str] = []
-        self.taken: list[Amounts] = []
-        """Reserved, and then more of it."""
+        self.reserved: list[Amounts] = []
+        """The amounts of `reserve` and `extend`."""
         self.settled: list[Amounts] = []
         self.on_refusal: Callable[[], None] = lambda: None
-        """Called once where something is refused."""
+        """Called at each refusal."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         self.calls.append("reserve")
-        self.taken.append(amounts)
+        self.reserved.append(amounts)
         try:
             return await self._inner.reserve(claim, limits, amounts)
         except RequestError:
@@ -84,7 +84,7 @@ class Counting:
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         self.calls.append("extend")
-        self.taken.append(amounts)
+        self.reserved.append(amounts)
         return await self._inner.extend(claim, limits, amounts)
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
@@ -105,16 +105,16 @@ class Books:
     def __init__(self, *limits: Limit, prices: Sequence[Price] = (PRICE,), step: int = 8) -> None:
         self.limits = limits
         self.clock = FakeClock()
-        self.limiter = Counting(LocalLimiter(self.clock))
+        self.limiter = CountingLimiter(LocalLimiter(self.clock))
         self.ledger = MemoryLedger()
         self.rulebook = LimitIndex()
         self.rulebook.update(limits, tuple(prices))
         self.accounting = Accounting(self.limiter, self.ledger, self.rulebook, step)
 
     async def used(self) -> list[int]:
-        """How much of each limit is taken."""
-        found = await self.limiter.read_status(self.limits)
-        return [each.limit.amount - each.remaining for each in found]
+        """Return the used amount of each limit."""
+        statuses = await self.limiter.read_status(self.limits)
+        return [status.limit.amount - status.remaining for status in statuses]
 
 
 def limit(
@@ -125,5 +125,5 @@ def limit(
     key: str = "anonymous",
     name: str = "",
 ) -> Limit:
-    """A limit of a key."""
+    """Build a limit of a key."""
     return Limit(name or f"limit-{measure}-{window}", Subject.KEY, key, measure, amount, 0, window)

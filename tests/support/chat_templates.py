@@ -1,5 +1,4 @@
-"""Chat templates in the manner of four families of models, and small helpers; the templates are written for
-these tests."""
+"""Chat templates like those of four model families, written for these tests, and helpers."""
 
 from collections.abc import Mapping
 
@@ -50,28 +49,28 @@ GEMMA = (
 FRAMING = (
     "{% for message in messages %}{{ '<|' ~ message.name ~ '|>' }}{{ message.content }}<|eot_id|>{% endfor %}"
 )
-"""Puts a text of the caller between the two halves of a control token's name."""
+"""A template that inserts caller text between the two halves of a control token's name."""
 
 FAMILIES = {"chatml": CHATML, "llama": LLAMA, "mistral": MISTRAL, "gemma": GEMMA}
 SPECIAL = SpecialTokens(CONTROLS, "<s>", "</s>")
 
 
-def template(source: str, *names: str) -> ChatTemplate:
+def create_template(source: str, *names: str) -> ChatTemplate:
     return ChatTemplate(source, SpecialTokens((*CONTROLS, *names), "<s>", "</s>"))
 
 
-def talk(*texts: str, system: str | None = None) -> Conversation:
-    """A user and an assistant in turns."""
+def build_conversation(*texts: str, system: str | None = None) -> Conversation:
+    """Build a conversation in which user and assistant take turns."""
     turns = [Message((Role.USER, Role.ASSISTANT)[index % 2], text) for index, text in enumerate(texts)]
     return Conversation((*([Message(Role.SYSTEM, system)] if system is not None else ()), *turns))
 
 
-def written(source: str, conversation: Conversation, *names: str) -> str:
-    """The prompt with each control token in ⟦ ⟧."""
-    pieces = template(source, *names).render(conversation, FakeClock())
+def render_marked(source: str, conversation: Conversation, *names: str) -> str:
+    """Render the prompt with each control token in ⟦ ⟧."""
+    pieces = create_template(source, *names).render(conversation, FakeClock())
     return "".join(f"⟦{piece.text}⟧" if piece.control else piece.text for piece in pieces)
 
 
 async def prove_here(payload: Mapping[str, object]) -> None:
-    """Proves without a process, for tests of other things."""
+    """Prove a template in this process, for tests that do not test isolation."""
     prove(payload)

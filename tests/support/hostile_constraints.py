@@ -1,4 +1,4 @@
-"""Constraints that are made to cost much, by name: refused or compiled within the caps, either way."""
+"""Expensive constraints by name. Each must be refused, or compiled within the limits."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def _nested(depth: int) -> Any:
 
 
 def _record(names: int, of: int) -> Any:
-    return {"type": "object", "properties": {f"a{at}": {"const": of * at} for at in range(names)}}
+    return {"type": "object", "properties": {f"a{index}": {"const": of * index} for index in range(names)}}
 
 
 SCHEMAS: dict[str, Any] = {

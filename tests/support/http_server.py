@@ -1,6 +1,5 @@
-"""A real server on a free loopback port, in the test's own event loop, over a scripted engine; and raw HTTP
-to talk to it.
-"""
+"""A real server on a free loopback port in the test's event loop, with a scripted engine, and a raw
+client."""
 
 import asyncio
 import json
@@ -47,18 +46,18 @@ PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
 PUBLIC = frozenset(
     {"/", "/health", "/health/ready", "/jamai/api/health", "/docs", "/docs/page.css", "/docs/page.js"}
 )
-"""Paths that anybody may read: they hold no data."""
+"""Paths that need no key, because they contain no data."""
 
 TOO_LATE = 5.0
-"""Seconds in which a refusal must have come; stated: milliseconds, some tens for the largest bodies."""
+"""Maximum seconds of a refusal. It usually takes milliseconds, or tens of them for the largest bodies."""
 
 PATIENCE = 10
-"""Seconds after which a raw exchange has hung."""
+"""Timeout of a raw exchange in seconds."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One HTTP response, read whole."""
+    """An HTTP response with its whole body."""
 
     status: int
     headers: dict[str, str]
@@ -72,13 +71,13 @@ class Reply:
         return self.json()["error"]
 
     def events(self) -> list[Any]:
-        """The data lines of a stream; `[DONE]` stays a text."""
+        """Return the parsed data lines of a stream; `[DONE]` stays a text."""
         lines = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
         return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
 class Line:
-    """One connection, spoken to in bytes."""
+    """A connection that sends and receives bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -93,12 +92,12 @@ class Line:
             return await self.reader.readuntil(mark)
 
     async def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """Read until the server closes the connection."""
         async with asyncio.timeout(PATIENCE):
             return await self.reader.read()
 
     async def reply(self) -> Reply:
-        """The next response."""
+        """Read the next response."""
         head = (await self.until(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {
             name.lower(): value.strip()
@@ -106,13 +105,13 @@ class Line:
         }
         status = int(head[0].split(" ")[1])
         if headers.get("transfer-encoding") == "chunked":
-            return Reply(status, headers, await self._chunks())
+            return Reply(status, headers, await self._read_chunks())
         async with asyncio.timeout(PATIENCE):
             return Reply(
                 status, headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
             )
 
-    async def _chunks(self) -> bytes:
+    async def _read_chunks(self) -> bytes:
         body = b""
         while size := int(await self.until(b"\r\n"), 16):
             body += (await self.reader.readexactly(size + 2))[:-2]
@@ -120,14 +119,14 @@ class Line:
         return body
 
     def drop(self) -> None:
-        """Leaves without a word."""
+        """Abort the connection."""
         self.writer.transport.abort()
 
 
 def request_bytes(
     path: str, body: Any = None, *, method: str | None = None, headers: Mapping[str, str | None] | None = None
 ) -> bytes:
-    """A request with the headers a polite client sends; `headers` replace them, and None takes one away."""
+    """Encode a request with the usual headers; `headers` replace them, and None removes one."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     fields: dict[str, str | None] = {"host": "localhost"}
     if body is not None:
@@ -142,11 +141,11 @@ def request_bytes(
 
 
 class LooseEngine(ScriptedEngine):
-    """An engine that yields whatever a test's generator does, contract or not."""
+    """An engine that yields a test's events, even if they break the contract."""
 
     def __init__(self, events: Callable[[], AsyncGenerator[Event, None]]) -> None:
         super().__init__()
-        self._loose = events
+        self._create_events = events
 
     async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
         return ScriptedRequest(RequestSize(5, 1000), partial(self.stream, request))
@@ -155,7 +154,7 @@ class LooseEngine(ScriptedEngine):
     async def stream(
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[AsyncIterator[Event], None]:
-        async with aclosing(self._loose()) as events:
+        async with aclosing(self._create_events()) as events:
             yield events
 
 
@@ -181,13 +180,13 @@ class Served:
             writer.transport.abort()
 
     async def ask(self, path: str, body: Any = None, **how: Any) -> Reply:
-        """One request on a connection of its own."""
+        """Send a request on a new connection and return the response."""
         async with self.line() as line:
             await line.send(request_bytes(path, body, **how))
             return await line.reply()
 
     async def raw(self, data: bytes) -> Reply:
-        """The response to bytes as they are."""
+        """Send bytes unchanged on a new connection and return the response."""
         async with self.line() as line:
             await line.send(data)
             return await line.reply()
@@ -201,41 +200,55 @@ async def serving(
     accounting: Accounting | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """A server with one model `m`, ended at once when the test is done."""
-    made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
-    models = ModelRegistry((Model("m", (ModelRoute(made),), 1_700_000_000),), Aliases(Fireworks.aliases))
+    """Run a server with one model `m`; it is aborted at the end of the context."""
+    scripted = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
+    models = ModelRegistry((Model("m", (ModelRoute(scripted),), 1_700_000_000),), Aliases(Fireworks.aliases))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
-    chosen = msgspec.structs.replace(ServerSettings(), **settings)
+    server_settings = msgspec.structs.replace(ServerSettings(), **settings)
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
-    how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
-    others = (Fireworks(*how), Empower(*how), Sgp(*how), Jamai(*how))
+    dialect_options = (
+        server_settings.unknown_fields == "report",
+        server_settings.schema_keywords == "strict",
+    )
+    other_dialects = (
+        Fireworks(*dialect_options),
+        Empower(*dialect_options),
+        Sgp(*dialect_options),
+        Jamai(*dialect_options),
+    )
     edge = AppState(
-        pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, prefixed_dialects=others
+        pipeline,
+        models,
+        OpenAI(*dialect_options),
+        server_settings,
+        verifiers,
+        metrics=metrics,
+        prefixed_dialects=other_dialects,
     )
     async with serving_edge(edge) as (port, connections):
-        yield Served(port, made, edge, connections)
+        yield Served(port, scripted, edge, connections)
 
 
 @asynccontextmanager
 async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
-    """A server that renders for token engines, by their models' names; its scripted engine serves nobody."""
-    rendered = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
+    """Run a server with token engines by model name; `Served.engine` is unused."""
+    renderers = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
     models = ModelRegistry(
-        tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered)
+        tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in renderers)
     )
-    pipeline, others = (
+    pipeline, other_dialects = (
         Pipeline(models, Metrics(), restart_patience=0.0),
         (Fireworks(), Empower(), Sgp(), Jamai()),
     )
-    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), prefixed_dialects=others)
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), prefixed_dialects=other_dialects)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)
 
 
 @asynccontextmanager
 async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
-    """A server over an edge: its port, and its open connections."""
+    """Run a server; yields its port and its open connections."""
     server = create_server(create_app(edge), edge)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
@@ -253,7 +266,7 @@ async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
 
 
 def targets_of(edge: AppState) -> list[tuple[str, str]]:
-    """Method and path of every endpoint, at each of its paths, with the names in braces as they are."""
+    """Return method and path pattern of every endpoint."""
     return [
         (endpoint.method, re.sub(r":path", "", path))
         for endpoint in list_endpoints(edge)
@@ -261,8 +274,8 @@ def targets_of(edge: AppState) -> list[tuple[str, str]]:
     ]
 
 
-async def gone(things: Any, seconds: float = PATIENCE) -> None:
-    """Waits until a collection is empty."""
+async def gone(collection: Any, seconds: float = PATIENCE) -> None:
+    """Wait until a collection is empty."""
     async with asyncio.timeout(seconds):
-        while len(things):
+        while len(collection):
             await asyncio.sleep(0.002)

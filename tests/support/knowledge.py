@@ -1,4 +1,4 @@
-"""A knowledge service over an index of its own and a scripted embedding model `e`."""
+"""A knowledge service with its own index and a scripted embedding model `e`."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,16 +26,16 @@ BOB = Actor(ActorKind.SERVICE_KEY, "key_bob", "bravo")
 PLAIN = EmbeddingScript()
 LIMITS = IndexLimits()
 LOOK_S = 0.3
-"""Seconds between two looks of a process for files on which nobody works."""
+"""Seconds between searches of a process for files that no process reads."""
 
 
 class KnownActors:
-    """The callers whose keys have not ended."""
+    """The callers whose keys are valid."""
 
     def __init__(self, *actors: Actor) -> None:
         self.actors = {actor.id: actor for actor in actors}
         self.find_any = False
-        """Whether every uploader is known."""
+        """Whether `find` accepts every uploader."""
 
     def find(self, uploader: Uploader) -> Actor | None:
         if self.find_any:
@@ -45,7 +45,7 @@ class KnownActors:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """A service and what is under it."""
+    """A service and its parts."""
 
     service: KnowledgeService
     index: KnowledgeIndex
@@ -57,20 +57,20 @@ class Knowledge:
     models: ModelRegistry
 
     def list_uploads(self) -> list[str]:
-        """The names of files that are not read yet."""
+        """Return the names of uploaded files that are not read yet."""
         folder = self.directory / "uploads"
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def act(actor: Actor = ALICE) -> Context:
-    """The circumstances of a request."""
+def build_context(actor: Actor = ALICE) -> Context:
+    """Build the context of a request."""
     return Context("req-1", actor)
 
 
 def build_models(engine: ScriptedEmbeddingEngine, names: Sequence[str] = ("e",)) -> ModelRegistry:
-    """A generating model `m`, and embedding models."""
+    """Build a registry with a generating model `m` and embedding models."""
     engines: dict[str, Engine] = {"m": ScriptedEngine()} | {name: Renderer(engine) for name in names}
-    return ModelRegistry(tuple(Model(name, (ModelRoute(each),), 1) for name, each in engines.items()))
+    return ModelRegistry(tuple(Model(name, (ModelRoute(engine),), 1) for name, engine in engines.items()))
 
 
 @asynccontextmanager
@@ -83,20 +83,28 @@ async def open_service(
     index: KnowledgeIndex | None = None,
     context_length: int = 512,
 ) -> AsyncIterator[Knowledge]:
-    """A service whose files are in a directory. `index`: another one, which stays open."""
+    """Run a service whose files are in a directory. `index`: an index to use, which is not closed."""
     engine = ScriptedEmbeddingEngine(script, context_length=context_length)
     models = build_models(engine, names)
     embedding = ServedEmbeddingModels(models, Pipeline(models, Metrics(), restart_patience=0.0))
-    own = None if index else SqliteIndex(directory / "index", SystemClock(), limits)
-    opened = index or own
-    assert opened is not None
+    own_index = None if index else SqliteIndex(directory / "index", SystemClock(), limits)
+    opened_index = index or own_index
+    assert opened_index is not None
     uploads, callers = UploadFolder(directory / "uploads"), KnownActors(ALICE, BOB, LOCAL_ANONYMOUS)
-    passing = (opened, embedding, SandboxedReader(), uploads, callers.find, SystemClock(), INGEST)
-    parts = IngestParts(*passing, pause=0.01, search_interval=LOOK_S)
+    ingest_dependencies = (
+        opened_index,
+        embedding,
+        SandboxedReader(),
+        uploads,
+        callers.find,
+        SystemClock(),
+        INGEST,
+    )
+    parts = IngestParts(*ingest_dependencies, pause=0.01, search_interval=LOOK_S)
     try:
         async with run_jobs(parts) as jobs:
-            service = KnowledgeService(opened, embedding, jobs, limits)
-            yield Knowledge(service, opened, jobs, uploads, directory, engine, callers, models)
+            service = KnowledgeService(opened_index, embedding, jobs, limits)
+            yield Knowledge(service, opened_index, jobs, uploads, directory, engine, callers, models)
     finally:
-        if own is not None:
-            await own.aclose()
+        if own_index is not None:
+            await own_index.aclose()

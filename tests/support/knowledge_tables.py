@@ -14,6 +14,6 @@ async def fill_table(directory: Path, project: str = DEFAULT_PROJECT) -> None:
     """Makes the table `sea` with two chunks. `directory`: that of all knowledge tables."""
     index = SqliteIndex(directory, SystemClock(), IndexLimits())
     await index.create_table(project, TableSettings("sea"))
-    chunks = [ChunkInput(text, "Sea", at + 1, "sea.md") for at, text in enumerate(SEA)]
+    chunks = [ChunkInput(text, "Sea", position + 1, "sea.md") for position, text in enumerate(SEA)]
     await index.add_chunks(project, "sea", chunks)
     await index.aclose()

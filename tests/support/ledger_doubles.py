@@ -1,4 +1,4 @@
-"""A database of the ledger's that tests can take away, and entries to write."""
+"""A ledger database that tests can shut down, and entries to write."""
 
 import threading
 import time
@@ -11,28 +11,30 @@ from antiphon.domain.ledger import Entry, UsedAmounts
 from antiphon.errors import InvalidValue, StoreUnavailable
 
 
-class Kept:
-    """Entries by id; `added` has every call's ids."""
+class StoreDouble:
+    """`rows` has the entries by id, `added` the ids of each call."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Entry] = {}
         self.added: list[list[str]] = []
-        self.away = False
-        self.refuses = ""
-        """Whoever's tag has this text in it is refused, as PostgreSQL does with zero characters."""
-        self.fails: Exception | None = None
-        self.takes = 0.0
-        """Seconds of a transaction."""
-        self.asked = threading.Event()
+        self.is_down = False
+        self.refused_text = ""
+        """Entries with this text in a tag are refused, as PostgreSQL refuses NUL characters."""
+        self.error: Exception | None = None
+        self.delay_s = 0.0
+        """Duration of a transaction."""
+        self.was_called = threading.Event()
 
     def add(self, entries: Sequence[Entry]) -> None:
-        self.asked.set()
-        time.sleep(self.takes)
-        if self.fails is not None:
-            raise self.fails
-        if self.away:
+        self.was_called.set()
+        time.sleep(self.delay_s)
+        if self.error is not None:
+            raise self.error
+        if self.is_down:
             raise StoreUnavailable("the database is away")
-        if self.refuses and any(self.refuses in value for each in entries for value in each.tags.values()):
+        if self.refused_text and any(
+            self.refused_text in value for entry in entries for value in entry.tags.values()
+        ):
             raise InvalidValue("the database cannot store that text")
         self.added.append([entry.id for entry in entries])
         for entry in entries:
@@ -42,9 +44,9 @@ class Kept:
         raise NotImplementedError
 
 
-def intent(number: int = 1, **values: object) -> Entry:
-    """What is known of a generation when it begins."""
-    known = Entry(
+def build_intent(number: int = 1, **values: object) -> Entry:
+    """Build the entry of a generation that begins."""
+    entry = Entry(
         f"{number:032x}",
         f"req-{number}",
         1_700_000_000_000 + number,
@@ -57,12 +59,12 @@ def intent(number: int = 1, **values: object) -> Entry:
         "cantor",
         prompt_tokens=7,
     )
-    return replace(known, **values)
+    return replace(entry, **values)
 
 
-def completion(begun: Entry, **values: object) -> Entry:
-    """How it ended."""
-    ended = replace(
-        begun, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3
+def build_completion(intent: Entry, **values: object) -> Entry:
+    """Build the entry of the same generation at its end."""
+    entry = replace(
+        intent, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3
     )
-    return replace(ended, **values)
+    return replace(entry, **values)

@@ -1,5 +1,6 @@
-"""A server whose one model `m` is rendered over a scripted token engine and takes adapters from a directory:
-everything as it ships but the library.
+"""A server for tests of LoRA adapters: the model `m` on a scripted token engine, adapters from a directory.
+
+Only llama.cpp is replaced; all other parts are real.
 """
 
 import asyncio
@@ -47,12 +48,12 @@ MOST = 1 << 20
 
 @dataclass(frozen=True)
 class Lora(Served):
-    """The server, with what stands behind it."""
+    """The server, its engine and its directories."""
 
     tokens: ScriptedTokenEngine
     base: Path
     shelf: Path
-    """The directory that adapters may come from."""
+    """The directory from which adapters may be loaded."""
     registry: Path
     key: str | None
 
@@ -69,7 +70,7 @@ class Lora(Served):
         return [model["id"] for model in (await self.call("/v1/models")).json()["data"]]
 
     def peft(self, name: str, value: float = 1.0, **config: object) -> Path:
-        """An adapter for the model as PEFT saves it, all of whose numbers are one."""
+        """Write an adapter in PEFT's format whose weights all equal `value`."""
         return write_peft(self.shelf / name, self.base, value, **config)
 
 
@@ -78,7 +79,7 @@ def _bearer(key: str | None) -> dict[str, str]:
 
 
 def write_peft(directory: Path, base: Path, value: float = 1.0, **config: object) -> Path:
-    """An adapter of rank 2 for one matrix."""
+    """Write an adapter of rank 2 for one matrix in PEFT's format."""
     inputs, outputs = read_header(base).shapes["blk.0.attn_v.weight"]
     directory.mkdir()
     matrices = {
@@ -86,26 +87,26 @@ def write_peft(directory: Path, base: Path, value: float = 1.0, **config: object
         f"{MODULE}.lora_B.weight": np.full((outputs, 2), value, np.float32),
     }
     save_file(matrices, directory / "adapter_model.safetensors")
-    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4} | config
-    (directory / "adapter_config.json").write_text(json.dumps(said))
+    adapter_config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4} | config
+    (directory / "adapter_config.json").write_text(json.dumps(adapter_config))
     return directory
 
 
 async def unproved(_: object) -> None:
-    """A template of our own needs no proof."""
+    """Skip the proof of a chat template, because the test wrote it."""
 
 
 def _adapt(renderer: Renderer, digest: str) -> tuple[AdapterRenderer]:
-    """The engine of one adapter, for a model with one host."""
+    """Build the engine of one adapter."""
     return (AdapterRenderer(renderer, digest),)
 
 
 async def run_here(
     target: str, payload: Mapping[str, object], _: Limits, variables: Mapping[str, str]
 ) -> object:
-    """Runs a sandbox's job in a thread of this process, for tests of other things than its isolation.
+    """Run a sandbox job in a thread of this process, for tests that do not test isolation.
 
-    The caller's environment stands for the variables. One job at a time: those of the hub share a session.
+    The job sees this process's environment. Jobs of the hub share a session, so run one at a time.
     """
     assert variables.items() <= os.environ.items() | NO_TOKEN.items()
     module, name = target.split(":")
@@ -132,29 +133,31 @@ async def lending(
     knowing: tuple[TokenVerifier, ...] = (),
     isolated: bool = False,
 ) -> AsyncIterator[Lora]:
-    """The server, while the context lasts; `hub`: the address of one that callers may deploy from.
-    `isolated`: fetches and reads adapters in the sandbox's processes, as it ships."""
+    """Run the server. `hub`: address of a hub from which callers may deploy. `isolated`: run jobs in sandbox
+    processes, as in production."""
     shelf, registry = tmp_path / "shelf", tmp_path / "registry"
     shelf.mkdir(exist_ok=True)
-    made = tokens or ScriptedTokenEngine()
-    renderers = {name: Renderer(made, prove=unproved) for name in models}
-    served = ModelRegistry(
+    token_engine = tokens or ScriptedTokenEngine()
+    renderers = {name: Renderer(token_engine, prove=unproved) for name in models}
+    models_registry = ModelRegistry(
         tuple(Model(name, (ModelRoute(renderer),), 7) for name, renderer in renderers.items()),
         Aliases(aliases or {}, Fireworks.aliases),
     )
     metrics, clock = Metrics(), FakeClock()
     run: JobRunner = run_job if isolated else run_here
-    keeper = AdapterStore(registry, [shelf], MOST, run=run)
-    homes = {
-        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(_adapt, renderer))
+    adapter_store = AdapterStore(registry, [shelf], MOST, run=run)
+    targets = {
+        name: AdapterTarget(
+            token_engine, partial(adapter_store.keep, base=str(base)), partial(_adapt, renderer)
+        )
         for name, renderer in renderers.items()
     }
-    adapters = AdapterRegistry(served, homes, clock, metrics)
-    fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,), run=run)
+    adapters = AdapterRegistry(models_registry, targets, clock, metrics)
+    hub_adapters = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,), run=run)
     verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
-    pipeline = Pipeline(served, metrics, restart_patience=0.0)
-    edge = AppState(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
-    deployments = Deployments(served, adapters, fetching, clock)
+    pipeline = Pipeline(models_registry, metrics, restart_patience=0.0)
+    edge = AppState(pipeline, models_registry, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
+    deployments = Deployments(models_registry, adapters, hub_adapters, clock)
     edge = replace(edge, adapters=adapters, deployments=deployments, prefixed_dialects=(Empower(),))
     async with serving_edge(edge) as (port, connections):
-        yield Lora(port, ScriptedEngine(), edge, connections, made, base, shelf, registry, key)
+        yield Lora(port, ScriptedEngine(), edge, connections, token_engine, base, shelf, registry, key)

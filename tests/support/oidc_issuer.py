@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer of the tests' own: its keys, its tokens, and what it answers."""
+"""An OpenID Connect issuer for tests: its keys, tokens and documents."""
 
 import json
 
@@ -14,7 +14,7 @@ KEYS = ADDRESS + "/keys"
 
 
 class SigningKey:
-    """A key pair of the issuer, with the algorithm that it is for."""
+    """A key pair of the issuer and its algorithm."""
 
     def __init__(self, kid, algorithm="ES256"):
         self.kid, self.algorithm = kid, algorithm
@@ -33,13 +33,13 @@ def _rsa():
 
 
 class Issuer:
-    """What it answers at which address, and how often it was asked."""
+    """Serves its discovery document and keys; `fetched_urls` records the requests."""
 
     def __init__(self, *keys, address=ADDRESS):
         self.address = address
         self.keys = list(keys) or [SigningKey("one")]
-        self.asked = []
-        self.away = False
+        self.fetched_urls = []
+        self.is_down = False
 
     def documents(self):
         keys = self.address + "/keys"
@@ -49,13 +49,13 @@ class Issuer:
         }
 
     async def fetch(self, url):
-        self.asked.append(url)
-        if self.away:
+        self.fetched_urls.append(url)
+        if self.is_down:
             raise IssuerUnavailable("away")
         return json.dumps(self.documents()[url]).encode()
 
     def token(self, now, key=None, headers=None, **changes):
-        """A token for ann, of an hour; a claim of None is left out."""
+        """Issue a token for ann that is valid for an hour; a claim of None is omitted."""
         claims = {
             "iss": self.address,
             "aud": AUDIENCE,
@@ -65,6 +65,6 @@ class Issuer:
             "iat": int(now),
             "exp": int(now) + 3600,
         } | changes
-        said = {name: value for name, value in claims.items() if value is not None}
+        payload = {name: value for name, value in claims.items() if value is not None}
         key = key or self.keys[0]
-        return jwt.encode(said, key.private, key.algorithm, {"kid": key.kid} | (headers or {}))
+        return jwt.encode(payload, key.private, key.algorithm, {"kid": key.kid} | (headers or {}))

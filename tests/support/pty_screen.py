@@ -1,4 +1,4 @@
-"""A program in a terminal of its own: a pseudo-terminal whose keys are typed and whose output is awaited."""
+"""Runs a program in a pseudo-terminal; tests type keys and wait for output."""
 
 import os
 import pty
@@ -19,33 +19,33 @@ from tests.support.processes import bare_environment
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 
 PATIENCE = 60.0
-"""Seconds; what is awaited takes tenths, and a server's start two, or thirty on a machine that is busy."""
+"""Timeout in seconds. Output takes tenths; a server start takes two, or thirty on a busy machine."""
 
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Screen:
-    """What a program wrote so far, and its keyboard."""
+    """A program's output so far, and its keyboard."""
 
     def __init__(self, process: subprocess.Popen[bytes], keyboard: int) -> None:
         self.process = process
         self._keyboard = keyboard
-        self._seen = ""
-        self._awaited = 0
+        self._output = ""
+        self._search_start = 0
 
     def type(self, keys: str) -> None:
         os.write(self._keyboard, keys.encode())
 
     def expect(self, text: str) -> None:
-        """Waits for the text, after what was awaited before."""
+        """Wait for the text after the previously expected one."""
         deadline = time.monotonic() + PATIENCE
-        while (found := self.text.find(text, self._awaited)) < 0:
-            assert time.monotonic() < deadline, f"{text!r} does not come: {self.text[self._awaited :]!r}"
+        while (position := self.text.find(text, self._search_start)) < 0:
+            assert time.monotonic() < deadline, f"{text!r} does not come: {self.text[self._search_start :]!r}"
             self._read(0.1)
-        self._awaited = found + len(text)
+        self._search_start = position + len(text)
 
     def expect_prompt(self) -> None:
-        """Waits until the chat reads keys: the line editor shows its prompt a moment before it does."""
+        """Wait until the chat reads keys, which is a moment after the prompt appears."""
         self.expect("> ")
         time.sleep(0.1)
         deadline = time.monotonic() + PATIENCE
@@ -54,7 +54,7 @@ class Screen:
             time.sleep(0.01)
 
     def end(self) -> int:
-        """Waits for the program's end; its exit status."""
+        """Wait for the program's end and return its exit status."""
         deadline = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end: {self.text!r}"
@@ -63,35 +63,43 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """All of it without styles."""
-        return STYLE.sub("", self._seen)
+        """The output without styles."""
+        return STYLE.sub("", self._output)
 
-    def _read(self, within: float) -> None:
-        if select.select([self._keyboard], [], [], within)[0]:
+    def _read(self, timeout_s: float) -> None:
+        if select.select([self._keyboard], [], [], timeout_s)[0]:
             with suppress(OSError):  # the program has closed its side
-                self._seen += os.read(self._keyboard, 65536).decode("utf-8", "replace")
+                self._output += os.read(self._keyboard, 65536).decode("utf-8", "replace")
 
 
 @contextmanager
-def screen(
+def open_screen(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, size: tuple[int, int] = (24, 80)
 ) -> Iterator[Screen]:
-    """`antiphon` with these arguments in a terminal; killed when it is still there at the end."""
-    keyboard, line = pty.openpty()
-    termios.tcsetwinsize(line, size)
-    # The first terminal that the leader of a new session opens becomes its own: Ctrl-C is a signal there.
-    command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(line), sys.executable, "-m", "antiphon"]
-    # A test run may carry its own terminal's size in these, which would win over this one's.
+    """Run `antiphon` with these arguments in a terminal; kill it at the end of the context."""
+    keyboard, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, size)
+    # A session leader's first opened terminal becomes its controlling terminal, so Ctrl-C sends a signal.
+    command = [
+        "sh",
+        "-c",
+        'exec "$@" <"$0" >"$0" 2>&1',
+        os.ttyname(terminal),
+        sys.executable,
+        "-m",
+        "antiphon",
+    ]
+    # The test run's own LINES and COLUMNS would override this terminal's size.
     height, width = size
-    environ = (
+    environment = (
         bare_environment() | {"TERM": "xterm", "LINES": str(height), "COLUMNS": str(width)} | (env or {})
     )
-    process = subprocess.Popen([*command, *arguments], start_new_session=True, cwd=cwd, env=environ)
+    process = subprocess.Popen([*command, *arguments], start_new_session=True, cwd=cwd, env=environment)
     try:
         yield Screen(process, keyboard)
     finally:
         if process.poll() is None:
             process.kill()
         process.wait()
-        os.close(line)  # not before: a terminal that nobody holds open forgets its size
+        os.close(terminal)  # after the program's end, because a closed terminal loses its size
         os.close(keyboard)

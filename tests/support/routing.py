@@ -47,7 +47,7 @@ class RouteEngine(ScriptedEngine):
 
 @dataclass
 class RouteBench:
-    """One model `m` with routes over scripted engines, one clock, and what became of its requests."""
+    """One model `m` with routes to scripted engines, one clock, and the results of its requests."""
 
     routes: Sequence[ModelRoute]
     prefers_prefix: bool = False
@@ -85,22 +85,22 @@ class RouteBench:
 
     async def count(self, requests: int, request: GenerationRequest = HELLO) -> dict[str, int]:
         """Sends requests one after the other, and returns how many each route served."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for _ in range(requests):
             await self.run(request)
-            found[self.served] = found.get(self.served, 0) + 1
-        return found
+            counts[self.served] = counts.get(self.served, 0) + 1
+        return counts
 
     def list_tries(self) -> list[tuple[str, str | None]]:
         """The route and the error of each try of the last request."""
-        return [(each.route, each.error) for each in self.tries]
+        return [(route_try.route, route_try.error) for route_try in self.tries]
 
     def list_outcomes(self) -> dict[tuple[str, ...], int]:
         """The attempts that ended, by model, route and outcome, as the metrics have them."""
         return {
             (*labels, outcome): count
-            for labels, each in self.metrics.routes.items()
-            for outcome, count in each.outcomes.items()
+            for labels, route_counts in self.metrics.routes.items()
+            for outcome, count in route_counts.outcomes.items()
         }
 
     @property
@@ -110,26 +110,28 @@ class RouteBench:
         return self.books.ledger.entry
 
 
-def build_route(name: str, weight: float = 1.0, order: int = 1, most: int | None = None) -> ModelRoute:
+def build_route(
+    name: str, weight: float = 1.0, order: int = 1, in_flight_limit: int | None = None
+) -> ModelRoute:
     """Builds a route with a scripted engine of the same name."""
     return ModelRoute(
-        RouteEngine(name), "vendor", name=name, weight=weight, order=order, in_flight_limit=most
+        RouteEngine(name), "vendor", name=name, weight=weight, order=order, in_flight_limit=in_flight_limit
     )
 
 
 def build_bench(*routes: ModelRoute | str, **options: object) -> RouteBench:
     """Builds a bench of routes; a name is a route of the first order."""
-    made = [build_route(each) if isinstance(each, str) else each for each in routes]
-    return RouteBench(made, **options)  # type: ignore[arg-type]
+    built_routes = [build_route(route) if isinstance(route, str) else route for route in routes]
+    return RouteBench(built_routes, **options)  # type: ignore[arg-type]
 
 
-def engine_of(bench: RouteBench, name: str) -> RouteEngine:
+def get_engine(bench: RouteBench, name: str) -> RouteEngine:
     """Returns the engine of a route by its name."""
-    (found,) = [route for route in bench.routes if route.name == name]
-    return engine_of_route(found)
+    (route,) = [route for route in bench.routes if route.name == name]
+    return get_route_engine(route)
 
 
-def engine_of_route(route: ModelRoute) -> RouteEngine:
+def get_route_engine(route: ModelRoute) -> RouteEngine:
     """Returns the engine of a route."""
     assert isinstance(route.engine, RouteEngine)
     return route.engine

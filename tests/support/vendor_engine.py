@@ -1,4 +1,4 @@
-"""An engine in a vendor's place: it takes every request, keeps it, and gives the events of a test."""
+"""An engine that replaces a vendor: it records each request and yields the test's events."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -47,12 +47,12 @@ async def _iterate(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
 
 
 def say(text: str) -> list[Event]:
-    """The events of a text."""
+    """Return the events of an answer with this text."""
     return [STARTED, TextDelta(0, text), Finished(0, FinishReason.STOP), USAGE]
 
 
 def describe_request(request: GenerationRequest) -> list[Event]:
-    """The events of a text that tells, as JSON, what of a request only vendors use."""
+    """Return the events of a JSON text with the request's fields that only vendors use."""
     hosted, declared = request.hosted, request.output.constraint and request.output.constraint.declared
     messages = [
         message

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from models.cantor import recipe
 from models.cantor.convert import (
-    BOS,
-    END,
-    EOS,
+    BOS_ID,
+    EOS_ID,
     HERE,
     LAYER_NAMES,
-    gguf_name,
+    TURN_END_ID,
+    deinterleave,
     reference_weights,
-    separate,
+    to_gguf_name,
 )
 from models.cantor.vocabulary import CONTROL, NORMAL, UNKNOWN, Piece, read_pieces
 
@@ -36,17 +36,17 @@ def write_facts(folder: Path) -> Path:
         "vocab_size": recipe.VOCABULARY,
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
     }
     generation = {
-        "eos_token_id": [EOS, END],
+        "eos_token_id": [EOS_ID, TURN_END_ID],
         "do_sample": True,
         "temperature": recipe.TEMPERATURE,
         "top_p": recipe.TOP_P,
     }
     pieces = read_pieces(HERE / "tokenizer.model")
-    names = {"bos_token": pieces[BOS].text, "eos_token": pieces[EOS].text}
+    names = {"bos_token": pieces[BOS_ID].text, "eos_token": pieces[EOS_ID].text}
     for name, value in (
         ("config.json", config),
         ("generation_config.json", generation),
@@ -84,8 +84,8 @@ def build_tokenizer(pieces: list[Piece]) -> dict[str, object]:
     for piece in pieces:
         if piece.type != NORMAL:
             continue
-        for at in range(1, len(piece.text)):
-            left, right = piece.text[:at], piece.text[at:]
+        for position in range(1, len(piece.text)):
+            left, right = piece.text[:position], piece.text[position:]
             if left in vocabulary and right in vocabulary:
                 merges.append((-piece.score, vocabulary[left], [left, right]))
     controls = [
@@ -117,16 +117,20 @@ def build_tokenizer(pieces: list[Piece]) -> dict[str, object]:
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [
-                {"SpecialToken": {"id": pieces[BOS].text, "type_id": 0}},
+                {"SpecialToken": {"id": pieces[BOS_ID].text, "type_id": 0}},
                 {"Sequence": {"id": "A", "type_id": 0}},
             ],
             "pair": [
-                {"SpecialToken": {"id": pieces[BOS].text, "type_id": 0}},
+                {"SpecialToken": {"id": pieces[BOS_ID].text, "type_id": 0}},
                 {"Sequence": {"id": "A", "type_id": 0}},
                 {"Sequence": {"id": "B", "type_id": 1}},
             ],
             "special_tokens": {
-                pieces[BOS].text: {"id": pieces[BOS].text, "ids": [BOS], "tokens": [pieces[BOS].text]}
+                pieces[BOS_ID].text: {
+                    "id": pieces[BOS_ID].text,
+                    "ids": [BOS_ID],
+                    "tokens": [pieces[BOS_ID].text],
+                }
             },
         },
         "decoder": {
@@ -161,13 +165,13 @@ def write_peft(source: Path, folder: Path) -> Path:
 
     reader = gguf.GGUFReader(source)
     alpha = float(reader.fields["adapter.lora.alpha"].contents())
-    weights, names = {}, {gguf_name(f"{name}.weight"): name for name in _list_modules()}
+    weights, names = {}, {to_gguf_name(f"{name}.weight"): name for name in _list_modules()}
     for tensor in reader.tensors:
         module, _, half = tensor.name.rpartition(".")
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         name = names[module]
         if half == "lora_b" and name.endswith(("q_proj", "k_proj")):
-            values = separate(values, recipe.HEADS if name.endswith("q_proj") else recipe.KV_HEADS)
+            values = deinterleave(values, recipe.HEADS if name.endswith("q_proj") else recipe.KV_HEADS)
         part = "lora_A" if half == "lora_a" else "lora_B"
         weights[f"base_model.model.{name}.{part}.weight"] = np.ascontiguousarray(values)
     rank = min(next(iter(weights.values())).shape)
@@ -181,4 +185,4 @@ def write_peft(source: Path, folder: Path) -> Path:
 
 def _list_modules() -> list[str]:
     """The modules of cantor that an adapter can change."""
-    return [f"model.layers.{at}.{part}" for at in range(recipe.LAYERS) for part in LAYER_NAMES]
+    return [f"model.layers.{index}.{part}" for index in range(recipe.LAYERS) for part in LAYER_NAMES]

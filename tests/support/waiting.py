@@ -1,4 +1,4 @@
-"""Waiting for what another process, thread or task brings about."""
+"""Functions that wait for other processes, threads or tasks."""
 
 import asyncio
 import inspect
@@ -6,11 +6,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 PATIENCE = 50.0
-"""Seconds to wait for what takes less than five: the machine may be busy."""
+"""Default timeout in seconds. Conditions take less than five seconds, but the machine may be busy."""
 
 
 def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: object = "") -> float:
-    """Seconds until the condition is true. Raises AssertionError after `within`."""
+    """Wait until the condition is true, and return the seconds. Raises AssertionError after `within`
+    seconds."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < within, f"not within {within:g} s: {what}"
@@ -21,7 +22,7 @@ def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: 
 async def await_until(
     condition: Callable[[], object | Awaitable[object]], within: float = PATIENCE, what: object = ""
 ) -> float:
-    """The same beside other tasks of the event loop. The condition may be a coroutine function."""
+    """Like `wait_until`, without blocking the event loop. The condition may be a coroutine function."""
     began = time.monotonic()
     while not (await found if inspect.isawaitable(found := condition()) else found):
         assert time.monotonic() - began < within, f"not within {within:g} s: {what}"
@@ -30,6 +31,6 @@ async def await_until(
 
 
 async def settle() -> None:
-    """Lets every task of the event loop go on as far as it can."""
+    """Let the other tasks of the event loop run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)

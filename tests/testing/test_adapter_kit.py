@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.engines.base import TokenEvent, TokenRequest
 from antiphon.testing import ScriptedTokenEngine, check_adapters, scripted_info
-from tests.support.host_link import linked
+from tests.support.host_link import open_link
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def test_the_scripted_engine_keeps_the_contract(adapters: dict[str, str]) 
 
 
 async def test_it_is_kept_behind_a_socket_too(adapters: dict[str, str]) -> None:
-    async with linked(scripted()) as link:
+    async with open_link(scripted()) as link:
         await check_adapters(link.client, adapters)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue
 from antiphon.weights.adapters.fetch_job import choose_files, fetch_job
-from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 
 PIRATE = "ada/pirate-lora"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -37,7 +37,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hub() -> Iterator[HubServer]:
-    with running(HubServer({PIRATE: Repository(FILES | {"README.md": b"Arr."})})) as server:
+    with serve_hub(HubServer({PIRATE: Repository(FILES | {"README.md": b"Arr."})})) as server:
         yield server
 
 
@@ -71,7 +71,7 @@ def test_both_files_arrive_of_the_commit_that_the_branch_is_now(hub, tmp_path):
     assert found == {"path": "pirate-lora", "commit": COMMIT, "base": "big/Model-7B"}
     arrived = {path.name: path.read_bytes() for path in (tmp_path / "arrived" / "pirate-lora").iterdir()}
     assert arrived == FILES, "and nothing else of the repository"
-    weights = [asked.path for asked in hub.asked if WEIGHTS in asked.path]
+    weights = [asked.path for asked in hub.requests if WEIGHTS in asked.path]
     assert weights and all(f"/resolve/{COMMIT}/" in path for path in weights)
 
 
@@ -111,8 +111,8 @@ def test_what_is_none_or_several_is_refused(names, file, words):
 def test_the_callers_token_opens_gated_files_at_the_hub_only(hub, tmp_path):
     hub.repositories["ada/gated"] = Repository(FILES, is_gated=True)
     fetch(hub, tmp_path, "ada/gated", token=TOKEN)
-    assert {asked.authorization for asked in hub.asked} == {f"Bearer {TOKEN}"}
-    assert {sent.authorization for sent in hub.sent} == {None}
+    assert {asked.authorization for asked in hub.requests} == {f"Bearer {TOKEN}"}
+    assert {sent.authorization for sent in hub.file_requests} == {None}
 
 
 def test_the_operators_token_is_not_lent(hub, tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_the_operators_token_is_not_lent(hub, tmp_path, monkeypatch):
     hub.repositories["ada/gated"] = Repository(FILES, is_gated=True)
     error = refused(hub, tmp_path, "ada/gated")
     assert "send in hf_token it" in error.message or "hf_token" in error.message
-    assert {asked.authorization for asked in hub.asked} == {None}
+    assert {asked.authorization for asked in hub.requests} == {None}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_nobody_is_asked_twice_who_does_not_listen(tmp_path):
 def test_a_too_large_file_is_refused_before_its_first_byte(hub, tmp_path):
     hub.repositories["eve/big"] = Repository({"big.gguf": bytes(MOST + 1)})
     assert "the limit is 1,048,576" in refused(hub, tmp_path, "eve/big").message
-    assert not hub.sent
+    assert not hub.file_requests
 
 
 def test_a_token_is_not_sent_in_the_clear_to_another_machine(tmp_path):

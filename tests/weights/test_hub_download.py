@@ -20,7 +20,7 @@ from antiphon.weights.hub.cache import HubCache
 from antiphon.weights.hub.download import ANSWER_S, FetchProgress, Hub, Stage
 from antiphon.weights.hub.reference import Reference, parse
 from benchmarks.make_model import SIZES, write_model
-from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 
 FILE = "tiny-q8_0.gguf"
 MODEL = Reference("ada/tiny-GGUF", FILE)
@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def server(data: bytes) -> Iterator[HubServer]:
-    with running(HubServer({"ada/tiny-GGUF": Repository({FILE: data, "README.md": b"words"})})) as server:
+    with serve_hub(HubServer({"ada/tiny-GGUF": Repository({FILE: data, "README.md": b"words"})})) as server:
         yield server
 
 
@@ -75,15 +75,15 @@ def test_a_file_is_fetched_whole_and_found_without_asking_again(
     assert (fetched.commit, fetched.digest) == (COMMIT, hashlib.sha256(data).hexdigest())
     assert told[-1] == FetchProgress(Stage.CHECKING, FILE, len(data), len(data))
     assert [step.done for step in told if step.stage is Stage.FETCHING][-1] == len(data)
-    asked = len(server.asked)
+    asked = len(server.requests)
     assert hub(server, cache).local(MODEL, silent) == fetched
-    assert len(server.asked) == asked
+    assert len(server.requests) == asked
 
 
 def test_only_what_the_file_needs_is_asked_of_the_hub(server: HubServer, cache: HubCache):
     hub(server, cache).pull(MODEL, silent)
     place = f"/ada/tiny-GGUF/resolve/{{}}/{FILE}"
-    assert [(asked.method, asked.path) for asked in server.asked] == [
+    assert [(asked.method, asked.path) for asked in server.requests] == [
         ("HEAD", place.format("main")),
         ("GET", place.format(COMMIT)),
     ]
@@ -111,7 +111,7 @@ def test_a_download_that_was_given_up_goes_on_where_it_ended(server: HubServer, 
     (left,) = cache.leftovers()
     assert left.is_partial and left.size == cut
     server.faults.reset_at = None
-    server.sent.clear()
+    server.file_requests.clear()
     assert hub(server, cache).pull(MODEL, silent).path.read_bytes() == data
     assert server.ranges() == [f"bytes={cut}-"]
     assert cache.leftovers() == []
@@ -149,7 +149,7 @@ def test_more_bytes_than_were_promised_are_refused(server: HubServer, cache: Hub
 def test_a_hub_that_gives_no_checksum_or_commit_is_refused(server: HubServer, cache: HubCache, header: str):
     server.faults.hides = frozenset({header})
     assert "could not be checked" in refused(lambda: hub(server, cache).pull(MODEL, silent))
-    assert server.sent == []
+    assert server.file_requests == []
 
 
 def test_a_repository_that_is_not_there_is_named(server: HubServer, cache: HubCache):
@@ -185,8 +185,8 @@ def test_a_token_opens_a_gate_and_goes_to_the_hub_alone(
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     caplog.set_level("DEBUG")
     hub(server, cache).pull(MODEL, silent)
-    assert {asked.authorization for asked in server.asked} == {f"Bearer {TOKEN}"}
-    assert {asked.authorization for asked in server.sent} == {None}
+    assert {asked.authorization for asked in server.requests} == {f"Bearer {TOKEN}"}
+    assert {asked.authorization for asked in server.file_requests} == {None}
     assert TOKEN not in caplog.text
     assert not any(TOKEN.encode() in path.read_bytes() for path in cache.root.rglob("*") if path.is_file())
 
@@ -210,7 +210,7 @@ def test_a_token_is_not_sent_in_the_clear(cache: HubCache, monkeypatch: pytest.M
 
 
 def test_without_a_network_only_fetched_files_are_served(cache: HubCache, data: bytes):
-    with running(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
+    with serve_hub(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
         hub(server, cache).pull(MODEL, silent)
     assert hub(server, cache).local(MODEL, silent).path.read_bytes() == data
     other = replace(MODEL, file="other.gguf")
@@ -220,7 +220,7 @@ def test_without_a_network_only_fetched_files_are_served(cache: HubCache, data: 
 
 def test_offline_asks_nobody(server: HubServer, cache: HubCache):
     assert "offline mode is on" in refused(lambda: hub(server, cache, offline=True).local(MODEL, silent))
-    assert server.asked == []
+    assert server.requests == []
     fetched = hub(server, cache).pull(MODEL, silent)
     assert hub(server, cache, offline=True).local(MODEL, silent) == fetched
 
@@ -241,7 +241,7 @@ def test_a_disk_without_room_is_seen_before_anything_is_fetched(server: HubServe
 
     message = refused(lambda: hub(server, SmallDisk(tmp_path / "models")).pull(MODEL, silent))
     assert "ANTIPHON_HUB_CACHE" in message and "GB free" in message
-    assert server.sent == []
+    assert server.file_requests == []
 
 
 def test_a_disk_that_fills_up_keeps_what_has_arrived(server: HubServer, cache: HubCache, data: bytes):
@@ -293,7 +293,7 @@ def test_a_second_fetcher_waits_and_fetches_nothing(server: HubServer, cache: Hu
                 pulled.result(0.5)
             cache.place(MODEL, hashlib.sha256(data).hexdigest()).write_bytes(data)
         assert pulled.result(30).path.read_bytes() == data
-    assert server.asked and server.sent == []
+    assert server.requests and server.file_requests == []
 
 
 @pytest.mark.parametrize("ask", ["pull", "list"])

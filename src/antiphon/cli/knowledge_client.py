@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.knowledge_export import (
     CHUNK_FIELDS,
+    CREATION_FIELDS,
     DOCUMENT_FIELDS,
     FORMAT,
-    CREATION_FIELDS,
     PROBE,
     TABLE_FIELDS,
     ImportedTable,

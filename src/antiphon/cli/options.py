@@ -66,7 +66,6 @@ TensorSplit = Annotated[
 Exact = Annotated[
     bool | None, typer.Option(help="Answers equal to the last bit, alone and in a batch. [demo model: on]")
 ]
-Exact = Annotated[bool | None, typer.Option(help="Bit-identical answers in every batch. [demo model: on]")]
 Config = Annotated[Path | None, typer.Option(help="Settings file. [antiphon.toml, here or in ANTIPHON_HOME]")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. [info]")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json. [text]")]

@@ -325,7 +325,7 @@ class Embeddings:
     def __iter__(self) -> Iterator[bytes]:
         """The vectors, one by one."""
         width = self.dimensions * WIDTH
-        return (self.vectors[at : at + width] for at in range(0, len(self.vectors), width))
+        return (self.vectors[index : index + width] for index in range(0, len(self.vectors), width))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ class ControlTokens:
             if not piece.control or self._texts is None:
                 yield piece.text
                 continue
-            at = 0
+            index = 0
             for match in self._texts.finditer(piece.text):
-                yield piece.text[at : match.start()]
+                yield piece.text[index : match.start()]
                 yield self._ids[match[0]]
-                at = match.end()
-            yield piece.text[at:]
+                index = match.end()
+            yield piece.text[index:]

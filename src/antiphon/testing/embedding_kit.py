@@ -68,8 +68,8 @@ class EmbeddingProbe:
                     "a Vectors event has one or more whole vectors with the dimensions of info",
                 )
                 vectors += [
-                    tuple(numbers[at : at + self.dimensions])
-                    for at in range(0, len(numbers), self.dimensions)
+                    tuple(numbers[index : index + self.dimensions])
+                    for index in range(0, len(numbers), self.dimensions)
                 ]
         require(len(vectors) == len(request.texts), "every text has one vector")
         return vectors

@@ -151,7 +151,9 @@ def make_score(text: tuple[int, ...]) -> bytes:
 def make_vector(text: tuple[int, ...]) -> bytes:
     """The vector that the scripted engine makes of these token ids."""
     digest = blake2b(repr(text).encode(), digest_size=DIMENSIONS * 2).digest()
-    numbers = [int.from_bytes(digest[at : at + 2], "little") - 32767.5 for at in range(0, len(digest), 2)]
+    numbers = [
+        int.from_bytes(digest[index : index + 2], "little") - 32767.5 for index in range(0, len(digest), 2)
+    ]
     length = math.sqrt(math.fsum(number * number for number in numbers))
     return array("f", [number / length for number in numbers]).tobytes()
 

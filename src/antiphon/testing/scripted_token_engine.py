@@ -379,7 +379,7 @@ class ScriptedTokenEngine:
                 array("i", [token for token, _ in likeliest]).tobytes(),
                 array("f", [value for _, value in likeliest]).tobytes(),
                 array(
-                    "i", [find_rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]
+                    "i", [find_rank(row, prompt[index]) for row, index in zip(rows, places, strict=True)]
                 ).tobytes(),
             )
 
@@ -420,7 +420,11 @@ class ScriptedTokenEngine:
         rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
         if listed := sequence.request.logprob_token_ids:
-            return Steps(tuple(tokens), chosen, tuple(tuple((at, row[at]) for at in listed) for row in rows))
+            return Steps(
+                tuple(tokens),
+                chosen,
+                tuple(tuple((position, row[position]) for position in listed) for row in rows),
+            )
         return Steps(tuple(tokens), chosen, tuple(list_best(row, wanted) for row in rows) if wanted else ())
 
     def _count(self, **changes: int) -> None:

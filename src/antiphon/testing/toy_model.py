@@ -283,13 +283,13 @@ class ToyTokenizer:
 
     def _longest_matches(self, data: bytes) -> Iterator[int]:
         """Yields the ids of the longest matching pieces, from the left."""
-        at = 0
-        while at < len(data):
-            for size in range(min(self._longest, len(data) - at), 0, -1):
-                token = self._ids.get(data[at : at + size])
+        index = 0
+        while index < len(data):
+            for size in range(min(self._longest, len(data) - index), 0, -1):
+                token = self._ids.get(data[index : index + size])
                 if token is not None:
                     yield token
-                    at += size
+                    index += size
                     break
 
     def encode(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ def main() -> int:
         ),
     )
     programs = Programs(
-        engine=f"tests.support.host_engines:{asked.get('engine', 'endless')}",
+        engine=f"tests.support.host_engines:{asked.get('engine', 'create_endless_engine')}",
         http=asked.get("http", "tests.engines.host.http_standin"),
     )
     configure("info", "json")

@@ -18,8 +18,8 @@ from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import write_model
 from tests.engines.host.test_host_process import started
 from tests.engines.random_models import SIZES
-from tests.support.host_engines import SPEC, asking
-from tests.support.host_link import linked, short_directory
+from tests.support.host_engines import SPEC, build_request
+from tests.support.host_link import open_link, short_directory
 
 PATIENCE = 20.0
 
@@ -52,7 +52,7 @@ class Rigid(ScriptedTokenEngine):
 
 async def test_adapters_are_added_and_removed_while_the_engine_runs() -> None:
     engine = Adapting()
-    async with linked(engine) as link:
+    async with open_link(engine) as link:
         await link.client.add_adapter("d1", "/a/one")
         await link.client.remove_adapter("d1")
         with pytest.raises(InvalidValue, match="library refused"):
@@ -61,7 +61,7 @@ async def test_adapters_are_added_and_removed_while_the_engine_runs() -> None:
 
 
 async def test_an_engine_without_adapters_refuses_them() -> None:
-    async with linked(Rigid()) as link:
+    async with open_link(Rigid()) as link:
         with pytest.raises(InvalidValue, match="takes no adapters"):
             await link.client.add_adapter("d1", "/a/one")
 
@@ -80,7 +80,7 @@ async def test_a_restarted_host_is_told_of_its_adapters_first() -> None:
                 await asyncio.sleep(0.005)
             async with serve_engine(second, path):
                 await client.load(SPEC)
-                assert [event async for event in client.generate(asking())]
+                assert [event async for event in client.generate(build_request())]
         assert second.told == [("add", "d1", "/a/one")]
 
 
@@ -166,7 +166,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
                     said.append([token for step in steps for token in step.tokens])
                 return said
 
-            with started("embedded", load=spec, socket=path) as host:
+            with started("create_llama_engine", load=spec, socket=path) as host:
                 await client.load(spec)
                 for digest, file in zip(digests, paths, strict=True):
                     await client.add_adapter(digest, str(file))
@@ -177,7 +177,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
                     host.process.kill()
                     with pytest.raises(EngineDied):
                         assert [event async for event in running]
-            with started("embedded", load=spec, socket=path):
+            with started("create_llama_engine", load=spec, socket=path):
                 while client.state() is not EngineState.READY:
                     await asyncio.sleep(0.005)
                 assert await answers() == before

@@ -25,8 +25,8 @@ from antiphon.errors import (
 from antiphon.processes.ipc import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, Peer, messages, pretending
-from tests.support.host_engines import SPEC, asking, brief, endless
-from tests.support.host_link import linked, short_directory
+from tests.support.host_engines import SPEC, build_request, create_brief_engine, create_endless_engine
+from tests.support.host_link import open_link, short_directory
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""
@@ -43,19 +43,19 @@ async def test_before_the_first_connection_a_call_is_refused_at_once() -> None:
         async with open_host_engine(str(place / "0.sock"), "cantor") as client:
             assert client.state() is EngineState.STARTING
             with pytest.raises(EngineUnavailable, match="cantor is starting; try again") as refusal:
-                await anext(client.generate(asking()))
+                await anext(client.generate(build_request()))
             assert refusal.value.retry_after
             with pytest.raises(EngineUnavailable):
                 await client.info()
 
 
 async def test_a_lost_connection_kills_started_calls_only() -> None:
-    engine = endless()
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
-        running = [link.client.generate(asking()) for _ in range(4)]
+    engine = create_endless_engine()
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
+        running = [link.client.generate(build_request()) for _ in range(4)]
         for events in running:
             assert isinstance(await anext(events), SequenceStarted)
-        queued = link.client.generate(asking())
+        queued = link.client.generate(build_request())
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(failure(queued))
             while (await link.client.info()).load.queued == 0:
@@ -67,8 +67,8 @@ async def test_a_lost_connection_kills_started_calls_only() -> None:
 
 
 async def test_a_host_that_can_serve_no_call_refuses_at_once() -> None:
-    async with linked(endless()) as link, asyncio.timeout(PATIENCE):
-        running = link.client.generate(asking())
+    async with open_link(create_endless_engine()) as link, asyncio.timeout(PATIENCE):
+        running = link.client.generate(build_request())
         assert isinstance(await anext(running), SequenceStarted)
         link.host.note_absence("no replica of cantor runs")
         await until(link.client, EngineState.RESTARTING)
@@ -85,7 +85,7 @@ async def test_a_host_that_can_serve_no_call_refuses_at_once() -> None:
 async def test_a_new_connection_is_told_that_no_call_can_be_served() -> None:
     with short_directory() as place:
         path = str(place / "0.sock")
-        async with serve_engine(endless(), path) as host:
+        async with serve_engine(create_endless_engine(), path) as host:
             host.note_absence("no replica")
             async with open_host_engine(path, "cantor") as client, asyncio.timeout(PATIENCE):
                 await until(client, EngineState.RESTARTING)
@@ -116,7 +116,7 @@ async def test_events_that_had_come_are_read_before_the_error() -> None:
             open_host_engine(str(place / "0.sock"), "x") as client,
         ):
             await until(client, EngineState.READY)
-            events = client.generate(asking())
+            events = client.generate(build_request())
             heard = [await anext(events)]
             await until(client, EngineState.RESTARTING)
             heard += [await anext(events), await anext(events)]
@@ -130,24 +130,24 @@ async def test_it_connects_again_to_a_new_host() -> None:
         path = str(place / "0.sock")
         async with open_host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
             for generation in (1, 2, 3):
-                async with serve_engine(brief(), path):
+                async with serve_engine(create_brief_engine(), path):
                     await client.load(SPEC)
                     assert client.generation == generation
-                    assert [event async for event in client.generate(asking())]
+                    assert [event async for event in client.generate(build_request())]
                 await until(client, EngineState.RESTARTING)
                 with pytest.raises(EngineUnavailable, match="starting again"):
                     await client.tokenize([TextPiece("a")], False)
 
 
 async def test_giving_up_ends_every_call_and_refuses_new_ones() -> None:
-    async with linked(endless()) as link:
-        running = link.client.generate(asking())
+    async with open_link(create_endless_engine()) as link:
+        running = link.client.generate(build_request())
         assert isinstance(await anext(running), SequenceStarted)
         link.client.give_up("it died too often")
         assert isinstance(await failure(running), EngineDied)
         assert link.client.state() is EngineState.FAILED
         with pytest.raises(EngineUnavailable, match="it died too often") as refusal:
-            await anext(link.client.generate(asking()))
+            await anext(link.client.generate(build_request()))
         assert refusal.value.retry_after is None
         with pytest.raises(LoadError, match="it died too often"):
             await link.client.load(SPEC)
@@ -192,23 +192,23 @@ async def test_closing_a_generator_tells_the_host_and_does_not_wait() -> None:
             open_host_engine(str(place / "0.sock"), "x") as client,
         ):
             await until(client, EngineState.READY)
-            async with asyncio.timeout(PATIENCE), aclosing(client.generate(asking())) as events:
+            async with asyncio.timeout(PATIENCE), aclosing(client.generate(build_request())) as events:
                 await anext(events)
             heard = [await told.get() for _ in range(3)]
-            assert heard == [HELLO, GenerateCall(1, asking()), CancelCall(1)]
+            assert heard == [HELLO, GenerateCall(1, build_request()), CancelCall(1)]
 
 
 async def test_a_sequence_that_is_over_is_not_cancelled() -> None:
-    async with linked(brief()) as link:
-        assert [event async for event in link.client.generate(asking())]
+    async with open_link(create_brief_engine()) as link:
+        assert [event async for event in link.client.generate(build_request())]
         assert link.client.state() is EngineState.READY
         assert not link.client._calls
 
 
 async def test_a_generator_that_was_never_read_sends_nothing() -> None:
-    engine = brief()
-    async with linked(engine) as link:
-        await link.client.generate(asking()).aclose()
+    engine = create_brief_engine()
+    async with open_link(engine) as link:
+        await link.client.generate(build_request()).aclose()
         await link.client.info()
         assert engine.requests == []
 
@@ -228,7 +228,7 @@ async def test_a_gap_in_the_sequence_ends_the_connection_and_its_calls() -> None
         ):
             await until(client, EngineState.READY)
             async with asyncio.timeout(PATIENCE):
-                assert isinstance(await failure(client.generate(asking())), EngineDied)
+                assert isinstance(await failure(client.generate(build_request())), EngineDied)
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
 
 
 async def test_a_prompt_too_large_for_a_message_is_refused_alone() -> None:
-    async with linked(endless()) as link:
-        running = link.client.generate(asking())
+    async with open_link(create_endless_engine()) as link:
+        running = link.client.generate(build_request())
         await anext(running)
         with pytest.raises(InvalidValue, match="too large"):
             await link.client.tokenize([TextPiece("x" * MAX_MESSAGE)], False)
@@ -371,7 +371,7 @@ async def test_what_one_caller_sends_leaves_as_much_room_to_others() -> None:
 
     async def ask(client: HostTokenEngine, caller: str) -> type[Exception] | None:
         """What a request of a megabyte is refused with; else it waits for ever."""
-        request = replace(asking(), segments=(TokenSegment((70_000,) * 200_000),), actor=caller)
+        request = replace(build_request(), segments=(TokenSegment((70_000,) * 200_000),), actor=caller)
         try:
             await anext(client.generate(request))
         except (Overloaded, EngineBusy) as error:
@@ -412,10 +412,10 @@ async def refused(call: Awaitable[object]) -> bool:
 async def test_a_held_sequence_is_cancelled_in_queue_and_in_prefill() -> None:
     held = asyncio.Event()
     engine = ScriptedTokenEngine(Script(hold=Hold(held, after=None)))
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         tasks = []
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(failure(link.client.generate(asking()))) for _ in range(6)]
+            tasks = [group.create_task(failure(link.client.generate(build_request()))) for _ in range(6)]
             while (await link.client.info()).load.queued < 2:
                 await asyncio.sleep(0.005)
             for task in tasks:

@@ -16,7 +16,7 @@ from antiphon.engines.host.control import ChildState
 from antiphon.errors import SettingsError
 from tests.engines.host.test_child import speaking
 from tests.engines.host.test_host_process import ROOT, Started, gone, started
-from tests.support.host_engines import asking
+from tests.support.host_engines import build_request
 from tests.support.host_link import short_directory
 from tests.support.waiting import wait_until
 
@@ -45,7 +45,7 @@ def ready(host: Started) -> None:
 
 
 def test_a_host_has_limits_and_no_new_privileges() -> None:
-    with started("brief") as host:
+    with started("create_brief_engine") as host:
         ready(host)
         seen = psutil.Process(host.process.pid)
         assert seen.rlimit(psutil.RLIMIT_CORE) == (0, 0)
@@ -87,7 +87,7 @@ async def test_a_host_takes_the_rights_of_its_user_and_still_serves() -> None:
         model = place / "model"
         model.write_bytes(b"weights")
         model.chmod(0o644)
-        with started("brief", user=NOBODY, load=LoadSpec(str(model))) as host:
+        with started("create_brief_engine", user=NOBODY, load=LoadSpec(str(model))) as host:
             host.says(ChildState.LOADING if AS_ROOT and REACHABLE else ChildState.FAILED)
             if not (AS_ROOT and REACHABLE):
                 return
@@ -100,7 +100,7 @@ async def test_a_host_takes_the_rights_of_its_user_and_still_serves() -> None:
             assert host.socket.stat().st_mode & 0o777 == 0o600, "nobody else may connect"
             async with open_host_engine(str(host.socket), "cantor") as client:
                 await client.load(LoadSpec(""))
-                assert [event async for event in client.generate(asking())]
+                assert [event async for event in client.generate(build_request())]
             host.process.send_signal(signal.SIGTERM)
             assert gone(host) == 0
 
@@ -110,7 +110,7 @@ def test_what_its_user_cannot_read_is_named() -> None:
         model = place / "model"
         model.write_bytes(b"weights")
         model.chmod(0o600)
-        with started("brief", user=NOBODY, load=LoadSpec(str(model))) as host:
+        with started("create_brief_engine", user=NOBODY, load=LoadSpec(str(model))) as host:
             error = host.says(ChildState.FAILED).error
             assert error is not None and isinstance(error.to_exception(), SettingsError)
             assert "ANTIPHON_ENGINE_USER" in error.message

@@ -12,8 +12,8 @@ from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, UnsupportedParameter
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, check_embedding_engine
 from antiphon.testing.scripted_engine import make_vector
-from tests.support.host_engines import SPEC, brief
-from tests.support.host_link import linked, short_directory
+from tests.support.host_engines import SPEC, create_brief_engine
+from tests.support.host_link import open_link, short_directory
 
 PATIENCE = 20.0
 TEXTS = ((1, 20, 2), (1, 30, 31, 2), (1, 2))
@@ -24,15 +24,15 @@ async def vectors(engine: HostTokenEngine) -> list[bytes]:
 
 
 async def test_the_contract_holds_across_the_socket() -> None:
-    async with linked(ScriptedEmbeddingEngine(spec=LoadSpec("scripted", queue=4))) as link:
+    async with open_link(ScriptedEmbeddingEngine(spec=LoadSpec("scripted", queue=4))) as link:
         await check_embedding_engine(link.client, queue=4)
 
 
 async def test_vectors_are_refused_where_the_engine_makes_none() -> None:
-    async with linked(brief()) as link:
+    async with open_link(create_brief_engine()) as link:
         with pytest.raises(UnsupportedParameter, match="makes no vectors"):
             await vectors(link.client)
-    async with linked(ScriptedEmbeddingEngine()) as link:
+    async with open_link(ScriptedEmbeddingEngine()) as link:
         with pytest.raises(InvalidValue, match="token ids go from 0"):
             await anext(link.client.embed(EmbedRequest(((10**9,),))))
         assert await vectors(link.client) == [make_vector(text) for text in TEXTS]
@@ -40,7 +40,7 @@ async def test_vectors_are_refused_where_the_engine_makes_none() -> None:
 
 async def test_leaving_ends_the_work_on_the_other_side() -> None:
     engine = ScriptedEmbeddingEngine(EmbeddingScript(hold=asyncio.Event()))
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         async with aclosing(link.client.embed(EmbedRequest(TEXTS))) as events:
             assert isinstance(await anext(events), SequenceStarted)
         while not engine.ended:

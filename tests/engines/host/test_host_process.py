@@ -19,7 +19,7 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
 from antiphon.processes.ipc import from_line, to_line
-from tests.support.host_engines import SPEC, asking
+from tests.support.host_engines import SPEC, build_request
 from tests.support.host_link import short_directory
 from tests.support.waiting import wait_until
 
@@ -87,7 +87,7 @@ def gone(host: Started, patience: float = 20.0) -> int:
 
 
 async def test_it_reports_loading_then_ready_and_serves() -> None:
-    with started("brief") as host:
+    with started("create_brief_engine") as host:
         host.says(ChildState.LOADING)
         info = host.says(ChildState.READY).info
         assert info is not None
@@ -95,7 +95,7 @@ async def test_it_reports_loading_then_ready_and_serves() -> None:
         assert info.chat_template is None
         async with open_host_engine(str(host.socket), "cantor") as client:
             assert (await client.load(SPEC)).chat_template
-            assert [event async for event in client.generate(asking())]
+            assert [event async for event in client.generate(build_request())]
 
 
 def test_a_missing_library_is_reported_with_its_own_error() -> None:
@@ -122,12 +122,12 @@ def test_a_defect_while_loading_is_one_sentence_and_is_logged() -> None:
         assert b"\nRuntimeError at " in logged
 
 
-@pytest.mark.parametrize("factory", ["endless", "Loading"])
+@pytest.mark.parametrize("factory", ["create_endless_engine", "Loading"])
 @pytest.mark.parametrize("way", ["SIGTERM", "end of stdin"])
 def test_it_ends_and_leaves_no_socket_also_while_it_loads(factory: str, way: str) -> None:
     with started(factory) as host:
         host.says(ChildState.LOADING)
-        if factory == "endless":
+        if factory == "create_endless_engine":
             host.says(ChildState.READY)
             assert host.socket.exists()
         if way == "SIGTERM":
@@ -155,12 +155,12 @@ async def test_the_end_of_its_input_ends_it_during_native_code() -> None:
 
 
 async def test_sigterm_lets_running_calls_end() -> None:
-    with started("unhurried") as host:
+    with started("create_slow_engine") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
         async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
-            events = client.generate(asking())
+            events = client.generate(build_request())
             assert isinstance(await anext(events), SequenceStarted)
             host.process.send_signal(signal.SIGTERM)
             assert isinstance([event async for event in events][-1], SequenceFinished)
@@ -168,12 +168,12 @@ async def test_sigterm_lets_running_calls_end() -> None:
 
 
 async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
-    with started("endless") as host:
+    with started("create_endless_engine") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
         async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
-            events = client.generate(asking())
+            events = client.generate(build_request())
             assert isinstance(await anext(events), SequenceStarted)
             host.process.send_signal(signal.SIGTERM)
             with pytest.raises(EngineDied):
@@ -194,7 +194,7 @@ async def test_it_ends_when_its_engine_is_lost() -> None:
 
 
 def test_the_last_to_leave_removes_the_runtime_directory() -> None:
-    with started("brief") as host:
+    with started("create_brief_engine") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
         place = host.socket.parent
@@ -215,7 +215,7 @@ def test_started_by_hand_it_says_who_starts_it(line: bytes) -> None:
 
 
 def test_a_terminals_interrupt_is_left_to_the_supervisor() -> None:
-    with started("brief") as host:
+    with started("create_brief_engine") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
         host.process.send_signal(signal.SIGINT)

@@ -13,8 +13,8 @@ from antiphon.engines.host.control import HostOrder, StatusPipe
 from antiphon.engines.host.idle import FIRST_USE_S, PAUSE_S, IdleUnloading
 from antiphon.errors import EngineUnavailable
 from antiphon.settings.models import ModelSettings
-from tests.support.host_engines import asking, brief, endless
-from tests.support.host_link import linked
+from tests.support.host_engines import build_request, create_brief_engine, create_endless_engine
+from tests.support.host_link import open_link
 from tests.support.waiting import PATIENCE, settle
 
 Pipe = tuple[int, StatusPipe]
@@ -35,7 +35,7 @@ def read_states(reading: int) -> list[str]:
 
 
 async def test_looking_at_the_facts_is_no_use(pipe: Pipe) -> None:
-    async with linked(brief()) as link:
+    async with open_link(create_brief_engine()) as link:
         link.host.used_at = 0.0
         await link.client.info()
         assert link.host.used_at == 0.0
@@ -46,7 +46,7 @@ async def test_looking_at_the_facts_is_no_use(pipe: Pipe) -> None:
 async def test_an_idle_host_unloads_after_its_idle_time(pipe: Pipe) -> None:
     reading, status = pipe
     stop = asyncio.Event()
-    async with linked(brief()) as link, asyncio.timeout(PATIENCE):
+    async with open_link(create_brief_engine()) as link, asyncio.timeout(PATIENCE):
         unloading = IdleUnloading(link.host, status, stop, 60.0)
         assert link.host.used_at > time.monotonic() + FIRST_USE_S - 1  # the first call has time to come
         link.host.used_at = time.monotonic() - 60.0
@@ -59,7 +59,11 @@ async def test_an_idle_host_unloads_after_its_idle_time(pipe: Pipe) -> None:
 async def test_a_host_without_an_idle_time_stays(pipe: Pipe) -> None:
     reading, status = pipe
     stop = asyncio.Event()
-    async with linked(brief()) as link, asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with (
+        open_link(create_brief_engine()) as link,
+        asyncio.timeout(PATIENCE),
+        asyncio.TaskGroup() as group,
+    ):
         unloading = IdleUnloading(link.host, status, stop, ModelSettings(name="a", path="a").keep_alive)
         link.host.used_at = time.monotonic() - 10**9
         watching = group.create_task(unloading.watch())
@@ -74,10 +78,14 @@ async def test_a_host_without_an_idle_time_stays(pipe: Pipe) -> None:
 
 async def test_a_busy_host_refuses_to_unload(pipe: Pipe) -> None:
     reading, status = pipe
-    async with linked(endless()) as link, asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with (
+        open_link(create_endless_engine()) as link,
+        asyncio.timeout(PATIENCE),
+        asyncio.TaskGroup() as group,
+    ):
         unloading = IdleUnloading(link.host, status, asyncio.Event(), None)
         watching = group.create_task(unloading.watch())
-        events = link.client.generate(asking())
+        events = link.client.generate(build_request())
         await anext(events)
         link.host.used_at = 0.0
         unloading.follow(HostOrder(unload=False))

@@ -17,8 +17,16 @@ from antiphon.processes.ipc import HEADER, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, connect, messages
-from tests.support.host_engines import SPEC, Careless, Lockstep, Torrent, asking, brief, endless
-from tests.support.host_link import linked, short_directory
+from tests.support.host_engines import (
+    SPEC,
+    Careless,
+    Lockstep,
+    Torrent,
+    build_request,
+    create_brief_engine,
+    create_endless_engine,
+)
+from tests.support.host_link import open_link, short_directory
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""
@@ -32,7 +40,7 @@ async def load_when(engine: ScriptedTokenEngine, running: int) -> Load:
 
 
 async def test_the_socket_is_this_users_alone_and_goes_with_the_host() -> None:
-    async with linked(brief()) as link:
+    async with open_link(create_brief_engine()) as link:
         mode = os.stat(link.path).st_mode
         assert stat.S_ISSOCK(mode)
         assert stat.S_IMODE(mode) == 0o600
@@ -43,7 +51,7 @@ async def test_a_stale_socket_is_replaced() -> None:
     with short_directory() as place:
         (place / "0.sock").write_bytes(b"")
         async with (
-            serve_engine(brief(), str(place / "0.sock")),
+            serve_engine(create_brief_engine(), str(place / "0.sock")),
             open_host_engine(str(place / "0.sock"), "x") as client,
         ):
             await client.load(SPEC)
@@ -51,12 +59,12 @@ async def test_a_stale_socket_is_replaced() -> None:
 
 @pytest.mark.parametrize("way", ["close", "half", "abort"])
 async def test_a_closed_connection_ends_its_own_sequences_only(way: str) -> None:
-    engine = endless()
-    async with linked(engine) as link:
-        kept = link.client.generate(asking())
+    engine = create_endless_engine()
+    async with open_link(engine) as link:
+        kept = link.client.generate(build_request())
         await anext(kept)
         leaving = await connect(link.path)
-        leaving.send(HELLO, GenerateCall(1, asking()), GenerateCall(2, asking()))
+        leaving.send(HELLO, GenerateCall(1, build_request()), GenerateCall(2, build_request()))
         await load_when(engine, running=3)
         if way == "half":
             leaving.writer.write_eof()
@@ -74,10 +82,10 @@ async def test_a_closed_connection_ends_its_own_sequences_only(way: str) -> None
 
 
 async def test_cancel_ends_one_sequence_and_nothing_more_is_said_of_it() -> None:
-    engine = endless()
-    async with linked(engine) as link:
+    engine = create_endless_engine()
+    async with open_link(engine) as link:
         peer = await connect(link.path)
-        peer.send(HELLO, GenerateCall(1, asking()), GenerateCall(2, asking()))
+        peer.send(HELLO, GenerateCall(1, build_request()), GenerateCall(2, build_request()))
         await load_when(engine, running=2)
         peer.send(CancelCall(1), CancelCall(77))
         await load_when(engine, running=1)
@@ -93,9 +101,9 @@ async def test_cancel_ends_one_sequence_and_nothing_more_is_said_of_it() -> None
 
 async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
     engine = Lockstep()
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
-        peer.send(HELLO, *(GenerateCall(number, asking()) for number in range(1, 17)))
+        peer.send(HELLO, *(GenerateCall(number, build_request()) for number in range(1, 17)))
         reader = FrameReader(TO_GATEWAY)
         for _ in range(5):
             while engine.waiting < 16:
@@ -112,26 +120,26 @@ async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
 
 async def test_an_engines_error_keeps_its_class_and_field() -> None:
     error = EngineUnavailable("come back later", param="prompt", retry_after=2.5)
-    async with linked(ScriptedTokenEngine(Script(failure=Failure(error, after=1)))) as link:
-        events = link.client.generate(asking())
+    async with open_link(ScriptedTokenEngine(Script(failure=Failure(error, after=1)))) as link:
+        events = link.client.generate(build_request())
         assert isinstance(await anext(events), SequenceStarted)
         await anext(events)
         with pytest.raises(EngineUnavailable, match="come back later") as raised:
             await anext(events)
         assert (raised.value.param, raised.value.retry_after) == ("prompt", 2.5)
         with pytest.raises(InvalidValue, match="outside the vocabulary"):
-            await anext(link.client.generate(replace(asking(), segments=(TokenSegment((10**6,)),))))
+            await anext(link.client.generate(replace(build_request(), segments=(TokenSegment((10**6,)),))))
 
 
 async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with linked(Careless()) as link:
+    async with open_link(Careless()) as link:
         for _ in range(2):
             with pytest.raises(EngineError) as raised:
                 await link.client.tokenize([TextPiece("a")], False)
             assert "0x7f" not in raised.value.message
-            events = link.client.generate(asking())
+            events = link.client.generate(build_request())
             await anext(events)
             with pytest.raises(EngineError, match="log says why") as raised:
                 await anext(events)
@@ -152,18 +160,18 @@ async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(
     ],
 )
 async def test_bytes_that_are_no_frames_end_that_connection_only(data: bytes) -> None:
-    async with linked(brief()) as link, asyncio.timeout(PATIENCE):
+    async with open_link(create_brief_engine()) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
         peer.writer.write(data)
         assert await peer.ended()
         peer.writer.close()
-        assert [event async for event in link.client.generate(asking())]
+        assert [event async for event in link.client.generate(build_request())]
 
 
 async def test_a_gateway_that_does_not_begin_with_hello_is_not_heard() -> None:
-    engine = brief()
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
-        for first in (GenerateCall(1, asking()), Hello(HELLO.protocol + 1, HELLO.release)):
+    engine = create_brief_engine()
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
+        for first in (GenerateCall(1, build_request()), Hello(HELLO.protocol + 1, HELLO.release)):
             peer = await connect(link.path)
             peer.send(first)
             assert await peer.ended()
@@ -171,12 +179,12 @@ async def test_a_gateway_that_does_not_begin_with_hello_is_not_heard() -> None:
         assert engine.requests == []
 
 
-@pytest.mark.parametrize("again", [HELLO, GenerateCall(1, asking())])
+@pytest.mark.parametrize("again", [HELLO, GenerateCall(1, build_request())])
 async def test_a_second_hello_or_reused_number_ends_the_connection(again: Hello | GenerateCall) -> None:
-    engine = endless()
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+    engine = create_endless_engine()
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
-        peer.send(HELLO, GenerateCall(1, asking()))
+        peer.send(HELLO, GenerateCall(1, build_request()))
         peer.send(again)
         assert await peer.ended()
         peer.writer.close()
@@ -185,10 +193,10 @@ async def test_a_second_hello_or_reused_number_ends_the_connection(again: Hello 
 
 async def test_a_gateway_that_stops_reading_is_disconnected() -> None:
     engine = Torrent()
-    async with linked(engine, max_unsent=2**20) as link:
+    async with open_link(engine, max_unsent=2**20) as link:
         peer = await connect(link.path)
         peer.stop_reading()
-        peer.send(HELLO, *(GenerateCall(number, asking(logprobs=20)) for number in range(1, 17)))
+        peer.send(HELLO, *(GenerateCall(number, build_request(logprobs=20)) for number in range(1, 17)))
         await load_when(engine, running=16)
         most = 0
         async with asyncio.timeout(PATIENCE):
@@ -203,15 +211,15 @@ async def test_a_gateway_that_stops_reading_is_disconnected() -> None:
 
 async def test_draining_waits_for_what_runs_and_not_for_ever() -> None:
     engine = ScriptedTokenEngine(Script(text="Hello there.", pace=0.02))
-    async with linked(engine) as link, asyncio.timeout(PATIENCE):
-        events = link.client.generate(asking())
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
+        events = link.client.generate(build_request())
         await anext(events)
         async with asyncio.TaskGroup() as group:
             draining = group.create_task(link.host.drain(PATIENCE))
             heard = [event async for event in events]
             await draining
         assert len(heard) > 5
-    async with linked(endless()) as link, asyncio.timeout(PATIENCE):
-        events = link.client.generate(asking())
+    async with open_link(create_endless_engine()) as link, asyncio.timeout(PATIENCE):
+        events = link.client.generate(build_request())
         await anext(events)
         await link.host.drain(0.1)

@@ -15,7 +15,7 @@ from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
-from tests.support.ledger_doubles import Kept, completion, intent
+from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent
 from tests.support.limits import limit
 from tests.support.stores import open_new_store
 
@@ -57,9 +57,9 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
     async with drained(settings, entries), drained(settings, entries) as second:
         assert second.status.other_is_draining
         await asyncio.to_thread(spool.start)
-        used = intent(at=int(clock.wall() * 1_000))
+        used = build_intent(at=int(clock.wall() * 1_000))
         spool.begin(used)
-        spool.complete(completion(used, output_tokens=7))
+        spool.complete(build_completion(used, output_tokens=7))
         async with open_seeds(entries, tenancy, second, clock) as seeds:
             taken = await seeds([BUDGET])
         assert [amount for _, amount in taken[BUDGET.id]] == [7]
@@ -67,12 +67,12 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
 
 
 async def test_the_nodes_own_drain_is_waited_for(settings, entries, tenancy, tmp_path):
-    kept = Kept()
-    kept.away = True
+    kept = StoreDouble()
+    kept.is_down = True
     spool = Spool(tmp_path / "spool", 8 << 20, 0.2)
     await asyncio.to_thread(spool.start)
-    spool.begin(intent())
-    spool.complete(completion(intent()))
+    spool.begin(build_intent())
+    spool.complete(build_completion(build_intent()))
     async with drained(settings, kept) as drain, open_seeds(entries, tenancy, drain, SystemClock()) as seeds:
         with pytest.raises(StoreUnavailable, match="not in the database yet"):
             await seeds([BUDGET])

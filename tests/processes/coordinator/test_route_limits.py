@@ -13,7 +13,7 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.settings.schema import Settings
 from antiphon.testing import FakeClock, ScriptedAnswer
 from tests.processes.coordinator.processes import connected
-from tests.support.routing import build_bench, build_route, engine_of
+from tests.support.routing import build_bench, build_route, get_engine
 
 
 @pytest.fixture
@@ -31,9 +31,10 @@ async def processes(tmp_path: Path) -> AsyncIterator[tuple[CoordinatorClient, Co
 async def test_two_processes_never_pass_a_routes_limit(processes):
     clock = FakeClock()  # ids are unique in the whole server
     benches = [
-        build_bench(build_route("a", most=3), limiter=client.limits, clock=clock) for client in processes
+        build_bench(build_route("a", in_flight_limit=3), limiter=client.limits, clock=clock)
+        for client in processes
     ]
-    gate, engines = asyncio.Event(), [engine_of(bench, "a") for bench in benches]
+    gate, engines = asyncio.Event(), [get_engine(bench, "a") for bench in benches]
     for engine in engines:
         engine.script = ScriptedAnswer(gate=gate)
     outcomes: list[object] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.knowledge import FileUpload, TableRequest
-from tests.support.knowledge import ALICE, Knowledge, act, open_service
+from tests.support.knowledge import ALICE, Knowledge, build_context, open_service
 from tests.support.knowledge_database import open_postgres
 
 
@@ -40,8 +40,8 @@ async def open_place(directory: Path, address: str | None) -> AsyncIterator[Know
 async def main(directory: Path, words: int, address: str | None) -> None:
     async with open_place(directory, address) as at:
         if not await at.service.list_tables(ALICE):
-            await at.service.create_table(TableRequest("t"), act())
-        document = await at.service.add_document("t", make_upload(words), act())
+            await at.service.create_table(TableRequest("t"), build_context())
+        document = await at.service.add_document("t", make_upload(words), build_context())
         kept: tuple[int, ...] = ()
         while document.state == "indexing":
             document = await at.service.get_document(ALICE, "t", document.id)

@@ -30,7 +30,7 @@ from antiphon.retrieval.base import (
 from antiphon.retrieval.knowledge import FileUpload, TableRequest, TableSearch
 from antiphon.services.knowledge import documents
 from antiphon.testing import EmbeddingScript
-from tests.support.knowledge import ALICE, Knowledge, act, open_service
+from tests.support.knowledge import ALICE, Knowledge, build_context, open_service
 
 PATIENCE = 20.0
 WORDS = " ".join(f"word{number}" for number in range(3000))
@@ -39,12 +39,12 @@ LONG = FileUpload("long.txt", WORDS.encode(), chunk_size=40, chunk_overlap=0, ch
 
 
 async def open_table(at: Knowledge, **wanted: object) -> None:
-    await at.service.create_table(TableRequest("t", **wanted), act())  # type: ignore[arg-type]
+    await at.service.create_table(TableRequest("t", **wanted), build_context())  # type: ignore[arg-type]
 
 
 async def add(at: Knowledge, name: str, text: str, **wanted: object) -> DocumentInfo:
     upload = FileUpload(name, text.encode(), **wanted)  # type: ignore[arg-type]
-    return await at.service.add_document("t", upload, act(), wait=True)
+    return await at.service.add_document("t", upload, build_context(), wait=True)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -81,7 +81,7 @@ async def test_a_file_becomes_chunks_that_search_finds(tmp_path: Path) -> None:
         await open_table(at)
         document = await add(at, "guide.md", "# Fruit\n\nApples are red.\n\n# Sea\n\nThe sea is blue.")
         assert (document.state, document.progress, document.error) == (DocumentState.READY, 100, None)
-        (hit, *_) = await at.service.search("t", TableSearch("sea"), act())
+        (hit, *_) = await at.service.search("t", TableSearch("sea"), build_context())
         assert (hit.chunk.file_name, hit.chunk.document) == ("guide.md", document.id)
         assert "The sea is blue." in hit.chunk.text
         assert at.list_uploads() == []
@@ -128,7 +128,7 @@ async def test_a_file_that_cannot_be_taken_leaves_nothing(
     async with open_service(tmp_path) as at:
         await open_table(at)
         with pytest.raises(error, match=words):
-            await at.service.add_document("t", upload, act())
+            await at.service.add_document("t", upload, build_context())
         assert (await at.service.list_documents(ALICE, "t")).total == 0
         assert at.list_uploads() == []
 
@@ -148,11 +148,11 @@ async def test_a_file_that_cannot_be_read_fails_with_a_sentence(
     async with open_service(tmp_path) as at:
         await open_table(at)
         with pytest.raises(AntiphonError, match=words):
-            await at.service.add_document("t", FileUpload(name, content), act(), wait=True)
+            await at.service.add_document("t", FileUpload(name, content), build_context(), wait=True)
         failed = await wait_for(at, DocumentState.FAILED)
         assert words in (failed.error or "")
         assert (failed.chunks, await list_texts(at), at.list_uploads()) == (0, [], [])
-        begun = await at.service.add_document("t", FileUpload(name, content), act())
+        begun = await at.service.add_document("t", FileUpload(name, content), build_context())
         assert begun.state is DocumentState.INDEXING  # it is tried again
         await wait_for(at, DocumentState.FAILED)
 
@@ -170,11 +170,13 @@ async def test_a_document_goes_on_in_another_process(tmp_path: Path) -> None:
     hold = asyncio.Event()
     async with open_service(tmp_path) as at:
         await open_table(at)
-        whole = await at.service.add_document("t", replace(LONG, name="other.txt"), act(), wait=True)
+        whole = await at.service.add_document(
+            "t", replace(LONG, name="other.txt"), build_context(), wait=True
+        )
         expected = await list_texts(at)
         await at.service.delete_document(ALICE, "t", whole.id)
         at.engine.behaviour = EmbeddingScript(hold)
-        begun = await at.service.add_document("t", LONG, act())
+        begun = await at.service.add_document("t", LONG, build_context())
         await until(lambda: at.engine.asked[-1].texts[1:])
         hold.set()
         await until(lambda: len(at.engine.asked) > 20)
@@ -197,9 +199,9 @@ async def test_one_of_two_processes_works_on_a_document(tmp_path: Path) -> None:
         await open_table(one)
         one.engine.behaviour = EmbeddingScript(hold)
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(one.service.add_document("t", LONG, act(), wait=True))
+            first = group.create_task(one.service.add_document("t", LONG, build_context(), wait=True))
             await until(lambda: len(one.engine.asked) > 1)
-            second = group.create_task(two.service.add_document("t", LONG, act(), wait=True))
+            second = group.create_task(two.service.add_document("t", LONG, build_context(), wait=True))
             await asyncio.sleep(0.1)
             hold.set()
         assert first.result() == second.result()
@@ -209,7 +211,7 @@ async def test_one_of_two_processes_works_on_a_document(tmp_path: Path) -> None:
 async def test_a_job_ends_with_the_key_that_uploaded(tmp_path: Path) -> None:
     async with open_service(tmp_path, EmbeddingScript(asyncio.Event())) as at:
         await open_table(at)
-        await at.service.add_document("t", LONG, act())
+        await at.service.add_document("t", LONG, build_context())
         await until(lambda: len(at.engine.asked) > 1)
         del at.callers.actors[ALICE.id]
         at.engine.behaviour.hold.set()  # type: ignore[union-attr]
@@ -222,7 +224,7 @@ async def test_a_job_ends_with_the_key_that_uploaded(tmp_path: Path) -> None:
 async def test_a_model_that_is_gone_fails_the_document(tmp_path: Path) -> None:
     async with open_service(tmp_path, EmbeddingScript(asyncio.Event())) as at:
         await open_table(at)
-        await at.service.add_document("t", LONG, act())
+        await at.service.add_document("t", LONG, build_context())
         await until(lambda: len(at.engine.asked) > 1)
     async with open_service(tmp_path, names=()) as at:
         failed = await wait_for(at, DocumentState.FAILED)
@@ -235,7 +237,7 @@ async def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await open_table(at)
         at.engine.behaviour = EmbeddingScript(error=EngineBusy("busy", retry_after=0.05), error_after=None)
-        await at.service.add_document("t", FileUpload("a.txt", b"apples"), act())
+        await at.service.add_document("t", FileUpload("a.txt", b"apples"), build_context())
         await until(lambda: len(at.engine.asked) > 2)
         at.engine.behaviour = EmbeddingScript()
         assert (await wait_for(at, DocumentState.READY)).chunks == 1
@@ -264,7 +266,7 @@ async def test_an_engine_that_dies_is_tried_again_twice(tmp_path: Path, deaths: 
         await open_table(at)
         at.engine.behaviour = EmbeddingScript(error=EngineDied("the engine died"), error_after=0)
         asked = len(at.engine.asked)
-        await at.service.add_document("t", FileUpload("a.txt", b"apples"), act())
+        await at.service.add_document("t", FileUpload("a.txt", b"apples"), build_context())
         if deaths == 2:
             await until(lambda: len(at.engine.asked) >= asked + 2)
             at.engine.behaviour = EmbeddingScript()
@@ -283,9 +285,9 @@ async def test_a_model_of_other_dimensions_names_both(tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match=expected):
             await add(at, "a.txt", "apples")
         with pytest.raises(InvalidValue, match=expected):
-            await at.service.search("t", TableSearch("apples"), act())
+            await at.service.search("t", TableSearch("apples"), build_context())
         with pytest.raises(InvalidValue, match=expected):
-            await at.service.add_chunks("t", [ChunkInput("apples")], act())
+            await at.service.add_chunks("t", [ChunkInput("apples")], build_context())
         assert await list_texts(at) == []
 
 
@@ -305,13 +307,13 @@ async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -
             hold = asyncio.Event()
             at.engine.behaviour = EmbeddingScript(hold)
             asked = len(at.engine.asked)
-            document = await at.service.add_document("t", LONG, act())
+            document = await at.service.add_document("t", LONG, build_context())
             await until(partial(has_asked, at, asked + 1))
             with pytest.raises(Conflict, match="is being read"):
                 await at.service.rename_table(ALICE, "t", "u")
             await at.service.delete_document(ALICE, "t", document.id)
             if remove_table:
-                await at.service.add_document("t", replace(LONG, name="b.txt"), act())
+                await at.service.add_document("t", replace(LONG, name="b.txt"), build_context())
             await at.service.delete_table(ALICE, "t")
             hold.set()
             await until(lambda: at.list_uploads() == [])

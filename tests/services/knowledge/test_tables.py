@@ -22,11 +22,11 @@ from antiphon.errors import (
 from antiphon.retrieval.base import ChunkInput, SizeUnit, TableInfo
 from antiphon.retrieval.knowledge import FileUpload, SearchMode, TableRequest, TableSearch
 from antiphon.testing import EmbeddingScript
-from tests.support.knowledge import ALICE, BOB, Knowledge, act, open_service
+from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, open_service
 
 
 async def make_table(at: Knowledge, name: str = "t", **wanted: object) -> TableInfo:
-    return await at.service.create_table(TableRequest(name, **wanted), act())  # type: ignore[arg-type]
+    return await at.service.create_table(TableRequest(name, **wanted), build_context())  # type: ignore[arg-type]
 
 
 async def test_a_table_takes_the_first_embedding_model(tmp_path: Path) -> None:
@@ -44,11 +44,11 @@ async def test_without_a_model_a_table_finds_words(tmp_path: Path) -> None:
         made = (await make_table(at)).settings
         assert (made.embedding_model, made.dimensions) == (None, 0)
         assert (made.chunk_unit, made.chunk_size) == (SizeUnit.CHARACTERS, 2000)
-        await at.service.add_chunks("t", [ChunkInput("red apples")], act())
-        (hit,) = await at.service.search("t", TableSearch("apples"), act())
+        await at.service.add_chunks("t", [ChunkInput("red apples")], build_context())
+        (hit,) = await at.service.search("t", TableSearch("apples"), build_context())
         assert (hit.chunk.text, hit.vector_rank) == ("red apples", None)
         with pytest.raises(InvalidValue, match="no embedding model"):
-            await at.service.search("t", TableSearch("apples", mode=SearchMode.VECTORS), act())
+            await at.service.search("t", TableSearch("apples", mode=SearchMode.VECTORS), build_context())
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ async def test_a_key_makes_no_table_with_a_foreign_model(tmp_path: Path) -> None
     confined = Actor(ActorKind.SERVICE_KEY, "key_alice", "alpha", grant=Grant(("m",), None))
     async with open_service(tmp_path) as at:
         with pytest.raises(PermissionDenied):
-            await at.service.create_table(TableRequest("t", "e"), act(confined))
-        made = await at.service.create_table(TableRequest("t"), act(confined))
+            await at.service.create_table(TableRequest("t", "e"), build_context(confined))
+        made = await at.service.create_table(TableRequest("t"), build_context(confined))
         assert made.settings.embedding_model is None
 
 
@@ -88,16 +88,20 @@ async def test_chunks_are_embedded_found_changed_and_removed(tmp_path: Path) -> 
     async with open_service(tmp_path) as at:
         await make_table(at)
         texts = ["the red apple", "the blue sea", "the red apple"]
-        made = await at.service.add_chunks("t", [ChunkInput(text) for text in texts], act())
+        made = await at.service.add_chunks("t", [ChunkInput(text) for text in texts], build_context())
         assert len(at.engine.asked[-1].texts) == 2  # equal texts are embedded once
-        hits = await at.service.search("t", TableSearch("blue sea"), act())
+        hits = await at.service.search("t", TableSearch("blue sea"), build_context())
         assert (hits[0].chunk.id, hits[0].words_rank) == (made[1].id, 1)
         assert hits[0].vector_rank is not None
-        (changed,) = await at.service.update_chunks("t", {made[1].id: ChunkInput("a green hill")}, act())
+        (changed,) = await at.service.update_chunks(
+            "t", {made[1].id: ChunkInput("a green hill")}, build_context()
+        )
         assert (changed.id, changed.text) == (made[1].id, "a green hill")
         by_vector = TableSearch("a green hill", 1, SearchMode.VECTORS)
-        assert (await at.service.search("t", by_vector, act()))[0].similarity == pytest.approx(1, abs=1e-3)
-        assert await at.service.search("t", TableSearch("sea", mode=SearchMode.WORDS), act()) == ()
+        assert (await at.service.search("t", by_vector, build_context()))[0].similarity == pytest.approx(
+            1, abs=1e-3
+        )
+        assert await at.service.search("t", TableSearch("sea", mode=SearchMode.WORDS), build_context()) == ()
         assert await at.service.delete_chunks(ALICE, "t", [each.id for each in made]) == 3
         assert (await at.service.list_chunks(ALICE, "t")).total == 0
 
@@ -106,29 +110,29 @@ async def test_a_failed_change_leaves_all_chunks_as_they_are(tmp_path: Path) -> 
     async with open_service(tmp_path) as at:
         await make_table(at)
         texts = [f"the red apple {number}" for number in range(70)]  # two calls of the model
-        made = await at.service.add_chunks("t", [ChunkInput(text) for text in texts], act())
+        made = await at.service.add_chunks("t", [ChunkInput(text) for text in texts], build_context())
         failing = EmbeddingScript(error=EngineError("it broke"), error_after=10)
         at.engine.behaviour = failing
         changes = {chunk.id: ChunkInput(f"a blue sea {chunk.id}") for chunk in made}
         with pytest.raises(EngineError, match="it broke"):
-            await at.service.update_chunks("t", changes, act())
+            await at.service.update_chunks("t", changes, build_context())
         page = await at.service.list_chunks(ALICE, "t", limit=100)
         assert [chunk.text for chunk in page.items] == texts
         at.engine.behaviour = EmbeddingScript()
-        found = await at.service.search("t", TableSearch("apple", 100), act())
+        found = await at.service.search("t", TableSearch("apple", 100), build_context())
         assert sorted(hit.chunk.text for hit in found if hit.words_rank) == sorted(texts)
 
 
 async def test_a_changing_chunk_is_always_found(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await make_table(at)
-        (chunk,) = await at.service.add_chunks("t", [ChunkInput("an apple in version 0")], act())
+        (chunk,) = await at.service.add_chunks("t", [ChunkInput("an apple in version 0")], build_context())
         over = asyncio.Event()
 
         async def change() -> None:
             for version in range(1, 40):
                 content = ChunkInput(f"an apple in version {version}")
-                await at.service.update_chunks("t", {chunk.id: content}, act())
+                await at.service.update_chunks("t", {chunk.id: content}, build_context())
             over.set()
 
         async with asyncio.TaskGroup() as group:
@@ -136,7 +140,7 @@ async def test_a_changing_chunk_is_always_found(tmp_path: Path) -> None:
             seen = set()
             while not over.is_set():
                 for mode in SearchMode:
-                    (hit,) = await at.service.search("t", TableSearch("apple", 5, mode), act())
+                    (hit,) = await at.service.search("t", TableSearch("apple", 5, mode), build_context())
                     seen.add(hit.chunk.text)
         assert len(seen) > 3
 
@@ -145,27 +149,27 @@ async def test_what_cannot_be_embedded_names_the_field(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await make_table(at)
         with pytest.raises(ContextLengthExceeded) as refused:
-            await at.service.add_chunks("t", [ChunkInput("word " * 600)], act())
+            await at.service.add_chunks("t", [ChunkInput("word " * 600)], build_context())
         assert refused.value.param == "text"
         chunks = [ChunkInput("a"), ChunkInput("a"), ChunkInput("word " * 600)]
         with pytest.raises(ContextLengthExceeded) as refused:
-            await at.service.add_chunks("t", chunks, act())
+            await at.service.add_chunks("t", chunks, build_context())
         assert refused.value.param == "chunks[2].text" and refused.value.param in refused.value.message
         with pytest.raises(ContextLengthExceeded) as refused:
-            await at.service.search("t", TableSearch("word " * 600), act())
+            await at.service.search("t", TableSearch("word " * 600), build_context())
         assert refused.value.param == "query"
         for empty in (TableSearch(" "), TableSearch("")):
             with pytest.raises(InvalidValue, match="query is empty"):
-                await at.service.search("t", empty, act())
+                await at.service.search("t", empty, build_context())
         with pytest.raises(InvalidValue) as blank:
-            await at.service.add_chunks("t", [ChunkInput("a"), ChunkInput(" ")], act())
+            await at.service.add_chunks("t", [ChunkInput("a"), ChunkInput(" ")], build_context())
         assert blank.value.param == "chunks[1].text"
 
 
 async def test_tables_are_renamed_copied_and_removed(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await make_table(at)
-        await at.service.add_document("t", FileUpload("a.txt", b"apples"), act(), wait=True)
+        await at.service.add_document("t", FileUpload("a.txt", b"apples"), build_context(), wait=True)
         assert (await at.service.rename_table(ALICE, "t", "u")).settings.name == "u"
         copy = await at.service.duplicate_table(ALICE, "u", "v")
         assert (copy.documents, copy.chunks) == (1, 1)
@@ -187,9 +191,11 @@ async def fail_with(call: Awaitable[object]) -> tuple[type[AntiphonError], str]:
 async def test_another_projects_table_is_as_good_as_none(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await make_table(at)
-        document = await at.service.add_document("t", FileUpload("a.txt", b"apples"), act(), wait=True)
+        document = await at.service.add_document(
+            "t", FileUpload("a.txt", b"apples"), build_context(), wait=True
+        )
         (chunk,) = (await at.service.list_chunks(ALICE, "t")).items
-        service, bob = at.service, act(BOB)
+        service, bob = at.service, build_context(BOB)
         before = await at.service.get_table(ALICE, "t")
         for table in ("t", "nowhere"):
             calls = [

@@ -13,7 +13,7 @@ TEXT = "".join(WORDS)
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 11, 5
 
-BOOM = "boom at http://10.1.2.3/x"
+ERROR_MESSAGE = "boom at http://10.1.2.3/x"
 """The message of an error in the place of a part."""
 
 POINTS = (
@@ -34,8 +34,8 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request asks for."""
+class AnswerOptions:
+    """The options of a request."""
 
     model: str
     is_streamed: bool
@@ -49,7 +49,7 @@ class AnswerShape:
 
     name: str
     """The kind of a provider."""
-    build_parts: Callable[[Asked], list[bytes]]
+    build_parts: Callable[[AnswerOptions], list[bytes]]
     """The parts of an answer: one for a whole answer, or the events of a stream."""
     build_error: Callable[[int, str], Json]
     """The body of an error with this status and message."""
@@ -59,37 +59,37 @@ class AnswerShape:
     unfinished: bytes
     """A part that is cut."""
     part_event: bytes = b"data: "
-    """What precedes a part in a stream."""
+    """The bytes before a part in a stream."""
     error_event: bytes = b"data: "
-    """What precedes an error in a stream."""
+    """The bytes before an error in a stream."""
 
 
-def has_no_finish(asked: Asked) -> bool:
+def has_no_finish(options: AnswerOptions) -> bool:
     """Whether the answer lacks its finish reason."""
-    return asked.model == "fake-missing-finish"
+    return options.model == "fake-missing-finish"
 
 
 # --- OpenAI -------------------------------------------------------------------------------------------------
 
 
-def build_openai_parts(asked: Asked) -> list[bytes]:
+def build_openai_parts(options: AnswerOptions) -> list[bytes]:
     """The parts of a chat completion, or of a completion."""
-    name = "chat.completion" if asked.is_chat else "text_completion"
-    base = {"id": "chatcmpl-1", "object": name, "created": 1, "model": asked.model}
+    name = "chat.completion" if options.is_chat else "text_completion"
+    base = {"id": "chatcmpl-1", "object": name, "created": 1, "model": options.model}
     counts = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "total_tokens": 16}
-    usage = {} if asked.model == "fake-no-usage" else {"usage": counts}
-    finish = None if has_no_finish(asked) else "stop"
-    if not asked.is_streamed:
+    usage = {} if options.model == "fake-no-usage" else {"usage": counts}
+    finish = None if has_no_finish(options) else "stop"
+    if not options.is_streamed:
         choice: Json = {"index": 0, "finish_reason": finish}
-        choice |= {"message": {"role": "assistant", "content": TEXT}} if asked.is_chat else {"text": TEXT}
+        choice |= {"message": {"role": "assistant", "content": TEXT}} if options.is_chat else {"text": TEXT}
         return [json.dumps(base | {"choices": [choice]} | usage).encode()]
-    base["object"] = name + ".chunk" if asked.is_chat else name
-    deltas: list[Json] = [{"delta": {"role": "assistant", "content": ""}}] if asked.is_chat else []
-    deltas += [{"delta": {"content": word}} if asked.is_chat else {"text": word} for word in WORDS]
+    base["object"] = name + ".chunk" if options.is_chat else name
+    deltas: list[Json] = [{"delta": {"role": "assistant", "content": ""}}] if options.is_chat else []
+    deltas += [{"delta": {"content": word}} if options.is_chat else {"text": word} for word in WORDS]
     chunks = [base | {"choices": [{"index": 0, "finish_reason": None} | delta]} for delta in deltas]
-    end: Json = {"delta": {}} if asked.is_chat else {"text": ""}
+    end: Json = {"delta": {}} if options.is_chat else {"text": ""}
     chunks.append(base | {"choices": [{"index": 0, "finish_reason": finish} | end]})
-    if usage and asked.asks_usage:
+    if usage and options.asks_usage:
         chunks.append(base | {"choices": []} | usage)
     return [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
 
@@ -119,20 +119,20 @@ OPENAI = AnswerShape(
 CLAUDE_ERRORS = {429: "rate_limit_error", 500: "api_error", 503: "overloaded_error"}
 
 
-def build_claude_parts(asked: Asked) -> list[bytes]:
+def build_claude_parts(options: AnswerOptions) -> list[bytes]:
     """The parts of a message."""
-    stop = None if has_no_finish(asked) else "end_turn"
+    stop = None if has_no_finish(options) else "end_turn"
     usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS}
     message: Json = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": options.model,
         "content": [{"type": "text", "text": TEXT}],
         "stop_reason": stop,
         "usage": usage,
     }
-    if not asked.is_streamed:
+    if not options.is_streamed:
         return [json.dumps(message).encode()]
     start = message | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [
@@ -146,7 +146,7 @@ def build_claude_parts(asked: Asked) -> list[bytes]:
         {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": usage},
         {"type": "message_stop"},
     ]
-    return [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events]
+    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
 
 
 def build_claude_error(status: int, message: str) -> Json:
@@ -177,19 +177,19 @@ CLAUDE = AnswerShape(
 GEMINI_STATUSES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 
-def build_gemini_parts(asked: Asked) -> list[bytes]:
+def build_gemini_parts(options: AnswerOptions) -> list[bytes]:
     """The chunks of an answer. The last one has the finish reason and the usage. No mark of the end
     follows."""
     usage = {"promptTokenCount": PROMPT_TOKENS, "candidatesTokenCount": OUTPUT_TOKENS}
-    texts = (*WORDS, "") if asked.is_streamed else (TEXT,)
+    texts = (*WORDS, "") if options.is_streamed else (TEXT,)
     chunks: list[Json] = [
         {"candidates": [{"content": {"parts": [{"text": text}], "role": "model"}, "index": 0}]}
         for text in texts
     ]
     chunks[-1]["usageMetadata"] = usage
-    if not has_no_finish(asked):
+    if not has_no_finish(options):
         chunks[-1]["candidates"][0]["finishReason"] = "STOP"
-    if not asked.is_streamed:
+    if not options.is_streamed:
         return [json.dumps(chunks[0]).encode()]
     return [b"data: %b\r\n\r\n" % json.dumps(chunk).encode() for chunk in chunks]
 
@@ -211,7 +211,7 @@ SHAPES = {shape.name: shape for shape in (OPENAI, CLAUDE, GEMINI)}
 
 
 def find_place(shape: AnswerShape, point: str, is_streamed: bool, parts: int) -> int:
-    """The number of parts that come before the fault. `parts`: those of the answer, with headers and end."""
+    """Return the number of parts before the fault. `parts`: number of all parts, with headers and end."""
     place = shape.places[point] if is_streamed else WHOLE_PLACES[point]
     return place if place >= 0 else parts + place
 
@@ -220,24 +220,24 @@ def count_words(shape: AnswerShape, point: str) -> int:
     """The words of a stream that come before the fault."""
     if shape.places[point] < 0:
         return len(WORDS)
-    before = {"mid-chunk": 1, "between-chunks": 2}
-    return before.get(point, 0)
+    word_counts = {"mid-chunk": 1, "between-chunks": 2}
+    return word_counts.get(point, 0)
 
 
-# --- what comes in the place of a part ----------------------------------------------------------------------
+# --- corrupt parts ------------------------------------------------------------------------------------------
 
 HUGE = 17 << 20
 
 GARBAGE = b"\x00\xff not an event\n\ndata: {]"
 
 
-def build_spoilt_part(shape: AnswerShape, fault: str, is_streamed: bool) -> bytes:
-    """What comes in the place of a part."""
+def build_corrupt_part(shape: AnswerShape, fault: str, is_streamed: bool) -> bytes:
+    """Return the bytes that replace a part."""
     if fault == "garbage":
         return GARBAGE + b"\n\n" if is_streamed else GARBAGE
     data = {
         "truncated": shape.unfinished,
-        "error": json.dumps(shape.build_error(500, BOOM)).encode(),
+        "error": json.dumps(shape.build_error(500, ERROR_MESSAGE)).encode(),
         "huge": b"x" * HUGE,
     }[fault]
     if not is_streamed:
@@ -245,9 +245,9 @@ def build_spoilt_part(shape: AnswerShape, fault: str, is_streamed: bool) -> byte
     return shape.error_event + data + b"\n\n" if fault == "error" else shape.part_event + data
 
 
-def build_spoilt_headers(shape: AnswerShape, fault: str) -> bytes:
-    """What comes in the place of the headers."""
-    error = json.dumps(shape.build_error(500, BOOM)).encode()
+def build_corrupt_headers(shape: AnswerShape, fault: str) -> bytes:
+    """Return the bytes that replace the headers."""
+    error = json.dumps(shape.build_error(500, ERROR_MESSAGE)).encode()
     return {
         "garbage": b"\x00\xff no answer\r\n\r\n",
         "truncated": b"HTTP/1.1 200 OK\r\ncontent-ty",

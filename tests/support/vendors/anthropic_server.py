@@ -1,4 +1,4 @@
-"""A vendor that answers in the shapes of Anthropic's Messages API, and refuses what that API refuses.
+"""A vendor with the formats and the request checks of Anthropic's Messages API.
 
 The replies are those of `conversations`. The names of some models make the vendor fail:
 
@@ -42,7 +42,7 @@ STOPS = {
 
 VERSION = "2023-06-01"
 NEWER_VERSION = "2026-10-21"
-"""The version that the vendor's own client asks for. It has no sampling options."""
+"""The version that the vendor's own client requests. It has no sampling options."""
 
 REMOVED = frozenset({"temperature", "top_p", "top_k"})
 
@@ -100,8 +100,8 @@ def answer_call(call: VendorCall) -> VendorReply:
     return VendorReply(parts, content_type="text/event-stream; charset=utf-8")
 
 
-def require(holds: bool, message: str, kind: str = "invalid_request_error") -> None:
-    if not holds:
+def require(condition: bool, message: str, kind: str = "invalid_request_error") -> None:
+    if not condition:
         raise VendorRefusal(message, kind)
 
 
@@ -122,7 +122,7 @@ def list_models() -> Json:
     return {"data": data, "has_more": False, "first_id": "claude-m", "last_id": "claude-n"}
 
 
-# --- what the API refuses -----------------------------------------------------------------------------------
+# --- checks of requests -------------------------------------------------------------------------------------
 
 
 def require_body(body: Json, known: frozenset[str]) -> None:
@@ -135,14 +135,14 @@ def require_body(body: Json, known: frozenset[str]) -> None:
     require_tools(body)
     require_thinking(body)
     calls: list[str] = []
-    for at, message in enumerate(body["messages"]):
+    for index, message in enumerate(body["messages"]):
         role, blocks = message["role"], message["content"]
-        require(role in ("user", "assistant", "system"), f"messages.{at}.role: unexpected")
-        require(isinstance(blocks, list) and bool(blocks), f"messages.{at}: must have non-empty content")
+        require(role in ("user", "assistant", "system"), f"messages.{index}.role: unexpected")
+        require(isinstance(blocks, list) and bool(blocks), f"messages.{index}: must have non-empty content")
         for block in blocks:
-            require_block(role, block, f"messages.{at}")
+            require_block(role, block, f"messages.{index}")
         answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        require(answered == calls, f"messages.{at}: tool_use ids without tool_result blocks: {calls}")
+        require(answered == calls, f"messages.{index}: tool_use ids without tool_result blocks: {calls}")
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
     require(not calls, "messages: tool_use ids were found without tool_result blocks")
 
@@ -191,10 +191,12 @@ def require_thinking(body: Json) -> None:
     require(1024 <= budget < body["max_tokens"], "max_tokens must be greater than thinking.budget_tokens")
     forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
     require(not forced, "Thinking may not be enabled when tool_choice forces tool use.")
-    for at, message in enumerate(body["messages"]):
+    for index, message in enumerate(body["messages"]):
         kinds = [block["type"] for block in message["content"]]
         begins = kinds[0] in ("thinking", "redacted_thinking")
-        require("tool_use" not in kinds or begins, f"messages.{at}: Expected `thinking`, found `{kinds[0]}`")
+        require(
+            "tool_use" not in kinds or begins, f"messages.{index}: Expected `thinking`, found `{kinds[0]}`"
+        )
 
 
 def sign(text: str) -> str:
@@ -223,8 +225,13 @@ def build_answer(body: Json) -> Json:
         if reply.text:
             images = sum(part["type"] == "image" for part in parts)
             content.append({"type": "text", "text": reply.fill(images, len(results)), "citations": None})
-        for at, (name, arguments) in enumerate(reply.calls):
-            call = {"type": "tool_use", "id": f"toolu_{answers}_{at}", "name": name, "input": dict(arguments)}
+        for index, (name, arguments) in enumerate(reply.calls):
+            call = {
+                "type": "tool_use",
+                "id": f"toolu_{answers}_{index}",
+                "name": name,
+                "input": dict(arguments),
+            }
             content.append(call)
         stop = STOPS[reply.end]
     return {
@@ -250,7 +257,7 @@ def build_thinking(text: str, body: Json) -> Json:
 
 
 def iterate_events(message: Json) -> Iterator[Json]:
-    """The events of a stream with this answer."""
+    """Yield the stream events of an answer."""
     model = message["model"]
     start = message | {"content": [], "stop_reason": None, "usage": USAGE | {"output_tokens": 1}}
     yield {"type": "message_start", "message": start}
@@ -290,8 +297,8 @@ def iterate_block(index: int, block: Json) -> Iterator[Json]:
 
 
 def split(text: str) -> list[str]:
-    """The text in pieces of some characters."""
-    return [text[at : at + 5] for at in range(0, len(text), 5)]
+    """Split the text into pieces of five characters."""
+    return [text[index : index + 5] for index in range(0, len(text), 5)]
 
 
 def write_event(event: Json) -> bytes:

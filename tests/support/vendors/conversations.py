@@ -1,8 +1,7 @@
-"""Conversations that every vendor's wire format must carry, and what its model says in them.
+"""Conversations that every vendor's wire format must support, with the model's replies.
 
-They know no wire format. A test server of a vendor finds the next reply by the text that the caller sent
-first (`find_reply`), and gives it in the vendor's shapes. The events of its answers must mean what the reply
-says.
+The conversations are independent of wire formats. A vendor's test server finds the next reply by the caller's
+first text (`find_reply`) and sends it in its format. The decoded events must equal the reply.
 """
 
 import json
@@ -42,8 +41,8 @@ OUTPUT = Output(max_tokens=4000)
 
 @dataclass(frozen=True)
 class ModelReply:
-    """What the model says in one turn. In the text, {images} and {results} stand for the number of images and
-    of results that the vendor has received in the whole conversation."""
+    """The model's answer in one turn. In the text, {images} and {results} are replaced by the number of
+    images and results that the vendor has received."""
 
     text: str = ""
     reasoning: str = ""
@@ -52,7 +51,7 @@ class ModelReply:
     reason: FinishReason = FinishReason.STOP
 
     def fill(self, images: int, results: int) -> str:
-        """The text with these numbers."""
+        """Return the text with these numbers."""
         return self.text.replace("{images}", str(images)).replace("{results}", str(results))
 
     @property
@@ -63,7 +62,7 @@ class ModelReply:
 
 @dataclass(frozen=True)
 class UserTurn:
-    """What the caller adds, and the reply. `results`: of the previous reply's calls, in their order."""
+    """The caller's parts and the reply. `results`: of the previous reply's calls, in their order."""
 
     reply: ModelReply
     parts: tuple[Content, ...] = ()
@@ -82,13 +81,13 @@ class VendorConversation:
     output: Output = OUTPUT
 
     def build_request(
-        self, at: int, said: Sequence[CollectedChoice] = (), is_buffered: bool = False
+        self, at: int, answers: Sequence[CollectedChoice] = (), is_buffered: bool = False
     ) -> GenerationRequest:
-        """The request of one turn. `said`: the answers to the turns before it."""
+        """Build the request of one turn. `answers`: the answers to the previous turns."""
         messages = [] if self.system is None else [Message(Role.SYSTEM, self.system)]
-        for number, turn in enumerate(self.turns[: at + 1]):
-            if number:
-                answer = said[number - 1]
+        for position, turn in enumerate(self.turns[: at + 1]):
+            if position:
+                answer = answers[position - 1]
                 messages.append(
                     Message(
                         Role.ASSISTANT,
@@ -100,7 +99,7 @@ class VendorConversation:
                 for call, result in zip(answer.calls, turn.results, strict=True):
                     messages.append(build_message(Role.TOOL, result, call.id))
             if turn.parts:
-                parts = turn.parts if number else (TextContent(f"[{self.name}] "), *turn.parts)
+                parts = turn.parts if position else (TextContent(f"[{self.name}] "), *turn.parts)
                 messages.append(build_message(Role.USER, parts))
         prompt = Conversation(tuple(messages), tools=self.tools, reasoning=self.reasoning)
         return GenerationRequest("m", (prompt,), output=self.output, is_buffered=is_buffered)
@@ -114,7 +113,8 @@ def build_message(role: Role, parts: Sequence[Content], call: str | None = None)
 
 
 def find_reply(text: str, answers: int) -> ModelReply:
-    """The model's next reply. `text`: what the caller sent first. `answers`: the model's turns before it."""
+    """Return the model's next reply. `text`: the caller's first text. `answers`: number of previous
+    replies."""
     return find_conversation(text).turns[answers].reply
 
 
@@ -124,7 +124,7 @@ def find_conversation(text: str) -> VendorConversation:
 
 
 def require_reply(choice: CollectedChoice, reply: ModelReply, request: GenerationRequest) -> None:
-    """Checks that an answer means what the model said, and that the vendor has received what it counts."""
+    """Check that the answer equals the reply, with the number of received images and results."""
     images, results = count_parts(request)
     assert choice.text == reply.fill(images, results)
     assert choice.reasoning == reply.reasoning
@@ -319,7 +319,7 @@ SPECIAL = (
         reasoning=Reasoning("high", shown=False),
     ),
 )
-"""Conversations that not every vendor can have."""
+"""Conversations that only some vendors support."""
 
 BY_NAME = {each.name: each for each in CONVERSATIONS}
 ALL_BY_NAME = BY_NAME | {each.name: each for each in SPECIAL}

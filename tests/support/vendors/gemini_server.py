@@ -1,4 +1,4 @@
-"""A vendor that answers in the shapes of the Gemini API, and refuses what that API refuses.
+"""A vendor with the formats and the request checks of the Gemini API.
 
 The replies are those of `conversations`. Some names of models make the vendor differ:
 
@@ -92,13 +92,13 @@ class GeminiRefusal(Exception):
 def answer_call(call: VendorCall) -> VendorReply:
     """The vendor's answer to a request."""
     try:
-        return answer_checked(call)
+        return answer_or_raise(call)
     except GeminiRefusal as refusal:
         data = json.dumps(build_failure(refusal), indent=2).encode()
         return VendorReply((data,), STATUSES[refusal.status])
 
 
-def answer_checked(call: VendorCall) -> VendorReply:
+def answer_or_raise(call: VendorCall) -> VendorReply:
     """The vendor's answer. Raises GeminiRefusal."""
     if call.headers.get("x-goog-api-key") != KEY:
         detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
@@ -109,7 +109,7 @@ def answer_checked(call: VendorCall) -> VendorReply:
     require(path.startswith("/v1beta/models/"), "no such path", "NOT_FOUND")
     model, _, method = path.removeprefix("/v1beta/models/").partition(":")
     if model.startswith("error-"):
-        raise fail(model)
+        raise build_refusal(model)
     body = json.loads(call.body)
     if method == "batchEmbedContents":
         return reply(embed(body))
@@ -138,13 +138,13 @@ def write_event(chunk: Json) -> bytes:
     return f"data: {json.dumps(chunk)}\r\n\r\n".encode()
 
 
-def require(holds: object, message: str, status: str = "INVALID_ARGUMENT") -> None:
-    if not holds:
+def require(condition: object, message: str, status: str = "INVALID_ARGUMENT") -> None:
+    if not condition:
         raise GeminiRefusal(message, status)
 
 
-def fail(model: str) -> GeminiRefusal:
-    """The error that a model's name asks for."""
+def build_refusal(model: str) -> GeminiRefusal:
+    """Build the error that the model's name selects."""
     status = model.partition("-")[2]
     if status != "RESOURCE_EXHAUSTED":
         return GeminiRefusal(f"said {status}", status)
@@ -165,51 +165,51 @@ def list_models() -> Json:
 
 
 def embed(body: Json) -> Json:
-    """The vectors of texts: the number of characters, and -1 for each further number."""
+    """Build the vectors of texts: the number of characters, followed by -1 in all other dimensions."""
     vectors = []
-    for each in read_known(body, KNOWN_TEXTS)["requests"]:
-        require(each["model"].startswith("models/"), "the model must be that of the path")
-        width = each.get("outputDimensionality", 3)
-        vectors.append({"values": [len(each["content"]["parts"][0]["text"]), *[-1] * (width - 1)]})
+    for request in read_known(body, KNOWN_TEXTS)["requests"]:
+        require(request["model"].startswith("models/"), "the model must be that of the path")
+        width = request.get("outputDimensionality", 3)
+        vectors.append({"values": [len(request["content"]["parts"][0]["text"]), *[-1] * (width - 1)]})
     return {"embeddings": vectors}
 
 
-# --- what the API refuses -----------------------------------------------------------------------------------
+# --- checks of requests -------------------------------------------------------------------------------------
 
 
 def read_known(value: Any, known: Any, where: str = "") -> Any:
-    """A value with its fields in camelCase: as all of Google's APIs, this one takes snake_case too. Raises
-    GeminiRefusal for a field that the API does not know."""
+    """Return the value with its fields in camelCase, because Google's APIs accept snake_case too. Raises
+    GeminiRefusal for an unknown field."""
     if isinstance(value, list):
-        return [read_known(each, known, where) for each in value]
+        return [read_known(item, known, where) for item in value]
     if not isinstance(known, dict):
         return value
-    found = {}
-    for name, inner in value.items():
+    camel_fields = {}
+    for name, field_value in value.items():
         first, *rest = name.split("_")
-        camel = first + "".join(map(str.capitalize, rest))
-        require(camel in known, f"Invalid JSON payload received. Unknown name \"{name}\" at '{where}'")
-        found[camel] = read_known(inner, known[camel], f"{where}.{camel}")
-    return found
+        camel_name = first + "".join(map(str.capitalize, rest))
+        require(camel_name in known, f"Invalid JSON payload received. Unknown name \"{name}\" at '{where}'")
+        camel_fields[camel_name] = read_known(field_value, known[camel_name], f"{where}.{camel_name}")
+    return camel_fields
 
 
 def require_contents(contents: list[Json]) -> None:
     """Raises GeminiRefusal for contents that the API refuses."""
     require(contents, "contents is not specified")
-    questions = [at for at, each in enumerate(contents) if is_question(each)]
+    questions = [index for index, each in enumerate(contents) if is_question(each)]
     require(questions and contents[-1]["role"] == "user", "the last content must be the user's")
-    asked: list[Json] = []
-    for at, content in enumerate(contents):
+    expected_calls: list[Json] = []
+    for index, content in enumerate(contents):
         require(content["role"] in ("user", "model"), "Please use a valid role: user, model.")
         require(content["parts"], "contents.parts must not be empty.")
-        found = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
-        pairs = [(each["id"], each["name"]) for each in found]
+        responses = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+        pairs = [(each["id"], each["name"]) for each in responses]
         require(
-            pairs == [(each["id"], each["name"]) for each in asked],
+            pairs == [(each["id"], each["name"]) for each in expected_calls],
             "the number of function response parts must equal that of function call parts",
         )
-        asked = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
-        require_signatures(content, is_current=at > questions[-1])
+        expected_calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
+        require_signatures(content, is_current=index > questions[-1])
 
 
 def is_question(content: Json) -> bool:
@@ -218,29 +218,31 @@ def is_question(content: Json) -> bool:
 
 
 def require_signatures(content: Json, is_current: bool) -> None:
-    """Raises GeminiRefusal for a signature at another place than it was given, and for a first call without
-    one in the current turn."""
+    """Raise GeminiRefusal for a signature that has moved, and for an unsigned first call in the current
+    turn."""
     text = ""
     calls = [part for part in content["parts"] if "functionCall" in part]
     for part in content["parts"]:
         text += part.get("text", "")
         if "thoughtSignature" in part:
-            given = base64.b64decode(part["thoughtSignature"], altchars=alphabet(part["thoughtSignature"]))
-            require(given == base64.b64decode(sign(text, part)), "Corrupted thought signature.")
+            signature = base64.b64decode(
+                part["thoughtSignature"], altchars=base64_alternatives(part["thoughtSignature"])
+            )
+            require(signature == base64.b64decode(sign(text, part)), "Corrupted thought signature.")
     signed = not calls or "thoughtSignature" in calls[0]
     require(signed or not is_current, "Function call is missing a thought_signature in functionCall parts.")
 
 
-def alphabet(data: str) -> bytes:
-    """The two characters of base64 that have two spellings. Google's APIs take both."""
+def base64_alternatives(data: str) -> bytes:
+    """Return the data's base64 alphabet, standard or URL-safe, as its last two characters."""
     return b"-_" if {*data} & {*"-_"} else b"+/"
 
 
 def sign(text: str, part: Json) -> str:
     """The signature of a part. `text`: all text of the answer up to the part's end."""
     call = part.get("functionCall", {})
-    said = json.dumps([text, call.get("name"), call.get("args")], sort_keys=True)
-    return base64.b64encode(hashlib.sha256(f"gemini {said}".encode()).digest()).decode()
+    content = json.dumps([text, call.get("name"), call.get("args")], sort_keys=True)
+    return base64.b64encode(hashlib.sha256(f"gemini {content}".encode()).digest()).decode()
 
 
 # --- answers ------------------------------------------------------------------------------------------------
@@ -258,11 +260,11 @@ def find_answer(body: Json) -> ModelReply:
 
 
 def build_parts(model: str, body: Json) -> tuple[list[Json], str]:
-    """The parts of the answer, and why it ends. The first call is signed, or else the text."""
+    """Build the answer's parts and finish reason. The first call, or else the text, is signed."""
     answer, contents = find_answer(body), body["contents"]
-    given = [part for content in contents for part in content["parts"]]
-    results = [part["functionResponse"] for part in given if "functionResponse" in part]
-    media = given + [part for result in results for part in result.get("parts", [])]
+    request_parts = [part for content in contents for part in content["parts"]]
+    results = [part["functionResponse"] for part in request_parts if "functionResponse" in part]
+    media = request_parts + [part for result in results for part in result.get("parts", [])]
     text = answer.fill(sum("inlineData" in each or "fileData" in each for each in media), len(results))
     parts: list[Json] = []
     thinking = body.get("generationConfig", {}).get("thinkingConfig", {})
@@ -270,10 +272,12 @@ def build_parts(model: str, body: Json) -> tuple[list[Json], str]:
         parts.append({"text": answer.reasoning, "thought": True})
     if text:
         parts.append({"text": text})
-    for at, (name, arguments) in enumerate(answer.calls):
+    for index, (name, arguments) in enumerate(answer.calls):
         call = {"name": name, "args": dict(arguments)}
-        made: Json = {"functionCall": call if model == "idless" else {"id": f"c{len(contents)}{at}"} | call}
-        if not at:
+        made: Json = {
+            "functionCall": call if model == "idless" else {"id": f"c{len(contents)}{index}"} | call
+        }
+        if not index:
             made["thoughtSignature"] = sign(text, made)
         parts.append(made)
     if not answer.calls:
@@ -291,7 +295,7 @@ def iterate_chunks(model: str, body: Json, is_streamed: bool) -> Iterator[Json]:
     for piece in pieces:
         yield build_chunk(config, [piece]) | {"usageMetadata": EARLY_USAGE}
         if model.startswith("break-"):
-            yield build_failure(fail(model))
+            yield build_failure(build_refusal(model))
             return
     if model == "cut":
         return
@@ -311,7 +315,7 @@ def build_chunk(config: Json, parts: list[Json]) -> Json:
         scores = [{"token": token, "tokenId": 7, "logProbability": -0.5} for token in tokens]
         top = [{"candidates": [score, {"token": "x", "logProbability": -2.5}]} for score in scores]
         candidate["logprobsResult"] = {"chosenCandidates": scores, "topCandidates": top}
-    return {"candidates": [candidate | {"index": at} for at in range(config.get("candidateCount", 1))]}
+    return {"candidates": [candidate | {"index": index} for index in range(config.get("candidateCount", 1))]}
 
 
 def split(part: Json) -> Iterator[Json]:
@@ -328,4 +332,4 @@ def split(part: Json) -> Iterator[Json]:
 
 def cut(text: str) -> list[str]:
     """A text in pieces of five characters."""
-    return [text[at : at + 5] for at in range(0, len(text), 5)]
+    return [text[index : index + 5] for index in range(0, len(text), 5)]

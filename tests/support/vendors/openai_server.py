@@ -70,12 +70,12 @@ def answer_call(call: VendorCall) -> VendorReply:
     return VendorReply((*parts, b"data: [DONE]\n\n"), content_type="text/event-stream", headers=headers)
 
 
-def require(holds: object, message: str, status: int = 400) -> None:
-    if not holds:
+def require(condition: object, message: str, status: int = 400) -> None:
+    if not condition:
         raise OpenAIRefusal(message, status)
 
 
-# --- what the API refuses -----------------------------------------------------------------------------------
+# --- checks of requests -------------------------------------------------------------------------------------
 
 
 def require_body(body: Json) -> None:
@@ -118,45 +118,47 @@ def require_part(part: Json) -> None:
 
 
 def find_next(body: Json) -> ModelReply:
-    """The model's next reply. Raises OpenAIRefusal if an earlier one does not come back as it was sent."""
+    """Return the model's next reply. Raises OpenAIRefusal if the request changed an earlier reply."""
     texts = (
         text for message in body["messages"] if message["role"] == "user" for text in read_texts(message)
     )
     conversation = find_conversation(next(texts))
-    said = [message for message in body["messages"] if message["role"] == "assistant"]
-    for message, turn in zip(said, conversation.turns, strict=False):
+    answers = [message for message in body["messages"] if message["role"] == "assistant"]
+    for message, turn in zip(answers, conversation.turns, strict=False):
         calls = [
             (call["function"]["name"], json.loads(call["function"]["arguments"]))
             for call in message.get("tool_calls", ())
         ]
         require(calls == list(turn.reply.calls), "a call has changed")
         require(message.get("reasoning", "") == turn.reply.reasoning, "the reasoning has changed")
-    return conversation.turns[len(said)].reply
+    return conversation.turns[len(answers)].reply
 
 
 def read_texts(message: Json) -> list[str]:
     """The texts of a message."""
     content = message["content"]
-    return [content] if isinstance(content, str) else [each["text"] for each in content if "text" in each]
+    return [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
 
 
 def build_message(reply: ModelReply, body: Json) -> Json:
     """The whole message of an answer."""
     messages = body["messages"]
-    parts = [part for each in messages if isinstance(each["content"], list) for part in each["content"]]
+    parts = [
+        part for message in messages if isinstance(message["content"], list) for part in message["content"]
+    ]
     media = sum(part["type"] != "text" for part in parts)
-    text = reply.fill(media, sum(each["role"] == "tool" for each in messages))
+    text = reply.fill(media, sum(message["role"] == "tool" for message in messages))
     message: Json = {"role": "assistant", "content": text or None, "refusal": None}
     if reply.reasoning and body.get("reasoning_effort", "none") != "none":
         message["reasoning"] = reply.reasoning
     if reply.calls:
         message["tool_calls"] = [
             {
-                "id": f"call_{len(messages)}_{at}",
+                "id": f"call_{len(messages)}_{index}",
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
             }
-            for at, (name, arguments) in enumerate(reply.calls)
+            for index, (name, arguments) in enumerate(reply.calls)
         ]
     return message
 
@@ -166,12 +168,12 @@ def build_answer(reply: ModelReply, body: Json) -> Json:
     message = build_message(reply, body)
     choices = [
         {
-            "index": at,
+            "index": index,
             "message": message,
             "logprobs": build_logprobs(cut(message["content"] or ""), body),
             "finish_reason": FINISHES[reply.end],
         }
-        for at in range(body.get("n", 1))
+        for index in range(body.get("n", 1))
     ]
     return build_head(body, "chat.completion") | {"choices": choices, "usage": USAGE}
 
@@ -188,10 +190,10 @@ def build_logprobs(tokens: list[str], body: Json) -> Json | None:
     return {"content": [build_score(token, body.get("top_logprobs", 0)) for token in tokens], "refusal": None}
 
 
-def build_score(token: str, most: int) -> Json:
-    """The log-probability of a token, and of as many others."""
-    best = [(token, -0.5), ("x", -2.5)][:most]
-    others = [{"token": name, "logprob": value, "bytes": list(name.encode())} for name, value in best]
+def build_score(token: str, count: int) -> Json:
+    """Build the log-probability of a token with `count` alternatives."""
+    alternatives = [(token, -0.5), ("x", -2.5)][:count]
+    others = [{"token": name, "logprob": value, "bytes": list(name.encode())} for name, value in alternatives]
     return {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": others}
 
 
@@ -199,12 +201,12 @@ def iterate_chunks(reply: ModelReply, body: Json) -> Iterator[Json]:
     """The chunks of a stream. The choices take turns."""
     head = build_head(body, "chat.completion.chunk")
     for delta in iterate_deltas(build_message(reply, body)):
-        for at in range(body.get("n", 1)):
+        for index in range(body.get("n", 1)):
             scores = build_logprobs([delta["content"]], body) if delta.get("content") else None
-            choice = {"index": at, "delta": delta, "logprobs": scores, "finish_reason": None}
+            choice = {"index": index, "delta": delta, "logprobs": scores, "finish_reason": None}
             yield head | {"choices": [choice]}
-    for at in range(body.get("n", 1)):
-        yield head | {"choices": [{"index": at, "delta": {}, "finish_reason": FINISHES[reply.end]}]}
+    for index in range(body.get("n", 1)):
+        yield head | {"choices": [{"index": index, "delta": {}, "finish_reason": FINISHES[reply.end]}]}
     if body.get("stream_options", {}).get("include_usage"):
         yield head | {"choices": [], "usage": USAGE}
 
@@ -215,13 +217,15 @@ def iterate_deltas(message: Json) -> Iterator[Json]:
     for name in ("reasoning", "content"):
         for piece in cut(message.get(name) or ""):
             yield {name: piece}
-    for at, call in enumerate(message.get("tool_calls", ())):
+    for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
-        yield {"tool_calls": [call | {"index": at, "function": {"name": function["name"], "arguments": ""}}]}
+        yield {
+            "tool_calls": [call | {"index": index, "function": {"name": function["name"], "arguments": ""}}]
+        }
         for piece in cut(function["arguments"]):
-            yield {"tool_calls": [{"index": at, "function": {"arguments": piece}}]}
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
 def cut(text: str) -> list[str]:
     """A text in pieces of five characters."""
-    return [text[at : at + 5] for at in range(0, len(text), 5)]
+    return [text[index : index + 5] for index in range(0, len(text), 5)]

@@ -1,4 +1,4 @@
-"""The conversations as the openai client asks for them."""
+"""The conversations as requests of the openai client."""
 
 import json
 from typing import Any
@@ -34,18 +34,18 @@ def build_options(conversation: VendorConversation) -> dict[str, Any]:
 
 def build_tools(tools: Tools) -> dict[str, Any]:
     """The tools and the choice among them."""
-    made: dict[str, Any] = {"tools": [build_tool(tool) for tool in tools.tools]}
+    options: dict[str, Any] = {"tools": [build_tool(tool) for tool in tools.tools]}
     if not tools.parallel:
-        made["parallel_tool_calls"] = False
+        options["parallel_tool_calls"] = False
     names = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed or ())]
     if len(names) == 1 and tools.choice is ToolChoice.REQUIRED:
-        made["tool_choice"] = names[0]
+        options["tool_choice"] = names[0]
     elif names:
         allowed = {"mode": str(tools.choice), "tools": names}
-        made["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
+        options["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
     elif tools.choice is not ToolChoice.AUTO:
-        made["tool_choice"] = str(tools.choice)
-    return made
+        options["tool_choice"] = str(tools.choice)
+    return options
 
 
 def build_tool(tool: Tool) -> dict[str, Any]:
@@ -56,23 +56,28 @@ def build_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def build_messages(conversation: VendorConversation, turn: UserTurn, said: Any) -> list[Any]:
-    """The messages that a turn adds. `said`: the message that the client got last; None at the beginning."""
-    added: list[Any] = []
-    if said is None and conversation.system is not None:
-        added.append({"role": "system", "content": conversation.system})
-    if said is not None:
-        added.append(said)
-    for call, result in zip(said.tool_calls or () if said is not None else (), turn.results, strict=True):
-        added.append({"role": "tool", "tool_call_id": call.id, "content": build_content(result)})
+def build_messages(conversation: VendorConversation, turn: UserTurn, last_message: Any) -> list[Any]:
+    """Build the messages of a turn. `last_message`: the client's last received message, None in the first
+    turn."""
+    new_messages: list[Any] = []
+    if last_message is None and conversation.system is not None:
+        new_messages.append({"role": "system", "content": conversation.system})
+    if last_message is not None:
+        new_messages.append(last_message)
+    for call, result in zip(
+        last_message.tool_calls or () if last_message is not None else (), turn.results, strict=True
+    ):
+        new_messages.append({"role": "tool", "tool_call_id": call.id, "content": build_content(result)})
     if turn.parts:
-        parts = turn.parts if said is not None else (TextContent(f"[{conversation.name}] "), *turn.parts)
-        added.append({"role": "user", "content": build_content(parts)})
-    return added
+        parts = (
+            turn.parts if last_message is not None else (TextContent(f"[{conversation.name}] "), *turn.parts)
+        )
+        new_messages.append({"role": "user", "content": build_content(parts)})
+    return new_messages
 
 
 def build_content(parts: tuple[Content, ...]) -> Any:
-    """A text, or parts if one is none."""
+    """Build a text, or parts if any part is not text."""
     if all(isinstance(part, TextContent) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextContent))
     return [build_part(part) for part in parts]
@@ -98,6 +103,13 @@ def build_audio(part: MediaContent) -> dict[str, Any]:
 
 def count_media(messages: list[Any]) -> tuple[int, int]:
     """The images and recordings, and the results of calls, in messages."""
-    sent = [message for message in messages if isinstance(message, dict)]
-    parts = [part for each in sent if isinstance(each["content"], list) for part in each["content"]]
-    return sum(part["type"] != "text" for part in parts), sum(each["role"] == "tool" for each in sent)
+    sent_messages = [message for message in messages if isinstance(message, dict)]
+    parts = [
+        part
+        for message in sent_messages
+        if isinstance(message["content"], list)
+        for part in message["content"]
+    ]
+    return sum(part["type"] != "text" for part in parts), sum(
+        message["role"] == "tool" for message in sent_messages
+    )

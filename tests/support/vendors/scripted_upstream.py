@@ -1,4 +1,4 @@
-"""A vendor on loopback that answers in the shape that the path asks for, and fails as the model's name says.
+"""A vendor on loopback. The path selects the wire format, and the model's name selects a fault.
 
 - `fake` answers. `fake-no-usage` tells no usage.
 - `fake-503` answers with that status, `fake-429-after-7` also with Retry-After.
@@ -26,21 +26,21 @@ from tests.support.vendors.answer_shapes import (
     GEMINI,
     OPENAI,
     POINTS,
+    AnswerOptions,
     AnswerShape,
-    Asked,
-    build_spoilt_headers,
-    build_spoilt_part,
+    build_corrupt_headers,
+    build_corrupt_part,
     find_place,
 )
 from tests.support.waiting import await_until
 
 FAULTS = ("reset", "close", "ended", "stall", "garbage", "truncated", "error", "huge", "trickle")
-"""What happens there: the connection is reset or closed in order, the body ends in order, nothing more comes,
-bytes come that are no event, an event is cut, an error event comes, an event that is too large, or one byte
-after the other."""
+"""The faults: the connection is reset (`reset`) or closed (`close`), the body ends early (`ended`), no more
+bytes are sent (`stall`), or the next part is replaced by invalid bytes (`garbage`), a cut event
+(`truncated`), an error event (`error`), a too large event (`huge`), or sent byte by byte (`trickle`)."""
 
-SPOILT = frozenset(("ended", "garbage", "truncated", "error", "huge"))
-"""Faults that put other bytes in the place of the answer."""
+CORRUPT_FAULTS = frozenset(("ended", "garbage", "truncated", "error", "huge"))
+"""Faults that replace bytes of the answer."""
 
 STATUS = re.compile(r"fake-(\d{3})(?:-after-([\w,: ]+))?")
 CODE = re.compile(r"fake-says-(\w+)")
@@ -56,7 +56,7 @@ UNREADABLE = {
 """The status and the body of answers that no decoder reads."""
 
 PAUSE_S = 0.06
-"""Seconds before a fault, so that what came before it is on its way to the caller."""
+"""Seconds before a fault, so that the bytes before it reach the caller."""
 
 TRICKLE_S = 0.5
 """Seconds between two bytes of a trickle."""
@@ -70,7 +70,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class UpstreamRequest:
-    """A request as it arrived."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -100,8 +100,8 @@ class ScriptedUpstream:
     open: int = 0
     """Connections that are open."""
     has_shown: Callable[[str], bool] | None = None
-    """Whether the caller has seen what came before a fault, by `name_fault`. Without it, a fault waits for a
-    moment."""
+    """Whether the caller has received the parts before a fault, named by `name_fault`. If None, a fault waits
+    PAUSE_S."""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection."""
@@ -125,18 +125,18 @@ class ScriptedUpstream:
     async def _answer(
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        shape, asked = read_asked(request)
-        model = asked.model
+        shape, options = read_options(request)
+        model = options.model
         await asyncio.sleep(self.thinking)
         if self.refused_key and request.headers.get("authorization", "").endswith(self.refused_key):
             send_status(writer, shape, 401, None)
         elif request.path.endswith("/models"):
             send_json(writer, 200, {"data": [{"id": "fake"}, {"id": "fake-503"}]})
-        elif found := STATUS.fullmatch(model):
-            send_status(writer, shape, int(found[1]), found[2], self.redirect)
-        elif found := CODE.fullmatch(model):
-            status = 429 if found[1] == "insufficient_quota" else 400
-            send_json(writer, status, {"error": {"message": "too long by 7 tokens", "code": found[1]}})
+        elif match := STATUS.fullmatch(model):
+            send_status(writer, shape, int(match[1]), match[2], self.redirect)
+        elif match := CODE.fullmatch(model):
+            status = 429 if match[1] == "insufficient_quota" else 400
+            send_json(writer, status, {"error": {"message": "too long by 7 tokens", "code": match[1]}})
         elif model == "fake-html":
             writer.write(b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 9\r\n\r\n<p>no</p>")
         elif model in UNREADABLE:
@@ -144,32 +144,38 @@ class ScriptedUpstream:
         elif request.path.endswith("/embeddings") and self.embeddings_status != 200:
             send_status(writer, shape, self.embeddings_status, None)
         elif request.path.endswith("/embeddings"):
-            vectors = [{"index": at, "embedding": [1.0, at]} for at, _ in enumerate(request.body["input"])]
+            vectors = [
+                {"index": index, "embedding": [1.0, index]} for index, _ in enumerate(request.body["input"])
+            ]
             send_json(writer, 200, {"data": vectors, "usage": {"prompt_tokens": 3}})
         else:
-            await self._send(shape, asked, FAULT.fullmatch(model), (reader, writer))
+            await self._send(shape, options, FAULT.fullmatch(model), (reader, writer))
         await writer.drain()
 
     async def _send(
-        self, shape: AnswerShape, asked: Asked, fault: "re.Match[str] | None", connection: Connection
+        self,
+        shape: AnswerShape,
+        options: AnswerOptions,
+        fault: "re.Match[str] | None",
+        connection: Connection,
     ) -> None:
         """Sends an answer in chunks, and fails at the point."""
         reader, writer = connection
-        parts = shape.build_parts(asked)
-        kind = "text/event-stream" if asked.is_streamed else "application/json"
+        parts = shape.build_parts(options)
+        kind = "text/event-stream" if options.is_streamed else "application/json"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
         frames = [head, *map(frame, parts), END]
-        stop = find_place(shape, fault[2], asked.is_streamed, len(frames)) if fault else len(frames)
-        for at, part in enumerate(frames[:stop]):
-            if asked.model == "fake-missing-finish" and at == len(frames) - 2:
-                await self._await_shown(name_fault(shape.name, asked.model, asked.is_streamed))
+        fault_index = find_place(shape, fault[2], options.is_streamed, len(frames)) if fault else len(frames)
+        for index, part in enumerate(frames[:fault_index]):
+            if options.model == "fake-missing-finish" and index == len(frames) - 2:
+                await self._await_shown(name_fault(shape.name, options.model, options.is_streamed))
             writer.write(part)
             await writer.drain()
             await self._wait(reader)
         if fault:
-            await self._await_shown(name_fault(shape.name, asked.model, asked.is_streamed))
-            spoilt = build_spoilt(shape, fault, asked.is_streamed)
-            await self._fail(fault, frames[stop:], spoilt, connection)
+            await self._await_shown(name_fault(shape.name, options.model, options.is_streamed))
+            corrupt_bytes = build_corrupt_bytes(shape, fault, options.is_streamed)
+            await self._fail(fault, frames[fault_index:], corrupt_bytes, connection)
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
         """Waits between two chunks. Raises ConnectionError if the client leaves meanwhile."""
@@ -180,7 +186,7 @@ class ScriptedUpstream:
                         raise ConnectionResetError("the client left")
 
     async def _await_shown(self, fault: str) -> None:
-        """Waits until the caller has seen what came before the fault, or can have seen it."""
+        """Wait until the caller has received the parts before the fault."""
         if self.has_shown is None:
             await asyncio.sleep(PAUSE_S)
         else:
@@ -188,30 +194,34 @@ class ScriptedUpstream:
             await await_until(lambda: has_shown(fault), what=f"what came before {fault}")
 
     async def _fail(
-        self, fault: "re.Match[str]", rest: list[bytes], spoilt: bytes, connection: Connection
+        self,
+        fault: "re.Match[str]",
+        remaining_frames: list[bytes],
+        corrupt_bytes: bytes,
+        connection: Connection,
     ) -> None:
-        """Fails as scripted, and then waits until the client leaves. `rest`: what an answer would have.
-        `spoilt`: what comes in its place."""
+        """Fail as scripted, and then wait until the client leaves. `remaining_frames`: the rest of a correct
+        answer. `corrupt_bytes`: their replacement."""
         reader, writer = connection
         kind, point = fault[1], fault[2]
         if point == "mid-chunk" and kind not in ("ended", "error", "huge", "truncated"):
-            writer.write(rest[0][: len(rest[0]) // 2])
+            writer.write(remaining_frames[0][: len(remaining_frames[0]) // 2])
         match kind:
             case "reset":
                 await asyncio.sleep(PAUSE_S)
-                plug = writer.get_extra_info("socket")
-                plug.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: close sends RST
+                client_socket = writer.get_extra_info("socket")
+                client_socket.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: close sends RST
                 writer.transport.abort()
                 raise ConnectionResetError
             case "close":
                 writer.close()
                 raise ConnectionResetError
             case "trickle":
-                await self._trickle(b"".join(rest), connection)
+                await self._trickle(b"".join(remaining_frames), connection)
             case "stall":
                 pass
             case _:
-                writer.write(spoilt)
+                writer.write(corrupt_bytes)
                 if kind == "truncated" and point == "before-headers":
                     writer.close()
                     raise ConnectionResetError
@@ -219,11 +229,11 @@ class ScriptedUpstream:
         if not await reader.read(1):
             raise ConnectionResetError("the client left")
 
-    async def _trickle(self, rest: bytes, connection: Connection) -> None:
+    async def _trickle(self, content: bytes, connection: Connection) -> None:
         """Sends byte by byte until the client leaves."""
         reader, writer = connection
-        for at in range(len(rest)):
-            writer.write(rest[at : at + 1])
+        for index in range(len(content)):
+            writer.write(content[index : index + 1])
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TRICKLE_S):
                     if not await reader.read(1):
@@ -231,26 +241,26 @@ class ScriptedUpstream:
 
 
 def name_fault(shape: str, model: str, is_streamed: bool) -> str:
-    """The name of one fault of the vendor."""
+    """Return the name of a fault for `has_shown`."""
     return f"{shape} {model} {'streamed' if is_streamed else 'whole'}"
 
 
 def frame(part: bytes) -> bytes:
-    """A part as a chunk of HTTP."""
+    """Encode a part as a chunk of HTTP's chunked encoding."""
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
-def build_spoilt(shape: AnswerShape, fault: "re.Match[str]", is_streamed: bool) -> bytes:
-    """The bytes that come in the place of the rest; none for a fault of the connection."""
+def build_corrupt_bytes(shape: AnswerShape, fault: "re.Match[str]", is_streamed: bool) -> bytes:
+    """Return the bytes that replace the rest of the answer; none for a fault of the connection."""
     kind, point = fault[1], fault[2]
-    if kind not in SPOILT:
+    if kind not in CORRUPT_FAULTS:
         return b""
     if kind == "ended":
         return END
     if point == "before-headers":
-        return build_spoilt_headers(shape, kind)
+        return build_corrupt_headers(shape, kind)
     ends = kind == "truncated" or not is_streamed
-    return frame(build_spoilt_part(shape, kind, is_streamed)) + (END if ends else b"")
+    return frame(build_corrupt_part(shape, kind, is_streamed)) + (END if ends else b"")
 
 
 async def read_request(reader: asyncio.StreamReader) -> UpstreamRequest | None:
@@ -265,16 +275,16 @@ async def read_request(reader: asyncio.StreamReader) -> UpstreamRequest | None:
     return UpstreamRequest(first.split()[1], headers, json.loads(body) if body else {})
 
 
-def read_asked(request: UpstreamRequest) -> tuple[AnswerShape, Asked]:
-    """The shape that the request's path asks for, and what it asks."""
+def read_options(request: UpstreamRequest) -> tuple[AnswerShape, AnswerOptions]:
+    """Return the wire format of the request's path, and the request's options."""
     body = request.body
-    if found := GEMINI_PATH.search(request.path):
-        return GEMINI, Asked(found[1], found[2] is not None)
+    if match := GEMINI_PATH.search(request.path):
+        return GEMINI, AnswerOptions(match[1], match[2] is not None)
     model, is_streamed = str(body.get("model", "")), bool(body.get("stream"))
     if request.path.endswith("/messages"):
-        return CLAUDE, Asked(model, is_streamed)
+        return CLAUDE, AnswerOptions(model, is_streamed)
     asks_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    return OPENAI, Asked(model, is_streamed, "messages" in body, asks_usage)
+    return OPENAI, AnswerOptions(model, is_streamed, "messages" in body, asks_usage)
 
 
 def send_json(writer: asyncio.StreamWriter, status: int, body: object, headers: str = "") -> None:
@@ -284,8 +294,10 @@ def send_json(writer: asyncio.StreamWriter, status: int, body: object, headers: 
 
 def send_body(writer: asyncio.StreamWriter, status: int, data: bytes, headers: str = "") -> None:
     """Sends a whole answer in these bytes."""
-    head = f"HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
-    writer.write(f"{head}{headers}\r\n".encode() + data)
+    status_and_headers = (
+        f"HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
+    )
+    writer.write(f"{status_and_headers}{headers}\r\n".encode() + data)
 
 
 def send_status(
@@ -301,7 +313,7 @@ def send_status(
 
 @contextmanager
 def serve_upstream() -> Iterator[ScriptedUpstream]:
-    """A scripted vendor in a thread of its own."""
+    """Run a scripted vendor in its own thread."""
     upstream, loop, ready = ScriptedUpstream(), asyncio.new_event_loop(), threading.Event()
     tasks: set[asyncio.Task[None]] = set()
     servers: list[asyncio.Server] = []

@@ -1,8 +1,8 @@
-"""A vendor that speaks as OpenAI's audio models do, and takes predictions.
+"""A vendor that answers like OpenAI's audio models, and accepts predictions.
 
-Its streams have the order and the fields of recorded ones: no chunk of speech has a reason of the end, and
-the last one has only the time of expiry. A model whose name ends with `-reason` tells a reason before that
-chunk, and one whose name ends with `-cut` leaves out both. A request without speech gets a text.
+Its streams have the order and fields of recorded streams: no speech chunk has a finish reason, and the last
+chunk has only the time of expiry. A model with the suffix `-reason` sends a finish reason before that chunk.
+A model with the suffix `-cut` sends neither. A request without speech gets a text.
 """
 
 import base64
@@ -60,7 +60,7 @@ def refuse(message: str, status: int) -> VendorReply:
 
 
 def find_problem(body: Json) -> str | None:
-    """What OpenAI would refuse; None if there is nothing."""
+    """Return OpenAI's error message for the body, or None if it is valid."""
     audio, is_spoken = body.get("audio"), wants_speech(body)
     if is_spoken != (audio is not None):
         return "audio and modalities do not fit together"
@@ -107,14 +107,14 @@ def iterate_chunks(body: Json) -> Iterator[Json]:
 
 
 def iterate_speech(model: str) -> Iterator[tuple[Json, str | None]]:
-    """The deltas of speech, and their reasons of the end."""
+    """Yield the deltas of speech with their finish reasons."""
     words = TRANSCRIPT.split(" ")
-    for at, word in enumerate(words):
-        yield {"audio": {"transcript": word if at == 0 else f" {word}"}}, None
+    for index, word in enumerate(words):
+        yield {"audio": {"transcript": word if index == 0 else f" {word}"}}, None
     first = {"id": SPEECH_ID, "data": RECORDING[:PIECE]}
     yield {"role": "assistant", "content": None, "refusal": None, "audio": first}, None
-    for at in range(PIECE, len(RECORDING), PIECE):
-        yield {"audio": {"data": RECORDING[at : at + PIECE]}}, None
+    for index in range(PIECE, len(RECORDING), PIECE):
+        yield {"audio": {"data": RECORDING[index : index + PIECE]}}, None
     if model.endswith("-reason"):
         yield {}, "stop"
     if not model.endswith("-cut"):

@@ -70,12 +70,12 @@ class VendorExchange:
         self, conversation: VendorConversation, is_buffered: bool
     ) -> list[tuple[GenerationRequest, CollectedGeneration]]:
         """Each request of a conversation with its answer."""
-        done: list[tuple[GenerationRequest, CollectedGeneration]] = []
-        for at in range(len(conversation.turns)):
-            said = [answer.choices[0] for _, answer in done]
-            request = conversation.build_request(at, said, is_buffered)
-            done.append((request, await collect(iterate_async(self.iterate(request)))))
-        return done
+        exchanges: list[tuple[GenerationRequest, CollectedGeneration]] = []
+        for index in range(len(conversation.turns)):
+            answers = [answer.choices[0] for _, answer in exchanges]
+            request = conversation.build_request(index, answers, is_buffered)
+            exchanges.append((request, await collect(iterate_async(self.iterate(request)))))
+        return exchanges
 
 
 async def iterate_async(events: Iterable[Event]) -> AsyncIterator[Event]:

@@ -1,4 +1,4 @@
-"""The openai client at this server, in the test's own process, whose models are a vendor's."""
+"""An openai client of a gateway in the test's process; the gateway's models are a vendor's."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -22,12 +22,12 @@ from tests.support.http_server import serving_edge
 async def connect_client(
     upstream: UpstreamDialect, base_url: str, key: str, models: Iterable[VendorModel]
 ) -> AsyncIterator[openai.AsyncOpenAI]:
-    """A client of a server that has these models of one provider."""
-    described = tuple(models)
-    name = described[0].provider
+    """Run a gateway to these models of one provider, and yield a client of it."""
+    vendor_models = tuple(models)
+    name = vendor_models[0].provider
     options = ProviderOptions(name, base_url, upstream.credential_header, allows_private=True)
     provider = Provider(options, upstream, lambda: key)
-    registry = ModelRegistry(tuple(build_model(provider, each) for each in described))
+    registry = ModelRegistry(tuple(build_model(provider, model) for model in vendor_models))
     edge = AppState(Pipeline(registry, Metrics(), restart_patience=0.0), registry, OpenAI(), ServerSettings())
     try:
         async with (
@@ -42,6 +42,6 @@ async def connect_client(
 
 
 def build_model(provider: Provider, model: VendorModel) -> Model:
-    """A model of the server by the vendor's name."""
+    """Build the gateway's model of a vendor's model."""
     profile = build_profile(model.profile, model.provider, "vendor", model.refused_parameters)
     return Model(model.name, (ModelRoute(VendorEngine(provider, model, profile)),), 1)

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True)
 class VendorCall:
-    """A request as it arrived."""
+    """A received request."""
 
     path: str
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """Values by lower-case names."""
     body: bytes
 
 

@@ -90,9 +90,9 @@ def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
 def sum_by_bin(keys: Keys, weights: Floats) -> Doubles:
     """Returns the sum of the weights for each value of the keys' leading bits."""
     sums = np.zeros(1 << 31 - SHIFTS[0])
-    for at in range(0, len(keys), BINCOUNT_CHUNK):
-        bins = keys[at : at + BINCOUNT_CHUNK] >> SHIFTS[0]
-        sums += np.bincount(bins, weights[at : at + BINCOUNT_CHUNK], minlength=len(sums))
+    for index in range(0, len(keys), BINCOUNT_CHUNK):
+        bins = keys[index : index + BINCOUNT_CHUNK] >> SHIFTS[0]
+        sums += np.bincount(bins, weights[index : index + BINCOUNT_CHUNK], minlength=len(sums))
     return sums
 
 

@@ -223,8 +223,8 @@ def score_prompt(logits: Floats, tokens: Sequence[int] | NDArray[np.int32], k: i
     buffer = np.empty((min(size, len(logits)), logits.shape[1]), dtype=np.float32)
     token_ids = np.asarray(tokens, dtype=np.intp)
     blocks = [
-        _score_block(logits[at : at + size], token_ids[at : at + size], k, buffer)
-        for at in range(0, len(logits), size)
+        _score_block(logits[index : index + size], token_ids[index : index + size], k, buffer)
+        for index in range(0, len(logits), size)
     ]
     if not blocks:
         return EncodedScores(b"", b"", b"", b"")

@@ -149,8 +149,10 @@ class Sampler:
         if all(state is None or state.is_plain for state in states):
             return _choose_likeliest(logits, states)
         results: list[RowResult] = []
-        for at in range(0, len(states), self._size):
-            results += self._draw_block(logits[at : at + self._size], states[at : at + self._size])
+        for index in range(0, len(states), self._size):
+            results += self._draw_block(
+                logits[index : index + self._size], states[index : index + self._size]
+            )
         return results
 
     def _draw_block(self, logits: Floats, states: Sequence[SamplingState | None]) -> list[RowResult]:
