@@ -83,10 +83,10 @@ def serve_managed(listener: socket.socket, home: Path) -> None:
 
 def prepare_process() -> None:
     """Prepares the process as `antiphon serve` prepares its HTTP process."""
-    from antiphon.assembly.__main__ import TURN
+    from antiphon.assembly.__main__ import SWITCH_INTERVAL
     from antiphon.telemetry.logs import configure
 
-    sys.setswitchinterval(TURN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     configure("info", "text")
 
 

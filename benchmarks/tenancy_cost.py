@@ -33,7 +33,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from antiphon.assembly.__main__ import TURN
+from antiphon.assembly.__main__ import SWITCH_INTERVAL
 from antiphon.assembly.app_state import NodeClients, build_app_state
 from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.cli.bootstrap import bootstrap_store
@@ -92,7 +92,7 @@ def serve_side(listener: socket.socket, store: str, home: Path) -> None:
     logger = logging.getLogger("antiphon")
     logger.addHandler(logging.FileHandler(os.devnull))
     logger.setLevel(logging.INFO)
-    sys.setswitchinterval(TURN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     uvloop.run(serve_with_store(listener, store, home) if store else serve_with_single_key(listener))
 
 

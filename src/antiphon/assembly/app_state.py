@@ -96,23 +96,25 @@ def build_adapters(
     hosts: Mapping[str, HostTokenEngine],
     app_state: AppState,
     settings: Settings,
-    names: CoordinatorClient | None = None,
+    coordinator: CoordinatorClient | None = None,
 ) -> AdapterRegistry:
-    """Builds the adapters of all models, and declares those of the settings.
+    """Builds the registry of adapters, with the adapters of the settings and those that were kept.
 
-    `names` shares later changes with the other processes of this server.
+    `coordinator` shares later changes with the other processes of this server.
     """
     models = {model.name: model for model in app_state.models.list_bases()}
     targets = build_adapter_targets(settings, models, hosts)
     lora = settings.lora
     kept = KeptNamesFile(Path(lora.registry or ""), lora.keep_names) if allows_loading(lora) else None
-    adapters = AdapterRegistry(app_state.models, targets, app_state.clock, app_state.metrics, names, kept)
+    adapters = AdapterRegistry(
+        app_state.models, targets, app_state.clock, app_state.metrics, coordinator, kept
+    )
     adapters.quota = ProjectQuota(lora.project_adapters if lora.repositories else 0, lora.project_bytes)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_stored_adapter(Path(adapter.path)))
     adapters.restore_kept()
-    if names is not None:
-        names.follow(adapters.update_names)
+    if coordinator is not None:
+        coordinator.follow(adapters.update_names)
     return adapters
 
 

@@ -46,8 +46,8 @@ class Recorder(Protocol):
     """Keeps the texts of requests and answers for projects that want this. It never delays or fails a
     request."""
 
-    def wants(self, project: str) -> bool:
-        """Whether a project keeps its requests."""
+    def is_recorded(self, project: str) -> bool:
+        """Whether the requests of a project are recorded."""
 
     def keep(self, id_: str, project: str, started_ms: int, request: str, answer: str) -> None:
         """Keeps a request and its answer. `id_`: the id of its ledger entry. `started_ms`: the start of the

@@ -52,7 +52,7 @@ class StoreRecorder:
             project.id: project.recording for project in directory.projects if project.recording is not None
         }
 
-    def wants(self, project: str) -> bool:
+    def is_recorded(self, project: str) -> bool:
         """Whether a project's requests are recorded."""
         return project in self._projects
 

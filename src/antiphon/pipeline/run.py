@@ -111,7 +111,7 @@ class Pipeline:
         recorder = None if self.accounting is None else self.accounting.recorder
         if meter is None or recorder is None or context.parent is not None:
             return aclosing(events)
-        if recorder.wants(context.actor.project):
+        if recorder.is_recorded(context.actor.project):
             events = record_stream(events, meter, context, recorder)
         return aclosing(events)
 

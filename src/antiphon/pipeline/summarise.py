@@ -220,8 +220,8 @@ class SummarisedConversation:
         return cuts[low - 1], request_that_fits
 
     async def _build_long_turn_request(self, previous: str | None, begin: int, cut: int) -> GenerationRequest:
-        """Returns the request to the writer for one turn that is longer than its context. Cuts the middle of
-        the turn's text."""
+        """Returns the request to the writer for one turn that is longer than the writer's context. Cuts the
+        middle of the turn's text."""
         transcript = write_transcript(self._messages[begin:cut])
         length = len(transcript) // 2
         while length:

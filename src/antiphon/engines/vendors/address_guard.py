@@ -28,7 +28,7 @@ NUMBERS = re.compile(r"(0[xX][0-9a-fA-F]*|\d+)(\.(0[xX][0-9a-fA-F]*|\d+)){0,3}\.
 
 
 class AddressRefused(OSError):
-    """A name leads to an address that is not public."""
+    """Raised if a host name has an address that is not public."""
 
 
 def is_public(host: str) -> bool:
@@ -36,14 +36,14 @@ def is_public(host: str) -> bool:
     address: IPAddress = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast
-    inner = _find_inner(address)
+    inner = _find_embedded_ipv4(address)
     if inner is not None:
         return inner.is_global and not inner.is_multicast
     return address.is_global and address in GLOBAL_UNICAST
 
 
-def _find_inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Returns the IPv4 address to which an IPv6 address leads; None if it leads to none."""
+def _find_embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Returns the IPv4 address inside an IPv6 address that is mapped or translated to it; otherwise None."""
     if address in TRANSLATED:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour

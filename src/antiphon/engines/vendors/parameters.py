@@ -177,7 +177,7 @@ def list_conversation(prompt: Conversation) -> list[str]:
 
 
 def list_names() -> frozenset[str]:
-    """Returns all names of parameters: the vocabulary of providers' settings and presets."""
+    """Returns all names of parameters that settings and presets of providers can contain."""
     sampling = SamplingOptions.__struct_fields__
     hosted = set(HostedOptions.__struct_fields__) - EXTRAS
     names = {SAMPLING_NAMES.get(name, name) for name in sampling} | hosted

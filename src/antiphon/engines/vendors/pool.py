@@ -94,8 +94,8 @@ class ConnectionPool(aiohttp.TCPConnector):
             raise
 
 
-def start_request() -> None:
-    """Begins a request of the running task."""
+def reset_opened() -> None:
+    """Forgets, for the running task, that a connection was opened. Call it before each request."""
     _has_opened.set(False)
 
 

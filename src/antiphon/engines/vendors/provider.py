@@ -32,7 +32,7 @@ from antiphon.engines.vendors.pool import (
     ConnectionPool,
     build_timeout,
     has_opened,
-    start_request,
+    reset_opened,
 )
 from antiphon.engines.vendors.response import UpstreamResponse
 from antiphon.engines.vendors.stall_watch import StallWatch
@@ -171,7 +171,7 @@ class Provider:
         head = self._build_head(method, call)
         for _ in range(MAX_STALE):
             started_at = now()
-            start_request()
+            reset_opened()
             timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
             try:
                 connection = await pool.connect(self._target, [], timeout)

@@ -268,7 +268,8 @@ class RedisLimiter:
         await self._report_usage()
 
     async def _report_usage(self) -> None:
-        """Reports the usage of budgets whose requests ended to the watch. Raises LimitsUnavailable."""
+        """Reports to the watch the usage of budgets that ended requests have used. Raises
+        LimitsUnavailable."""
         limits = tuple(self._unreported.values())
         if self.watch is None or not limits:
             return

@@ -51,8 +51,8 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
         "refusal": FinishReason.CONTENT_FILTER,
     }
 )
-"""Every reason but `pause_turn`, which says that the vendor's own tools are not done. They are never asked
-for, and such an answer is not complete."""
+"""The finish reason of each stop reason. `pause_turn` is missing: it means that the vendor's own tools still
+run. Requests never ask for these tools, and such an answer is not complete."""
 
 STATUSES: Mapping[str, int] = MappingProxyType(
     {
@@ -113,7 +113,7 @@ def decode_answer(body: bytes, shows_reasoning: bool) -> Iterator[Event]:
 
 
 class OpenBlock:
-    """The block whose deltas come now."""
+    """The block whose deltas arrive now."""
 
     __slots__ = ("block", "deltas", "index", "signature")
 
@@ -149,8 +149,7 @@ class MessagesDecoder:
         }
 
     def feed(self, name: str, data: bytes) -> Sequence[Event]:
-        """`StreamDecoder.feed`. Skips pings and unknown events, which carry no content, and what comes after
-        the end."""
+        """`StreamDecoder.feed`. Skips pings, unknown events without content, and everything after the end."""
         if self.is_complete:
             return ()
         read = self._readers.get(name or read_name(data).type)
@@ -165,8 +164,8 @@ class MessagesDecoder:
     # --- the answer, in order -------------------------------------------------------------------------------
 
     def start_message(self, answer: MessageAnswerWire) -> Sequence[Event]:
-        """Begins the answer. Its first event waits for the first block, so an error before it can be tried
-        elsewhere."""
+        """Begins the answer. Returns no event before the first block, so another route can be tried after an
+        early error."""
         if self._usage is not None:
             raise ValueError("the answer begins twice")
         self._usage = answer.usage
@@ -190,7 +189,7 @@ class MessagesDecoder:
         return (*events, ToolCallStarted(CHOICE, self._call_count - 1, block.id, block.name))
 
     def stop_block(self, index: int) -> Sequence[Event]:
-        """Ends a block, and returns what only the complete block tells."""
+        """Ends a block, and returns the events that need the complete block."""
         opened, self._block = self._find_block(index), None
         block = opened.block
         if isinstance(block, TextBlockWire):
@@ -291,15 +290,15 @@ class MessagesDecoder:
         return (ToolCallDelta(CHOICE, self._call_count - 1, text),)
 
     def _stop_thinking(self, opened: OpenBlock) -> Sequence[Event]:
-        """Returns the complete block of reasoning. A block with hidden text is withheld: the vendor takes it
-        back only unchanged, and its text would show."""
+        """Returns the complete block of reasoning. Returns nothing if the caller must not see its text,
+        because the vendor accepts the block only with its text."""
         text = "".join(opened.deltas)
         if text and not self._shows_reasoning:
             return ()
         return self._return_block({"type": "thinking", "thinking": text, "signature": opened.signature})
 
     def _return_block(self, block: dict[str, object]) -> Sequence[Event]:
-        """Returns a block of reasoning with its place, if text or calls came before it."""
+        """Returns a block of reasoning. Adds its position if text or calls came before it."""
         if self._text_length or self._call_count:
             block[AFTER] = {"text": self._text_length, "calls": self._call_count}
         return (ThinkingBlock(CHOICE, block),)
@@ -312,26 +311,26 @@ def require_kind(opened: OpenBlock, kind: type[BlockWire]) -> None:
 
 
 def read_arguments(text: bytes) -> str:
-    """Returns the arguments of a call whose block came complete. Raises ValueError if they are no object."""
+    """Returns the arguments of a call without deltas. Raises ValueError if they are not an object."""
     if not text.startswith(b"{"):
         raise ValueError("the arguments of a call are no object")
     return text.decode()
 
 
 def merge_usage(old: MessageUsageWire, new: MessageUsageWire) -> MessageUsageWire:
-    """Returns the newest counts, which are sums since the beginning."""
+    """Returns the newest value of each count. Counts are totals since the beginning."""
     new_counts = {name: value for name in new.__struct_fields__ if (value := getattr(new, name)) is not None}
     return msgspec.structs.replace(old, **new_counts)
 
 
 def count_prompt(usage: MessageUsageWire) -> int:
-    """Returns the tokens of the whole prompt. The vendor's `input_tokens` are those outside its cache."""
+    """Returns the tokens of the whole prompt. The vendor's `input_tokens` do not include cached tokens."""
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return (usage.input_tokens or 0) + cached + written
 
 
 def build_usage(usage: MessageUsageWire) -> Usage:
-    """Converts the counts. Raises ValueError if one is missing, or cannot be true."""
+    """Converts the counts. Raises ValueError if one is missing or impossible."""
     if usage.input_tokens is None or usage.output_tokens is None:
         raise ValueError("the answer does not tell its usage")
     details = usage.output_tokens_details

@@ -30,14 +30,15 @@ TAKEN = frozenset(
 """Parameters that this vendor has."""
 
 USED = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
-"""What this vendor uses of the fields that a local engine ignores."""
+"""The fields that a local engine ignores, but this vendor uses."""
 
 EXTRA = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
-"""Parameters that a server with this format can take beyond the vendor's. They are sent under their names."""
+"""Parameters that other servers with this format can take. They are sent under their own names."""
 
 MAX_BUFFERED_OUTPUT = 21_333
-"""The most output tokens of an answer that comes at once. The vendor makes 128,000 in an hour, and closes a
-connection that is silent for ten minutes. A longer answer comes as a stream, also for a caller who waits."""
+"""The most output tokens of an answer that is not streamed. The vendor makes 128,000 tokens in an hour, and
+closes a connection that is silent for ten minutes. So a longer answer is streamed by the vendor, even if the
+caller wants it whole."""
 
 NO_EFFORT = "none"
 EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
@@ -93,8 +94,8 @@ def limit_extras(model: VendorModel) -> VendorModel:
 
 
 def find_limit(output: Output, model: VendorModel) -> int:
-    """Returns the most output tokens, which the vendor must be told. Raises MissingParameter if neither the
-    request nor the model's profile tells it."""
+    """Returns the maximum of output tokens, which the vendor requires. Raises MissingParameter if neither the
+    request nor the model's profile contains it."""
     max_output = model.profile.max_output
     if output.max_tokens is not None:
         return min(output.max_tokens, max_output) if output.is_usual and max_output else output.max_tokens
@@ -107,9 +108,9 @@ def find_limit(output: Output, model: VendorModel) -> int:
 
 
 def add_sampling(body: Body, request: GenerationRequest) -> None:
-    """Adds the stop texts and the sampling options that have an effect. Our defaults are the vendor's too,
-    and some of its models refuse a temperature together with any top_p. Raises UnsupportedParameter for an
-    optional top_p beside a temperature, and InvalidValue."""
+    """Adds the stop texts and the sampling options that differ from the defaults, which the vendor shares.
+    Some of its models refuse temperature together with top_p. So this raises UnsupportedParameter for an
+    optional top_p together with a temperature. Raises InvalidValue for a temperature above 1."""
     sampling = request.sampling
     if sampling.temperature is not None and sampling.temperature > 1:
         raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
@@ -156,7 +157,7 @@ def encode_tool(tool: Tool) -> Body:
 
 
 def encode_choice(tools: Tools) -> Body:
-    """Translates the choice among the tools. Raises UnsupportedParameter for some of several tools."""
+    """Translates the choice among the tools. Raises UnsupportedParameter if only some tools are allowed."""
     if tools.choice is ToolChoice.NONE:
         return {"type": "none"}
     kind = "any" if tools.choice is ToolChoice.REQUIRED else "auto"
@@ -173,13 +174,13 @@ def encode_choice(tools: Tools) -> Body:
     )
 
 
-# --- reasoning and the form of the answer -------------------------------------------------------------------
+# --- reasoning and the output constraint --------------------------------------------------------------------
 
 
 def add_output_config(
     body: Body, constraint: Constraint | None, reasoning: Reasoning, model: VendorModel
 ) -> None:
-    """Adds the reasoning and the form of the answer."""
+    """Adds the reasoning and the output constraint."""
     config: Body = {}
     thinking = encode_thinking(reasoning, model)
     if thinking is not None:
@@ -220,7 +221,7 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
 
 
 def build_refusal(reasoning: Reasoning, reason: str) -> RequestError:
-    """Makes the error for reasoning that the model lacks."""
+    """Builds the error for a reasoning option that the model lacks."""
     terms, has_effort = reasoning.terms, reasoning.effort is not None or reasoning.wanted
     field = terms.effort if has_effort else terms.budget
     value = f"{field} {reasoning.effort[:32]}" if reasoning.effort is not None else field
@@ -228,7 +229,7 @@ def build_refusal(reasoning: Reasoning, reason: str) -> RequestError:
 
 
 def encode_format(constraint: Constraint) -> Body:
-    """Translates the form of the answer. Raises a RequestError if it is not a schema of an object."""
+    """Translates the output constraint. Raises a RequestError if it is not a JSON Schema."""
     field = constraint.field
     if constraint.kind is not ConstraintKind.JSON_SCHEMA:
         raise UnsupportedParameter(

@@ -38,8 +38,8 @@ read_json = msgspec.json.decode
 
 
 def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
-    """Translates the messages into `system` and `messages`. `ignored` gets the names of what the vendor has
-    no place for. Raises a RequestError."""
+    """Translates the messages into `system` and `messages`. Adds the names of parts that this format cannot
+    express to `ignored`. Raises a RequestError."""
     require_end(prompt)
     messages = prompt.messages
     first = next(
@@ -63,7 +63,7 @@ def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
 
 
 def require_end(prompt: Conversation) -> None:
-    """Raises a RequestError if the model would not answer the last message as the caller asks."""
+    """Raises a RequestError if the last message has the wrong role: for an answer, or for a continuation."""
     last_role = prompt.messages[-1].role if prompt.messages else Role.SYSTEM
     if last_role is Role.ASSISTANT and not prompt.continues:
         raise UnsupportedParameter(
@@ -107,8 +107,8 @@ def encode_message(message: Message, where: str, ignored: list[str]) -> Iterable
 
 
 def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[Body]:
-    """Returns the blocks of an assistant's message: reasoning, text, calls. A block of reasoning that came
-    after text or calls returns to its place, since the vendor takes it nowhere else."""
+    """Returns the blocks of an assistant's message: reasoning, text, calls. A block of reasoning keeps its
+    position among text and calls, because the vendor requires the original order."""
     require_text(message)
     thoughts = list(read_thoughts(message.thinking_blocks))
     if len(thoughts) < len(message.thinking_blocks):
@@ -129,7 +129,7 @@ def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[B
 
 
 def mark_text(blocks: Iterable[Body], message: Message) -> None:
-    """Marks the last text of an assistant's message if one of its parts is marked."""
+    """Adds the cache mark of the message's last marked part to its last text block."""
     marks = [part.cache_control for part in message.content if isinstance(part, TextContent)]
     mark = next((candidate for candidate in reversed(marks) if candidate is not None), None)
     texts = [block for block in blocks if block["type"] == "text"]
@@ -145,7 +145,7 @@ def encode_mark(mark: CacheControl | None) -> Body:
 
 
 def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[BlockPlaceWire, Body]]:
-    """Yields each block of reasoning that this vendor has made, with its place."""
+    """Yields each block of reasoning that comes from this vendor, with its position."""
     for block in blocks:
         try:
             place = msgspec.convert(block, PlacedBlockWire).after
@@ -155,13 +155,13 @@ def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[Bloc
 
 
 def encode_text(text: str) -> Iterator[Body]:
-    """Yields the block of a text. This vendor takes no empty text, which says nothing."""
+    """Yields the block of a text. Skips an empty text, which this vendor refuses."""
     if text:
         yield {"type": "text", "text": text}
 
 
 def encode_call(call: ToolCall, where: str) -> Body:
-    """Translates a call. Raises InvalidValue if its arguments are no JSON object."""
+    """Translates a call. Raises InvalidValue if its arguments are not a JSON object."""
     field = f"{where}.function.arguments"
     arguments = read_object(call.arguments)
     if arguments is None:
@@ -172,7 +172,7 @@ def encode_call(call: ToolCall, where: str) -> Body:
 
 
 def read_object(text: str) -> msgspec.Raw | None:
-    """Returns a text as it is if it is a JSON object. None otherwise. Its numbers keep all their digits."""
+    """Returns the text as raw JSON if it is a JSON object, otherwise None. Numbers keep all their digits."""
     try:
         return msgspec.Raw(text.encode()) if isinstance(read_json(text), dict) else None
     except msgspec.DecodeError:

@@ -28,7 +28,7 @@ RESOLUTIONS = {
     "medium": "MEDIA_RESOLUTION_MEDIUM",
     "high": "MEDIA_RESOLUTION_HIGH",
 }
-"""How closely the model looks at one image, by OpenAI's names."""
+"""Gemini's resolutions of an image, by OpenAI's values of `detail`."""
 
 MEDIA_TYPES = {
     ".jpg": "image/jpeg",
@@ -39,15 +39,15 @@ MEDIA_TYPES = {
     ".heic": "image/heic",
     ".heif": "image/heif",
 }
-"""The media type of an address, by the end of its path. Gemini finds out others itself."""
+"""The media type of an address, by the suffix of its path. Gemini detects other types itself."""
 
 read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """Checks that a text is a JSON object."""
 
 
 def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
-    """Returns `systemInstruction` and `contents`. Adds the names of what Gemini has no place for to
-    `ignored`. Raises a RequestError that names the part of a message that cannot be translated."""
+    """Returns `systemInstruction` and `contents`. Adds the names of ignored parts to `ignored`. Raises a
+    RequestError that names the part of a message that Gemini cannot express."""
     first = next(
         (index for index, message in enumerate(messages) if message.role not in INSTRUCTIONS), len(messages)
     )
@@ -81,7 +81,7 @@ def _encode_instruction(message: Message, where: str) -> list[Body]:
 
 
 def _refuse_name(message: Message, where: str) -> None:
-    """Raises UnsupportedParameter for the name of an author, which Gemini has no place for."""
+    """Raises UnsupportedParameter for the name of an author, which Gemini does not support."""
     if message.name is not None:
         param = f"{where}.name"
         raise UnsupportedParameter(f"{param} is not supported by Gemini; leave it out", param=param)
@@ -116,7 +116,7 @@ class _ContentsEncoder:
                 )
 
     def _append(self, role: Role, name: str, parts: list[Body]) -> None:
-        """Adds parts to the last content if it is of the same role, or else a content."""
+        """Adds parts to the last content if it has the same role. Otherwise adds a new content."""
         if role is self._last_role:
             self.contents[-1]["parts"] += parts
         else:
@@ -193,7 +193,7 @@ def _encode_result_media(part: MediaContent) -> Body:
 
 
 def _refuse_detail(part: MediaContent, remedy: str) -> UnsupportedParameter:
-    """Makes the error for a resolution that Gemini lacks."""
+    """Builds the error for a resolution that Gemini lacks."""
     param = f"{part.field}.detail"
     return UnsupportedParameter(f"{param} {part.detail} is not supported: {remedy}", param=param)
 
@@ -213,8 +213,8 @@ def _encode_call(call: ToolCall, where: str) -> Body:
 
 
 def _encode_output(text: str) -> object:
-    """Returns a result as the object that Gemini requires: itself if it is one, otherwise its text as the
-    output."""
+    """Returns the result of a call as the JSON object that Gemini requires. A text that is not an object
+    becomes the field `output`."""
     try:
         read_object(text)
     except (msgspec.MsgspecError, UnicodeError):

@@ -142,7 +142,7 @@ class GeminiDecoder:
         return (self._build_usage(),)
 
     def _build_usage(self) -> Usage:
-        """Returns Gemini's usage, or an estimate if it told none, or one that cannot be true."""
+        """Returns Gemini's usage. Returns an estimate if Gemini reported none, or impossible numbers."""
         reported = self._usage
         size = sum(candidate.byte_count for candidate in self._candidates)
         if reported is None or reported.prompt_token_count is None:
@@ -178,7 +178,7 @@ class CandidateDecoder:
         self._shows_reasoning = shows_reasoning(request)
         self._asks_scores = request.output.logprobs is not None
         self._scores: Scores = ()
-        """Scores that no event has had yet."""
+        """Log-probabilities that no event contains yet."""
         self._scored_length = 0
         """Characters of the scored tokens."""
         self._text_length = 0
@@ -191,8 +191,8 @@ class CandidateDecoder:
         self.is_finished = False
 
     def read(self, candidate: GeminiCandidate, response_id: str | None) -> Iterator[Event]:
-        """Yields the events of the candidate, or of a part of it. Raises StreamFailure for a reason that is a
-        failure, and ValueError for what cannot be read."""
+        """Yields the events of the candidate, or of a part of it. Raises StreamFailure for a finish reason
+        that means a failure, and ValueError for invalid content."""
         if self._asks_scores and candidate.logprobs_result is not None:
             self._scores = (*self._scores, *self._read_scores(candidate.logprobs_result))
         if candidate.content is not None:
@@ -229,7 +229,8 @@ class CandidateDecoder:
     def _read_call(
         self, call: GeminiFunctionCall, signature: str | None, response_id: str | None
     ) -> Iterator[Event]:
-        """Yields the events of a call. Raises ValueError for a call in pieces, which is never asked for."""
+        """Yields the events of a call. Raises ValueError for a partial call, because requests never ask for
+        partial calls."""
         self._require_unfinished()
         if not call.name or call.partial_args is not None or call.will_continue:
             raise ValueError("a call has no name, or comes in pieces")
@@ -247,8 +248,8 @@ class CandidateDecoder:
         yield ToolCallDelta(index, number, arguments)
 
     def _make_id(self, number: int, response_id: str | None) -> str:
-        """Returns an id for a call without one. It is unique as the answer's id is. Without that, it counts
-        the calls of the conversation."""
+        """Returns an id for a call without one. It contains the id of the answer. If that is missing too, it
+        contains the number of earlier calls in the conversation."""
         base = response_id or str(_count_calls(self._request))
         return f"call_{base}_{self._index}_{number}"
 
@@ -271,7 +272,7 @@ class CandidateDecoder:
         return Finished(self._index, finish_reason, scores=self._take_scores() if self._asks_scores else None)
 
     def _take_scores(self) -> Scores:
-        """Returns the scores that no event has had yet."""
+        """Removes and returns the log-probabilities that no event contains yet."""
         scores, self._scores = self._scores, ()
         return scores
 

@@ -44,7 +44,7 @@ TAKEN = frozenset(SAMPLING) | frozenset(
     "max_tokens n stop logprobs response_format reasoning_effort thinking_token_budget tools tool_choice "
     "service_tier".split()
 )
-"""What generateContent has."""
+"""The parameters of generateContent."""
 
 LEVELS = {
     "minimal": "MINIMAL",
@@ -64,7 +64,7 @@ SEEDS = range(-(1 << 31), 1 << 31)
 """Seeds that Gemini takes."""
 
 RESOURCES = ("models/", "tunedModels/")
-"""Beginnings of names that say where a model is. `models/` is the usual one."""
+"""The collections of models, which begin a model's full name. The first one is the default."""
 
 JSON = msgspec.json.Encoder()
 
@@ -84,7 +84,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
             "takes only chats; send messages",
             param="prompt",
         )
-    # Another parameter has no place in this format, whatever the operator's settings say.
+    # This format cannot express extra parameters, even if the operator's settings allow them.
     takes = require_supported(request, TAKEN, replace(model, extra_parameters=frozenset()))
     ignored = [] if request.hosted.prompt_cache_key is None else [PROMPT_CACHE_KEY]
     ignored += list_cache_marks(prompt)
@@ -140,7 +140,7 @@ def _encode_logprobs(alternatives: int) -> Body:
 
 
 def _encode_constraint(constraint: Constraint, ignored: list[str]) -> Body:
-    """Translates the form of the answer. Raises InvalidValue for a schema that is not JSON."""
+    """Translates the output constraint. Raises InvalidValue for a schema that is not JSON."""
     config: Body = {"responseMimeType": "application/json"}
     if constraint.kind is not ConstraintKind.JSON_SCHEMA:
         return config
@@ -162,8 +162,8 @@ def _encode_constraint(constraint: Constraint, ignored: list[str]) -> Body:
 
 
 def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
-    """Returns `thinkingConfig`, which only models that think take. Raises a RequestError for an effort that
-    Gemini lacks, or one together with a budget."""
+    """Returns `thinkingConfig`, which only reasoning models accept. Raises a RequestError for an effort that
+    Gemini lacks, or for an effort together with a budget."""
     effort, budget, terms = reasoning.effort, reasoning.budget, reasoning.terms
     config: Body = {}
     if effort is not None and budget is not None:
@@ -200,8 +200,8 @@ def _encode_tools(tools: Tools) -> Body:
 
 
 def _choose_mode(tools: Tools) -> str | None:
-    """Returns the mode of calling; None leaves it to the model. VALIDATED is AUTO with calls that satisfy
-    their schemas, and the only form of AUTO that takes names. ANY satisfies the schemas too."""
+    """Returns the mode of function calling; None leaves it to the model. In the modes VALIDATED and ANY calls
+    match their schemas. VALIDATED lets the model choose, like AUTO, but also accepts names of functions."""
     if tools.choice is ToolChoice.NONE:
         return "NONE"
     if tools.choice is ToolChoice.REQUIRED:

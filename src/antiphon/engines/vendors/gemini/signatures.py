@@ -1,6 +1,6 @@
-"""Keeps Gemini's signed texts as thinking blocks, and puts them back where they were.
+"""Converts Gemini's signed texts to thinking blocks, and inserts them again at their old position.
 
-A signature on a call is the call's own: `ToolCall.signature`.
+The signature of a call is not stored here, but in `ToolCall.signature`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +27,8 @@ def read_blocks(blocks: Iterable[Mapping[str, object]]) -> Iterator[GeminiBlock 
 
 
 def split_text(text: str, blocks: Iterable[GeminiBlock]) -> list[dict[str, Any]] | None:
-    """Returns the text as parts, with the signed ones as they were. Returns None if the text is not the one
-    that was signed."""
+    """Splits the text into parts, and adds the signatures to the signed parts. Returns None if the text is
+    not the signed text."""
     parts: list[dict[str, Any]] = []
     end = 0
     for block in sorted(blocks, key=lambda block: block.at):
@@ -45,6 +45,6 @@ def split_text(text: str, blocks: Iterable[GeminiBlock]) -> list[dict[str, Any]]
 
 
 def encode_part(part: SignedPart) -> dict[str, Any]:
-    """Returns a signed part as Gemini sent it. Its text is there even if it is empty."""
+    """Returns a signed part as Gemini sent it, even with an empty text."""
     encoded: dict[str, Any] = {"text": part.text, "thoughtSignature": part.thought_signature}
     return encoded | ({"thought": True} if part.thought else {})

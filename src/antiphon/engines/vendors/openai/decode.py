@@ -84,7 +84,7 @@ class CallReader:
 
 
 class ChoiceReader:
-    """What has come of one choice."""
+    """Collects the parts of one choice that have arrived."""
 
     __slots__ = (
         "calls",
@@ -101,15 +101,15 @@ class ChoiceReader:
     def __init__(self) -> None:
         self.is_finished = False
         self.is_spoken = False
-        """Whether speech has come. Its last part can follow the reason of the end, or be the only end."""
+        """Whether speech has arrived. Its last part can follow the finish reason, or replace it."""
         self.finish_reason: FinishReason | None = None
-        """The reason of the end of a choice with speech, until the answer ends."""
+        """The finish reason of a choice with speech. It waits here until the answer ends."""
         self.is_whole_speech = False
-        """Whether the time of expiry has come, which is the last part of speech."""
+        """Whether the last part of speech has arrived. It contains the time at which the speech expires."""
         self.text_length = 0
         """Characters of its text, for the offsets of tokens."""
         self.has_scores = False
-        """Whether any log-probabilities have come."""
+        """Whether any log-probabilities have arrived."""
         self.scores: Scores = ()
         """Scores that wait for the next delta."""
         self.calls: list[CallReader] = []
@@ -117,7 +117,7 @@ class ChoiceReader:
         """The calls by the vendor's own numbers."""
 
     def find_call(self, call: ToolCallWire, is_part: bool) -> CallReader | None:
-        """Returns the call that a wire call goes on with; None if it begins a new one.
+        """Returns the call that a wire call continues; None if it begins a new one.
 
         Some servers give no number, and some give several calls the same one. A new call has a name and an
         id of its own.
@@ -199,8 +199,8 @@ class AnswerReader:
         return (*ends, self._build_usage())
 
     def _find_choice(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
-        """Returns the reader of a choice; None if it says nothing more. Raises ValueError for a choice that
-        was not asked for, or that goes on after its end."""
+        """Returns the reader of a choice; None for an empty part after its end. Raises ValueError for an
+        unexpected choice, or for content after the end of a choice."""
         reader = self._choices.get(choice.index)
         if reader is not None and not reader.is_finished:
             return reader
@@ -242,14 +242,14 @@ class AnswerReader:
         return events
 
     def _read_reasoning(self, reasoning: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
-        """Yields the event of reasoning. Hidden reasoning takes its scores along."""
+        """Yields the event of reasoning. Discards hidden reasoning together with its scores."""
         self._byte_count += measure_text(reasoning)
         scores = reader.take_scores()
         if self._shows_reasoning:
             yield ReasoningDelta(index, reasoning, scores=scores)
 
     def _read_speech(self, speech: SpeechWire, index: int, reader: ChoiceReader) -> Iterator[Event]:
-        """Yields the event of speech. Raises ValueError if nobody asked for it."""
+        """Yields the event of speech. Raises ValueError if the request did not ask for speech."""
         if not self._request.hosted.wants_speech:
             raise ValueError("the answer has speech that was not asked for")
         data, transcript = speech.data or "", speech.transcript or ""
@@ -301,7 +301,7 @@ class AnswerReader:
 
     def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the end of a choice with speech when the answer has ended. OpenAI's streams of speech can
-        have no reason of the end, and end with the time of expiry."""
+        lack a finish reason; the part with the expiry time then ends the choice."""
         if not reader.is_spoken:
             return
         usual = FinishReason.TOOL_CALLS if reader.calls else FinishReason.STOP
@@ -316,13 +316,14 @@ class AnswerReader:
         reader.is_finished = True
         self._unfinished -= 1
         scores = reader.take_scores()
-        # a server that gives none says so here too
+        # None tells that the server sends no log-probabilities
         has_scores = self._wants_scores and (reader.has_scores or not reader.text_length)
         ends.append(Finished(index, finish_reason, scores=scores if has_scores else None))
         return ends
 
     def _build_usage(self) -> Usage:
-        """Returns the vendor's usage, or an estimate if it told none, or one that cannot be true."""
+        """Returns the vendor's usage. Returns an estimate if the vendor reported none, or impossible
+        numbers."""
         reported = self._usage
         if reported is None or reported.prompt_tokens is None or reported.completion_tokens is None:
             return estimate_usage(self._request, self._byte_count)

@@ -73,7 +73,7 @@ class OpenAIUpstream:
 
 
 def _sort_vectors(vectors: Sequence[VectorWire]) -> Sequence[VectorWire]:
-    """Returns the vectors in the order of the inputs. Raises ValueError if their numbers do not tell it."""
+    """Returns the vectors in the order of the inputs. Raises ValueError if their indexes are not complete."""
     if all(vector.index is None for vector in vectors):
         return vectors
     vectors_by_index = {vector.index: vector for vector in vectors}

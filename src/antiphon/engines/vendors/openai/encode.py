@@ -45,15 +45,16 @@ CHAT = COMMON | frozenset(
     "response_format tools tool_choice parallel_tool_calls reasoning_effort verbosity service_tier "
     "prompt_cache_key modalities audio".split()
 )
-"""What chats of OpenAI's format have."""
+"""The parameters of chats in OpenAI's format."""
 TEXT = COMMON | frozenset(("echo", "best_of", "suffix", "prompt (token ids)"))
-"""What text completions of OpenAI's format have."""
+"""The parameters of text completions in OpenAI's format."""
 
 UNSENDABLE = frozenset(
     "guided_whitespace_pattern logprob_token_ids prompt_logprobs return_token_ids return_tokens_as_token_ids "
     "stream_options.continuous_usage_stats".split()
 )
-"""Parameters of vLLM and its like whose answers are not read. Providers that take them are not asked."""
+"""Parameters of vLLM and similar servers whose results this server cannot read. They are refused even if the
+provider takes them."""
 
 CACHE_CONTROL = "cache_control"
 """The field of the marks that some servers of this format take."""
@@ -108,7 +109,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
 
 
 def _require_shown(prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter if the caller wants to see reasoning that the vendor keeps for itself."""
+    """Raises UnsupportedParameter if the caller wants to see reasoning, but the vendor does not show it."""
     if prompt.reasoning.wanted and model.reasoning_field is None:
         param = prompt.reasoning.terms.effort
         raise UnsupportedParameter(
@@ -121,7 +122,8 @@ def _require_shown(prompt: Conversation, model: VendorModel) -> None:
 
 
 def _encode_message(message: Message, where: str, model: VendorModel, ignored: list[str]) -> Body:
-    """Translates one message, and adds the names of what the vendor has no place for to `ignored`."""
+    """Translates one message. Adds the names of parts that the vendor's format cannot express to
+    `ignored`."""
     encoded: Body = {"role": str(message.role), "content": message.text}
     takes_marks = CACHE_CONTROL in model.extra_parameters
     if parts := message.content if takes_marks else message.mixed_content:
@@ -143,7 +145,7 @@ def _encode_message(message: Message, where: str, model: VendorModel, ignored: l
 def _add_vendor_state(
     encoded: Body, message: Message, where: str, model: VendorModel, ignored: list[str]
 ) -> None:
-    """Adds the reasoning and the speech of an earlier answer, as the vendor needs them back."""
+    """Adds the reasoning and the speech of an earlier answer, which the vendor gets back unchanged."""
     if message.reasoning and model.reasoning_field is not None:
         encoded[model.reasoning_field] = message.reasoning
     elif message.reasoning:
@@ -248,8 +250,8 @@ def _names_one(tools: Tools) -> bool:
 
 
 def _encode_choice(tools: Tools, model: VendorModel) -> object:
-    """Translates the choice among the tools; None leaves it to the model. A provider that takes no names gets
-    none if they are those of all tools."""
+    """Translates the choice among the tools; None leaves it to the model. Sends no names to a provider that
+    refuses them; `require_supported` has made sure that they are the names of all tools."""
     if tools.allowed is None or CHOSEN_TOOLS in model.refused_parameters:
         return None if tools.choice is ToolChoice.AUTO else str(tools.choice)
     functions = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed)]
@@ -283,7 +285,7 @@ def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_c
 
 
 def _encode_constraint(constraint: Constraint, model: VendorModel) -> Body:
-    """Translates the form of the output. Raises InvalidValue for a schema that is no JSON."""
+    """Translates the output constraint. Raises InvalidValue for a schema that is not JSON."""
     name = CONSTRAINT_NAMES[constraint.kind]
     if name in model.renames:
         return {name: constraint.source}
@@ -307,7 +309,7 @@ def _encode_schema(constraint: Constraint) -> Body:
     try:
         schema = read_json(source)
     except msgspec.DecodeError:
-        raise InvalidValue(f"{constraint.field} is no JSON", param=constraint.field) from None
+        raise InvalidValue(f"{constraint.field} is not JSON", param=constraint.field) from None
     encoded: Body = {"name": "answer", "schema": schema}
     if declared is not None:
         encoded |= {"name": declared.name} if declared.name else {}
@@ -330,8 +332,8 @@ def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str])
 
 
 def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -> None:
-    """Adds what few servers have. `require_supported` has refused what this one lacks, unless the value asks
-    for nothing."""
+    """Adds parameters that only some servers take. `require_supported` has already refused those that this
+    one lacks, unless their value has no effect."""
     output, hosted = request.output, request.hosted
     options: Body = {
         "stop_token_ids": output.stop_token_ids,

@@ -56,7 +56,7 @@ def build_error(error: ErrorWire | str) -> VendorError:
 
 
 def _find_text(message: object) -> str:
-    """Returns the text of an error. FastAPI gives a list of problems, and some servers wrap theirs."""
+    """Returns the text of an error. FastAPI sends a list of problems, and some servers nest the message."""
     match message:
         case str():
             return message

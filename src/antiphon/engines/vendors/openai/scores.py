@@ -9,7 +9,7 @@ from antiphon.engines.vendors.openai.wire_types import LogprobsWire
 
 
 def count_alternatives(output: Output) -> int | None:
-    """Returns how many alternatives of a token the caller gets. None is all that come."""
+    """Returns how many alternatives of a token the caller gets. None means all that the vendor sends."""
     return output.logprobs if output.logprobs is not None and output.logprobs >= 0 else None
 
 
@@ -37,7 +37,7 @@ def _get_piece(token: str, piece: list[int] | None) -> bytes:
 
 
 def _read_arrays(logprobs: LogprobsWire, offset: int, max_alternatives: int | None) -> Iterator[TokenScore]:
-    """Yields the tokens of a text's arrays."""
+    """Yields the log-probabilities of a text completion, which has an array for each property of tokens."""
     tokens, values = logprobs.tokens or [], logprobs.token_logprobs or []
     top_logprobs = logprobs.top_logprobs or [None] * len(tokens)
     offsets = _find_offsets(tokens, logprobs.text_offset, offset)
@@ -48,8 +48,9 @@ def _read_arrays(logprobs: LogprobsWire, offset: int, max_alternatives: int | No
 
 
 def _find_offsets(tokens: Sequence[str], reported: Sequence[int] | None, offset: int) -> Iterable[int]:
-    """Returns the place of each token in the text: as the server tells, or by the tokens' lengths. Names of
-    control tokens have a length, and are not in the text. Some servers tell -1, which is no place."""
+    """Returns the offset of each token in the text. Uses the server's offsets if they are valid, because
+    names of control tokens have a length but are not in the text. Otherwise sums the tokens' lengths. Some
+    servers send -1, which is not valid."""
     if reported is not None and len(reported) == len(tokens) and min(reported, default=0) >= 0:
         return reported
     return accumulate(map(len, tokens[:-1]), initial=offset) if tokens else ()
