@@ -210,10 +210,11 @@ async def test_a_caller_who_waits_for_another_server_can_leave(node: Node) -> No
 
 async def test_a_load_whose_file_always_goes_ends(tmp_path: Path) -> None:
     process = start(Node(KeptNamesFile(tmp_path)))
-    kept = []
+    kept: list[Path] = []
 
     async def remove() -> None:
-        kept.append((tmp_path / "aa.gguf").unlink())
+        kept.append(tmp_path / "aa.gguf")
+        kept[-1].unlink()
 
     process.after_keep = remove
     with pytest.raises(EngineError, match=r"cannot be stored: its file aa\.gguf is not in the registry"):

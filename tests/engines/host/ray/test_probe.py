@@ -27,7 +27,7 @@ pytestmark = [
 TOKEN = "t" * 32
 
 
-class Head(grpc.GenericRpcHandler):
+class Head(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is not installed where types are checked
     """The calls of a head that the probe makes."""
 
     def __init__(self, requires_token: bool, **versions: str) -> None:
@@ -45,7 +45,7 @@ class Head(grpc.GenericRpcHandler):
             call.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
         if details.method == GET_VALUE:
             value = json.dumps(self._versions).encode()
-            return messages.InternalKVGetReply(value=value).SerializeToString()
+            return bytes(messages.InternalKVGetReply(value=value).SerializeToString())
         assert details.method == CHECK_ALIVE
         return b""
 
@@ -79,9 +79,15 @@ def test_a_cluster_of_another_version_is_refused() -> None:
         probe_cluster(ClusterAddress(address, TOKEN))
 
 
-def serve(directory: Path, address: str, token: str | None, cpus: int | None = None, **model: object) -> str:
+def serve(
+    directory: Path,
+    address: str,
+    token: str | None,
+    cpus: int | None = None,
+    model: dict[str, object] | None = None,
+) -> str:
     """What `antiphon serve` says on standard error before it ends. `cpus`: those of a local cluster."""
-    table = {"name": "m", "path": "cantor", "context_length": 256, "sequences": 1, **model}
+    table = {"name": "m", "path": "cantor", "context_length": 256, "sequences": 1} | (model or {})
     lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
     local = [] if cpus is None else ["[cluster]", f"cpus = {cpus}"]
     (directory / "antiphon.toml").write_text("\n".join([*local, "[[models]]", *lines]))
@@ -122,10 +128,10 @@ def test_a_server_says_in_one_line_why_it_cannot_join(cluster: ClusterAddress, t
 def test_a_replica_that_finds_no_room_ends_the_start(
     cluster: ClusterAddress, tmp_path: Path, model: dict[str, object], reason: str
 ) -> None:
-    said = serve(tmp_path, cluster.address, cluster.token, **model).splitlines()
+    said = serve(tmp_path, cluster.address, cluster.token, model=model).splitlines()
     assert reason in said[-1] and said[-1].startswith("antiphon: ")
 
 
 def test_a_local_cluster_without_room_ends_the_start(tmp_path: Path) -> None:
-    said = serve(tmp_path, "local", None, cpus=2, replicas=3).splitlines()
+    said = serve(tmp_path, "local", None, cpus=2, model={"replicas": 3}).splitlines()
     assert "(3 of m): they take 3 CPU, and all machines together have 2 CPU" in said[-1]

@@ -178,12 +178,14 @@ class RayNode:
             "--min-worker-port=0",  # any free port, so that several nodes can run on one machine
             "--max-worker-port=0",
             "--dashboard-agent-listen-port=0",
+            "--include-log-monitor=false",  # drivers read no logs of replicas
         ]
         if not config.is_local:
             return [f"--address={config.cluster.address}", "--num-cpus=0", "--num-gpus=0", *common_options]
         _, _, port = config.cluster.address.rpartition(":")
         cpus = [] if config.cpus is None else [f"--num-cpus={config.cpus}"]
         options = ["--head", f"--port={port}", "--include-dashboard=false"]
+        options.append("--no-monitor")  # it would add machines
         options.append(f"--ray-client-server-port={find_free_port()}")  # 10001 may be taken
         return [*options, f"--temp-dir={config.directory}", *cpus, *common_options]
 
