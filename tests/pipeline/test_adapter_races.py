@@ -15,7 +15,7 @@ from antiphon.domain.models import Adapter, AdapterName, KeptName, NameChange
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineError
 from antiphon.pipeline.adapters import (
-    MAX_KEEPS,
+    MAX_STORES,
     AdapterRegistry,
     AdapterRequest,
     AdapterTarget,
@@ -219,7 +219,7 @@ async def test_a_load_whose_file_always_goes_ends(tmp_path: Path) -> None:
     process.after_keep = remove
     with pytest.raises(EngineError, match=r"cannot be stored: its file aa\.gguf is not in the registry"):
         await process.load("p")
-    assert len(kept) == MAX_KEEPS and process.owners() == []
+    assert len(kept) == MAX_STORES and process.owners() == []
 
 
 def make_change(project: str, path: str = "/aa.gguf") -> NameChange:

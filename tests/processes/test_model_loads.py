@@ -66,8 +66,8 @@ class Hosts(EngineHosts):
         assert news is not None
         self.told.append((news.engine, str(news.state) + (f": {news.detail}" if news.detail else "")))
 
-    def renew(self, host: EngineHost) -> None:
-        super().renew(host)
+    def prepare_restart(self, host: EngineHost) -> None:
+        super().prepare_restart(host)
         host.watch = Watch(host, self)  # type: ignore[assignment]
 
     def latest(self, name: str) -> str:

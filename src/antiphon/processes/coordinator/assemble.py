@@ -112,7 +112,7 @@ async def open_seeds(
 
     def drain_first() -> None:
         """Writes the spool to the ledger. Raises StoreUnavailable."""
-        if drain is not None and not drain.drain_now() and not drain.status.another_drains:
+        if drain is not None and not drain.drain_now() and not drain.status.other_is_draining:
             raise StoreUnavailable("the spool is not in the database yet")
 
     seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, started_ms)

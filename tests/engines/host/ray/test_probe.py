@@ -112,7 +112,7 @@ def test_a_server_says_in_one_line_why_it_cannot_join(cluster: ClusterAddress, t
     for address, token, reason in (
         (nowhere, TOKEN, f"no Ray cluster answers at {nowhere}: start its head"),
         (cluster.address, None, "can only be joined with its token: set ANTIPHON_CLUSTER_TOKEN"),
-        (cluster.address, TOKEN, "does not take this token: set ANTIPHON_CLUSTER_TOKEN"),
+        (cluster.address, TOKEN, "does not accept this token: set ANTIPHON_CLUSTER_TOKEN"),
     ):
         (line,) = serve(tmp_path, address, token).splitlines()
         assert line.startswith("antiphon: ") and reason in line

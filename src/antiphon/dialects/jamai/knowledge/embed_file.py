@@ -45,10 +45,10 @@ def declare_files(max_file_bytes: int | None) -> tuple[Endpoint, Endpoint]:
             "Add a file, and wait until it is ready",
             Right.WRITE,
             body=form,
-            gives=Done,
+            answer=Done,
             ends_with_caller=True,
         ),
-        declare("OPTIONS", PATH, list_types, "Media types of files", Right.READ, gives=list[str]),
+        declare("OPTIONS", PATH, list_types, "Media types of files", Right.READ, answer=list[str]),
     )
 
 
