@@ -6,6 +6,8 @@ import os
 import re
 import secrets
 import shutil
+import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,19 @@ def remove_stale_directories(base: Path, prefix: str) -> None:
         with suppress(OSError):
             if name.fullmatch(path.name) and path.lstat().st_uid == os.getuid():
                 remove_unlocked(path, whole=True, patience=0)
+
+
+def end_with_owner(path: Path) -> None:
+    """Ends this process, at once and by SIGKILL, when the owner of the directory is gone. A thread waits for
+    the lock."""
+
+    def wait() -> None:
+        with suppress(OSError):  # the directory is removed only after its owner is gone
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="owner", daemon=True).start()
 
 
 def _create(path: Path) -> int:

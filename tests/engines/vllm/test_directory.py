@@ -1,6 +1,7 @@
 """The directory of a vLLM host's sockets and adapters, after its owner was killed. Needs no vLLM."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,16 @@ sys.stdin.read()
 """
 
 
+FOLLOWER = """
+import sys
+from pathlib import Path
+from antiphon.locked_directory import end_with_owner
+end_with_owner(Path(sys.argv[1]))
+print("follows", flush=True)
+sys.stdin.read()
+"""
+
+
 @contextmanager
 def start_owner(place: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has a directory in `place` and waits. Killed, it leaves it behind."""
@@ -38,6 +49,12 @@ def start_owner(place: Path) -> Iterator[subprocess.Popen[str]]:
         yield owner
         owner.kill()
         owner.wait(30)
+
+
+def start_follower(directory: Path) -> subprocess.Popen[str]:
+    """A process that ends with the owner of a directory."""
+    command = [sys.executable, "-c", FOLLOWER, str(directory)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -62,3 +79,20 @@ def test_a_start_removes_the_directory_of_a_killed_owner(place: Path) -> None:
     for each in (living, engine):
         asyncio.run(each.aclose())
     assert list(place.iterdir()) == [other]
+
+
+def test_a_process_ends_with_the_owner_of_its_directory(place: Path) -> None:
+    with start_owner(place):
+        (directory,) = place.iterdir()
+        follower, brief = start_follower(directory), start_follower(directory)
+        for each in (follower, brief):
+            assert each.stdout is not None and each.stdout.readline() == "follows\n"
+        brief.communicate(timeout=30)
+        assert brief.returncode == 0, "the thread keeps no process"
+        assert follower.poll() is None
+    follower.wait(30)
+    assert follower.returncode == -signal.SIGKILL
+    follower.communicate()
+    late = start_follower(place / f"{PREFIX}gone")
+    late.communicate(timeout=30)
+    assert late.returncode == -signal.SIGKILL

@@ -18,6 +18,7 @@ from antiphon.engines.vllm.failures import FailureSender
 from antiphon.engines.vllm.folder import read_folder
 from antiphon.engines.vllm.rows import ARGUMENT, RowTable, decode_row
 from antiphon.engines.vllm.tokenizer import FolderTokenizer
+from antiphon.locked_directory import end_with_owner
 
 
 class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
@@ -26,7 +27,9 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._vocabulary = vllm_config.model_config.get_vocab_size()
         self._folder = Path(vllm_config.model_config.model)
-        failures = FailureSender(vllm_config.additional_config[ARGUMENT])
+        socket = vllm_config.additional_config[ARGUMENT]
+        end_with_owner(Path(socket).parent)  # vLLM's engine core would outlive a killed engine host
+        failures = FailureSender(socket)
         max_sequences = vllm_config.scheduler_config.max_num_seqs
         self._table = RowTable(self._vocabulary, max_sequences, failures.send, lambda: self._guides)
         if device.type == "cpu":
