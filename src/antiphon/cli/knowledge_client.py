@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.knowledge_export import (
     CHUNK_FIELDS,
+    CREATION_FIELDS,
     DOCUMENT_FIELDS,
     FORMAT,
-    CREATION_FIELDS,
     PROBE,
     TABLE_FIELDS,
     ImportedTable,
@@ -158,7 +158,9 @@ class KnowledgeClient:
         table.
         """
         exported = read_export(file)
-        card = self.call("POST", body={name: exported.header.get(name) for name in CREATION_FIELDS} | dict(changes))
+        card = self.call(
+            "POST", body={name: exported.header.get(name) for name in CREATION_FIELDS} | dict(changes)
+        )
         name, model = str(card.get("name")), card.get("embedding_model")
         is_same = isinstance(model, str) and is_same_model(
             self._embed_probe(model), exported.header.get("probe")

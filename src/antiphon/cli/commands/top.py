@@ -309,7 +309,9 @@ class _ReadingPair:
         return self.later.list_label_values(f"{ENGINE_PREFIX}device_layers", "device", model=self.model)
 
     def _read_device(self, device: str) -> DeviceUse:
-        used = self.later.get_value(f"{ENGINE_PREFIX}device_memory_used_bytes", model=self.model, device=device)
+        used = self.later.get_value(
+            f"{ENGINE_PREFIX}device_memory_used_bytes", model=self.model, device=device
+        )
         return DeviceUse(
             device,
             layers=self._read_gauge("device_layers", device=device),
