@@ -110,7 +110,7 @@ def test_aliases_are_said_in_the_file_the_variable_or_by_flag(tmp_path, monkeypa
     monkeypatch.setenv("ANTIPHON_ALIASES", "a=cantor, b/*=*")
     assert said() == [("a", "cantor"), ("b/*", "*")]
     assert said("c=cantor") == [("c", "cantor")]
-    with pytest.raises(SettingsError, match="an alias is said as NAME=MODEL, not 'c'"):
+    with pytest.raises(SettingsError, match="write an alias as NAME=MODEL, not 'c'"):
         said("c")
     with pytest.raises(SettingsError, match="leads to 'zzz', which is not served"):
         said("c=zzz")

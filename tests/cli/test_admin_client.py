@@ -170,7 +170,7 @@ def test_a_user_is_changed_where_it_is_named(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "nothing to change"), (("--email", "a@b", "--no-email"), "say one of them")]
+    ("words", "said"), [((), "name a field to change"), (("--email", "a@b", "--no-email"), "use one of them")]
 )
 def test_an_empty_or_contradictory_change_of_a_user_is_refused(
     antiphon: Run, server: Scripted, words: tuple[str, ...], said: str
@@ -211,7 +211,7 @@ def test_a_rotated_operators_key_replaces_the_old_ones_file(
     assert antiphon("keys", "rotate", "key_000000000000", "--url", server.url, env=env).returncode == 0
     assert kept.read_text() == f"{OLD}\n"
     ended = antiphon("keys", "rotate", "key_000000000001", "--url", server.url, env=env)
-    assert f"{kept} holds the new key now" in ended.stderr and ended.stdout == f"{NEW}\n"
+    assert f"{kept} contains the new key" in ended.stderr and ended.stdout == f"{NEW}\n"
     assert kept.read_text() == f"{NEW}\n" and kept.stat().st_mode & 0o777 == 0o600
     assert [file.name for file in kept.parent.iterdir()] == ["admin.key"]
 
@@ -328,7 +328,7 @@ def test_a_server_of_others_gets_no_operators_key(tmp_path, monkeypatch) -> None
     monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
     monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
     with publish_state(tmp_path) as notice:
-        notice.serves("http://127.0.0.1:8123", 1)
+        notice.record_ready("http://127.0.0.1:8123", 1)
         for url, key in (("localhost:8123", "ak-operator"), ("http://127.0.0.1:8124", None), ("h:x", None)):
             assert admin.find_server(url, may_be_foreign=True) == (url, key)
     assert admin.find_server("localhost:8123", may_be_foreign=True)[1] is None

@@ -79,7 +79,7 @@ def test_an_alias_is_asked_for_though_it_is_not_listed(antiphon: Run, server: St
     assert (done.returncode, done.stdout, done.stderr) == (0, "one two three\n", "")
     assert server.asked[-1]["model"] == ALIAS
     done = antiphon("chat", "--url", server.url, stdin=f"/model {ALIAS}\nHello?\n")
-    assert done.returncode == 0 and f"{ALIAS} (asked now)" in done.stdout
+    assert done.returncode == 0 and f"{ALIAS} (current)" in done.stdout
     assert server.asked[-1]["model"] == ALIAS
 
 
@@ -191,7 +191,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_then_leaves(server: Standin, 
         shown.type(UP + "\r")
         shown.expect("one two three")
         shown.type("/model endless\r")
-        shown.expect("endless (asked now)")
+        shown.expect("endless (current)")
         shown.type("Count.\r")
         shown.expect("on on on ")
         shown.type(CTRL_C)

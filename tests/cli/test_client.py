@@ -110,11 +110,11 @@ def answering(written: bytes) -> Iterator[str]:
         (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"fff\r\ndata: ",
-            "before its answer was whole",
+            "before the answer was complete",
         ),
-        (b"", "before its answer was whole"),
+        (b"", "before the answer was complete"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}", "no readable stream of events"),
-        (b"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n", "does not speak HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n", "does not use HTTP"),
     ],
 )
 def test_a_killed_server_and_a_server_of_another_kind_are_named(written: bytes, said: str):
@@ -126,7 +126,7 @@ def test_a_killed_server_and_a_server_of_another_kind_are_named(written: bytes, 
 
 def test_https_to_a_server_without_tls_says_so_and_starts_none():
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
-        with pytest.raises(CallFailed, match="speaks no TLS") as failed:
+        with pytest.raises(CallFailed, match="does not use TLS") as failed:
             Client(f"https://{address}").list_models()
         assert not isinstance(failed.value, ServerUnreachable) and f"http://{address}" in failed.value.message
 

@@ -37,7 +37,7 @@ def test_what_is_there_stays_and_half_a_file_is_never_left(
     out = tmp_path / "there.gguf"
     out.write_text("mine")
     done = antiphon("models", "convert", str(saved), "--out", str(out))
-    assert done.returncode == 1 and "is there already" in done.stderr and out.read_text() == "mine"
+    assert done.returncode == 1 and "exists already" in done.stderr and out.read_text() == "mine"
     (saved / "model.safetensors").write_bytes(b"\x00" * 100)
     done = antiphon("models", "convert", str(saved), "--out", str(tmp_path / "new.gguf"))
     assert done.returncode == 1 and "model.safetensors cannot be read" in done.stderr
@@ -52,7 +52,7 @@ def test_what_cannot_be_converted_is_one_line_with_its_name(
     arguments = ("--out", str(tmp_path / "out.gguf"))
     refusals = {
         str(saved): "model_type = 'llama'; only 'bert' is converted",
-        str(tmp_path): "holds no config.json",
+        str(tmp_path): "contains no config.json",
     }
     for source, says in refusals.items():
         done = antiphon("models", "convert", source, *arguments)

@@ -101,7 +101,7 @@ def test_a_working_setup_has_no_findings_and_loads_the_model(antiphon_process: R
     said = {finding["id"]: finding["said"] for finding in shown["findings"]}
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in said["python"]
     assert "llama.cpp " in said["library"] and str(next(find_installed()).path) in said["library"]
-    assert "the first that was found" in said["library"]
+    assert "the first library" in said["library"]
     assert "16 x 2048 tokens" in said["model"]
     assert said["loading"] == "cantor.gguf loads"
     assert {"settings", "threads", "memory", "port", "cache", "sockets"} <= set(said)
@@ -192,7 +192,7 @@ def test_an_address_of_another_machine():
 def test_no_memory_for_the_context(tmp_path: Path):
     long = setups.long_model(tmp_path, 1 << 28)
     _, broken = models_checked(long, context_length=1 << 28, sequences=200)
-    assert broken.id == "memory-short" and "GB can be had" in broken.message
+    assert broken.id == "memory-short" and "GB are available" in broken.message
     assert "Lower --context-length or --sequences" in broken.remedy
 
 
@@ -318,7 +318,7 @@ def test_a_device_that_is_needed_and_not_there():
     (broken,) = devices_checked(backends=("CUDA",), layers=9)
     assert (broken.id, broken.severity) == ("device-missing", FindingSeverity.BROKEN)
     (broken,) = devices_checked(layers=9)
-    assert broken.severity is FindingSeverity.BROKEN and "shows no GPU" in broken.message
+    assert broken.severity is FindingSeverity.BROKEN and "has no GPU" in broken.message
 
 
 def test_gpus_are_found_by_their_vendors(tmp_path: Path):

@@ -16,7 +16,7 @@ from antiphon.cli.local_servers import publish_notice
 
 home, then = pathlib.Path(sys.argv[1]), sys.argv[2]
 with publish_notice(home) as notice:
-    notice.serves("http://127.0.0.1:1", 2)
+    notice.record_ready("http://127.0.0.1:1", 2)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     print("serves", flush=True)
     signal.sigwait([signal.SIGUSR2])
@@ -73,7 +73,7 @@ def test_where_they_do_not_it_says_why_and_fails(restart: Run, tmp_path: Path) -
 def test_a_server_that_ends_instead_is_told(restart: Run, tmp_path: Path) -> None:
     with server(tmp_path, "end"):
         ended = restart()
-    assert ended.returncode == 1 and "ended meanwhile" in ended.stderr
+    assert ended.returncode == 1 and "has ended" in ended.stderr
 
 
 def test_where_none_runs_that_is_said_with_the_home(restart: Run, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_where_none_runs_that_is_said_with_the_home(restart: Run, tmp_path: Path
         process.kill()
     assert len(list(tmp_path.glob("server-*"))) == 1, "it was killed, and left its file"
     ended = restart()
-    assert ended.returncode == 1 and f"no server of {tmp_path} is running" in ended.stderr
+    assert ended.returncode == 1 and f"this user runs no server of {tmp_path}" in ended.stderr
 
 
 def test_of_several_one_has_to_be_chosen(restart: Run, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -
     home = tmp_path / "home"
     with publish_state(home) as notice:
         assert list_running_servers(home) == {}
-        notice.serves("http://a", 1)
+        notice.record_ready("http://a", 1)
         notice.record_restart("x" * 5_000)
         (found,) = list_running_servers(home).values()
         assert (found.url, found.rounds, found.problem) == ("http://a", 1, "x" * 500)
@@ -119,7 +119,7 @@ def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None
 def test_a_home_that_cannot_be_written_holds_no_server_up(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with publish_state(tmp_path / "file" / "home") as notice:
-        notice.serves("http://a", 1)
+        notice.record_ready("http://a", 1)
         assert isinstance(notice, StateFile)
 
 
@@ -138,7 +138,7 @@ def named(home: Path, pid: int) -> Iterator[Path]:
     """The file of a server that runs, under the number of another process, as one of another container has
     it."""
     with publish_state(home) as notice:
-        notice.serves("http://127.0.0.1:1", 1)
+        notice.record_ready("http://127.0.0.1:1", 1)
         (path,) = home.glob("server-*.json")
         yield path.rename(path.with_name(f"server-{pid}-0.json"))
 
@@ -150,7 +150,7 @@ def test_a_process_that_does_not_hold_the_file_is_not_told(
         assert path.exists()
         for words in ([], ["--pid", str(other.pid)]):
             ended = restart(*words)
-            assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
+            assert ended.returncode == 1 and "in another container" in ended.stderr
     assert other.poll() is None
 
 
@@ -159,7 +159,7 @@ def test_a_number_that_no_process_has_here_is_told(restart: Run, tmp_path: Path,
     other.wait()
     with named(tmp_path, other.pid):
         ended = restart()
-        assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
+        assert ended.returncode == 1 and "in another container" in ended.stderr
 
 
 def test_of_two_servers_the_one_that_runs_here_is_told(restart: Run, tmp_path: Path, other) -> None:

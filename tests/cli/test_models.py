@@ -88,7 +88,7 @@ def test_what_ctrl_c_left_is_listed_and_removed(
     assert pulling.stderr and "fetching" in pulling.stderr.readline()
     pulling.send_signal(signal.SIGINT)
     said = pulling.communicate(timeout=50)[1]
-    assert pulling.returncode == 130 and said.splitlines()[-1].endswith("goes on from what has arrived")
+    assert pulling.returncode == 130 and said.splitlines()[-1].endswith("continues this download")
     assert "(unfinished)" in antiphon_process("models", "list", env=env).stdout
     assert "unfinished" in antiphon_process("models", "remove", "hf:ada/tiny-GGUF", env=env).stdout
     assert antiphon_process("models", "list", env=env).stdout.startswith("no model was fetched yet")

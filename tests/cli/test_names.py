@@ -176,8 +176,8 @@ def test_a_limit_is_found_by_what_it_counts(
     [
         (["project", "Research", "requests"], "2 limits fit, so choose by --per or --models: limit_"),
         (["project", "Research", "concurrent"], "there is no such limit of the project Research"),
-        (["project", "Research"], "or by three words"),
-        (["team", "Research", "cost"], "or by three words"),
+        (["project", "Research"], "or subject, target and measure"),
+        (["team", "Research", "cost"], "or subject, target and measure"),
     ],
 )
 def test_words_that_name_no_limit_are_refused(server: Admin, words: list[str], told: str) -> None:

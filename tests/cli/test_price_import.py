@@ -112,7 +112,7 @@ def test_a_price_that_cannot_be_expressed_is_skipped_by_name(data: PriceData) ->
         "hourly": "its price depends on the hour",
         "hearing": "it has prices of other kinds: input_audio_mtok",
         "exact": "0.0000000001 has more than 9 decimal places, or is negative",
-        "writing": "tokens that are written to its cache have a price of their own",
+        "writing": "writing tokens to the cache has its own price",
     }
 
 
@@ -160,7 +160,7 @@ def test_prices_follow_the_models_of_routes(data: PriceData) -> None:
     assert set(found.prices) == {"first/plain", "first/dated-2026"}
     assert found.skipped == {
         "own/plain": "there is no price list of the provider own",
-        "first/nobody": "the price list does not have it",
+        "first/nobody": "the price list does not contain it",
     }
 
 

@@ -25,7 +25,7 @@ def test_a_project_is_turned_on_and_off_by_its_name(antiphon: Run, server: Scrip
     server.answers = [page(PROJECT), (200, PROJECT), page(PROJECT), (200, PROJECT)]
     words = ("requests", "on", "Research", "--days", "30", "--redact", "key, email", "--url", server.url)
     assert "kept for 30 days, without key, email" in antiphon(*words).stderr
-    assert "not kept any more" in antiphon("requests", "off", "Research", "--url", server.url).stderr
+    assert "no longer recorded" in antiphon("requests", "off", "Research", "--url", server.url).stderr
     assert server.asked[1][:3] == ("PUT", PATH, {"days": 30, "redact": ["key", "email"]})
     assert server.asked[3][:2] == ("DELETE", PATH)
 

@@ -108,7 +108,7 @@ def test_weights_are_copied_if_all_models_fit_half_the_memory():
 def test_settings_of_generation_are_refused_for_embedding_models(bare: Path, name: str, value: object):
     path = str(write_encoder(bare / "encoder.gguf"))
     assert size_model(build_model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
-    with pytest.raises(SettingsError, match=f"enc is an embedding model, where {name} has nothing to act on"):
+    with pytest.raises(SettingsError, match=f"enc is an embedding model, where {name} has no effect"):
         size_model(build_model({"name": "enc", "path": path, name: value}))
 
 

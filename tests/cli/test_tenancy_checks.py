@@ -64,7 +64,7 @@ def broken(found: dict[str, Finding]) -> list[str]:
 
 def test_before_the_first_start_all_is_well_and_nothing_is_made(place: Place) -> None:
     found = place.findings()
-    assert broken(found) == [] and "first start makes it" in found["store"].message
+    assert broken(found) == [] and "first start creates it" in found["store"].message
     assert not place.home.exists()
 
 
@@ -121,7 +121,7 @@ def test_another_pepper_is_told_and_never_shown(place: Place) -> None:
     found = place.findings(pepper=said)
     assert broken(found) == ["pepper-unusable"] and said not in found["pepper-unusable"].message
     (place.home / "pepper").write_text("cd" * 32)
-    assert "not what this database" in place.findings()["pepper-unusable"].message
+    assert "does not match the keys of this database" in place.findings()["pepper-unusable"].message
     (place.home / "pepper").write_text("short")
     assert broken(place.findings()) == ["pepper-unusable"]
     (place.home / "pepper").unlink()

@@ -174,7 +174,7 @@ def test_what_keeps_it_from_showing_anything_is_one_line(antiphon: Run, server: 
     for arguments, env, said in (
         (["--url", "http://127.0.0.1:1", "--once"], {}, "nothing answers at http://127.0.0.1:1 ("),
         (["--url", server.url, "--once"], {}, "no such key. Set ANTIPHON_API_KEY"),
-        (["--url", server.url], KEY, "standard output is no terminal; --once"),
+        (["--url", server.url], KEY, "standard output is no terminal; use --once"),
     ):
         done = antiphon("top", *arguments, env=env)
         assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(f"antiphon: {said}")
@@ -216,7 +216,7 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path):
             port = server.url.rpartition(":")[2]
             server.page = lambda: None
             drawn.expect(f"the connection to http://127.0.0.1:{port} broke")
-            drawn.expect("what was last seen")
+            drawn.expect("the last figures")
             server.page = growing()
             drawn.expect("9.9")
             drawn.expect(f"{' ' * 80}\r\nmodel")  # the line that said so is empty again

@@ -139,7 +139,7 @@ def test_the_table_has_twenty_rows_where_nobody_says_how_many(antiphon: Run, ser
 
 REFUSED = {
     "--format xml": "--format xml: it must be table or csv or json",
-    "--entries": "--entries is for files: say --format csv or --format json",
+    "--entries": "--entries needs --format csv or --format json",
     "--entries --format table": "--format table shows sums, not --entries",
     "--entries --format jsonl": "--format jsonl: it must be csv or json",
     "--entries --format csv --limit 1": "--limit 1 is for sums; --entries gives all of them",
@@ -236,9 +236,9 @@ def test_prices_are_listed_and_ended(antiphon: Run, server: Scripted) -> None:
     server.answers = [page(price(), price(until=120), price(since=4_000_000_000))]
     lines = antiphon("prices", "list", "--url", server.url).stdout.splitlines()
     assert [" ".join(line.split()[9:]) for line in lines[1:]] == [
-        "holds",
+        "current",
         "ended 1970-01-01 00:02",
-        "will hold",
+        "future",
     ]
     server.answers = [(200, price()), (200, price(until=2_208_988_800))]
     antiphon("prices", "end", "price_0000000000000000001", "--url", server.url)

@@ -102,7 +102,7 @@ def test_a_backup_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
     assert run(other, "upgrade").returncode == 0
     assert run(other, "status").returncode == 0
     again = run(other, "restore", str(tmp_path / "backup"))
-    assert again.returncode == 1 and "antiphon.db is there already" in again.stderr
+    assert again.returncode == 1 and "antiphon.db exists already" in again.stderr
 
 
 def test_a_backup_of_a_later_version_stays_outside(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_restore_beside_the_old_server_is_refused(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     variables = back_up_with_settings(tmp_path, data)
     refused = run(other, "restore", str(tmp_path / "backup"))
-    assert refused.returncode == 1 and f"{data}" in refused.stderr and "is there already" in refused.stderr
+    assert refused.returncode == 1 and f"{data}" in refused.stderr and "exists already" in refused.stderr
     assert list_restored(other) == [], "nothing was restored"
     restored = run(other, "restore", str(tmp_path / "backup"), **variables)
     assert restored.returncode == 0, restored.stderr

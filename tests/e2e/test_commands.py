@@ -38,7 +38,7 @@ def test_doctor_tells_its_own_server_from_others(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path / "other"))
         found = check_port(settings)
         assert (found.id, found.standing) == ("port-taken", FindingSeverity.ADVICE)
-        assert "another Antiphon runs already" in found.said
+        assert "another Antiphon already uses" in found.said
 
         monkeypatch.setenv("ANTIPHON_HOME", home["ANTIPHON_HOME"])
         found = check_port(settings)
@@ -48,7 +48,7 @@ def test_doctor_tells_its_own_server_from_others(tmp_path: Path, monkeypatch: py
         assert own is not None and own.measure_memory() > 10_000_000
         models, _ = check_models(ServeOptions(models=["cantor"]).load_settings())
         (memory,) = check_memory(models, own)
-        assert "of them in the running server" in memory.said
+        assert "of them used by the running server" in memory.said
 
 
 def test_bench_counts_as_the_engine_does(server: Server) -> None:

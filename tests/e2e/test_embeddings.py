@@ -77,7 +77,9 @@ def test_a_caller_that_leaves_frees_the_engine(running: Server) -> None:
             await asyncio.to_thread(wait_until, began, BACK, "it is being computed")
             assert not task.done(), "it left before it was answered"
             task.cancel()
-        await asyncio.to_thread(wait_until, lambda: running.load().queued == 0, 5.0, "nothing is left of it")
+        await asyncio.to_thread(
+            wait_until, lambda: running.load().queued == 0, 5.0, "no partial file remains"
+        )
 
     asyncio.run(leave())
 

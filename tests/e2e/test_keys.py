@@ -56,13 +56,13 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     (home / "pepper").unlink()
     assert "their pepper is missing" in refused(env=env)
     (home / "pepper").write_text("ab" * 32)
-    assert "not the one that this database's keys were made with" in refused(env=env)
+    assert "were made with another pepper" in refused(env=env)
     (home / "pepper").write_text(pepper)
     (home / "pepper").write_text("")
     assert f"{home / 'pepper'} contains no pepper" in refused(env=env)
     with sqlite3.connect(home / "antiphon.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert "made by a later version of Antiphon" in refused(env=env)
+    assert "a later version of Antiphon created" in refused(env=env)
     assert "no address of a database" in refused(env=env | {"ANTIPHON_STORE": "nonsense"})
     assert "is a database in memory" in refused(env=env | {"ANTIPHON_STORE": "sqlite://"})
     nowhere = env | {"ANTIPHON_HOME": "/dev/null/home"}
@@ -70,7 +70,7 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     shutil.rmtree(home)
     home.mkdir()
     (home / "admin.key").write_text("somebody's\n")
-    assert "is there already" in refused(env=env)
+    assert "exists already" in refused(env=env)
 
 
 def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):

@@ -104,7 +104,7 @@ def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> 
     if a file cannot be written."""
     targets_by_name = {name: _find_target(name, targets) for name in manifest.files}
     if existing := sorted(str(target) for target in targets_by_name.values() if target.exists()):
-        raise StoreRefused(f"nothing was restored, {existing[0]} is there already: move it away")
+        raise StoreRefused(f"nothing was restored: {existing[0]} exists already; move it elsewhere")
     try:
         for name, target in targets_by_name.items():
             copy_file(folder / name, target)

@@ -66,7 +66,7 @@ def run(serve_options: ServeOptions) -> int:
         with publish_state(find_home(os.environ, Path.home())) as notice:
 
             def report_serving(info: ServingInfo) -> None:
-                notice.serves(info.url, settings.server.workers)
+                notice.record_ready(info.url, settings.server.workers)
                 if is_json_log:
                     announce("serving", **build_start_record(settings, info))
                 if not is_json_log or sys.stdout.isatty():

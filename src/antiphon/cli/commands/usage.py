@@ -71,12 +71,12 @@ def usage(
         if output_format == "table":
             print_report(server, selection, limit or DEFAULT_ROWS)
         elif entries:
-            _write(server.stream("usage", "entries", **selection.query(format=output_format)))
+            _write(server.stream("usage", "entries", **selection.build_query(format=output_format)))
         else:
             limit_query = {} if limit is None else {"limit": str(limit)}
             _write(
                 server.stream(
-                    "usage", **selection.query(format=output_format, by=selection.by, **limit_query)
+                    "usage", **selection.build_query(format=output_format, by=selection.by, **limit_query)
                 )
             )
             print(end="\n" if output_format == "json" else "")
