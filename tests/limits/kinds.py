@@ -20,7 +20,9 @@ class TimedRedis(RedisLimiter):
     ahead = 0.0
     """Seconds by which the clock of Redis is ahead."""
 
-    def __init__(self, url: str, clock: FakeClock, seeds: Seeder | None = None, fails_open: bool = False) -> None:
+    def __init__(
+        self, url: str, clock: FakeClock, seeds: Seeder | None = None, fails_open: bool = False
+    ) -> None:
         super().__init__(url, clock, seeds, fails_open, f"t{next(_numbers)}", build_scripts(OWN_TIME))
 
     async def _call(self, script, arguments):
