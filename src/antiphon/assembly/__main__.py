@@ -83,15 +83,13 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
         path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
-        open_local_coordinator = partial(open_coordinator, settings, path, clock, database)
+        open_local = partial(open_coordinator, settings, path, clock, database)
         tenancy = accounting = None
         try:
             vendors = build_vendors(settings, os.environ)
             models = build_models(hosts.engines, clock, settings, vendors)
             coordinator = await stores.enter_async_context(
-                connect_coordinator(
-                    path, clock, open_local_coordinator if settings.server.workers == 1 else None
-                )
+                connect_coordinator(path, clock, open_local if settings.server.workers == 1 else None)
             )
             if database is not None:
                 tenancy = build_tenancy(settings, clock, coordinator, database)

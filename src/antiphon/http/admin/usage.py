@@ -299,9 +299,8 @@ class UsageResource:
         limit = read_page_size(query, MAX_GROUPS, MAX_GROUPS)
         report = await self._usage.build_report(request.actor, selection, dimensions, limit)
         if file_format is FileFormat.JSON:
-            return await self._usage.run_in_thread(
-                partial(self._answer_report, report, selection, dimensions)
-            )
+            answer = partial(self._answer_report, report, selection, dimensions)
+            return await self._usage.run_in_thread(answer)
         if report.more and "limit" not in query:
             raise InvalidValue(
                 f"there are more than {MAX_GROUPS} groups: choose a shorter time or fewer dimensions, or set "
@@ -311,14 +310,10 @@ class UsageResource:
         columns = (*map(str, dimensions), *TOTALS_COLUMNS)
         totals = [build_totals_card(report.total)]
         cards = [build_group_card(group, dimensions) for group in report.groups] if dimensions else totals
-        body = (encode_header(columns) if file_format is FileFormat.CSV else b"") + encode_rows(
-            cards, columns, file_format
-        )
-        return Response(
-            body,
-            media_type=MEDIA_TYPES[file_format],
-            headers=_build_file_headers("usage", selection, file_format),
-        )
+        rows = encode_rows(cards, columns, file_format)
+        body = encode_header(columns) + rows if file_format is FileFormat.CSV else rows
+        headers = _build_file_headers("usage", selection, file_format)
+        return Response(body, media_type=MEDIA_TYPES[file_format], headers=headers)
 
     async def list_entries(self, request: Request) -> Answer:
         """Lists single generations, the earliest first."""
