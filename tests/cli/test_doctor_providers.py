@@ -26,23 +26,23 @@ def examine(url: str, *models: str, **more: object) -> list[Finding]:
 
 def test_a_provider_that_answers_is_told_with_its_latency(upstream: ScriptedUpstream):
     (finding,) = examine(upstream.url, "fake")
-    assert finding.id == "provider" and "accepts the key, has 2 models" in finding.said
+    assert finding.id == "provider" and "accepts the key, has 2 models" in finding.message
 
 
 def test_a_model_that_is_not_listed_is_named(upstream: ScriptedUpstream):
     _, finding = examine(upstream.url, "fake", "other")
-    assert finding.id == "provider-model-missing" and "does not list other" in finding.said
+    assert finding.id == "provider-model-missing" and "does not list other" in finding.message
 
 
 def test_a_key_that_is_refused_is_told(upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ONE_KEY", "sk-wrong-0123456789abcdef")
     upstream.refused_key = "sk-wrong-0123456789abcdef"
     (finding,) = examine(upstream.url, key="env:ONE_KEY")
-    assert finding.id == "provider-key-refused" and "sk-wrong" not in finding.said
+    assert finding.id == "provider-key-refused" and "sk-wrong" not in finding.message
 
 
 def test_a_provider_that_is_away_or_has_no_key_is_told():
     (finding,) = examine("http://127.0.0.1:9/v1")
     assert finding.id == "provider-unreachable" and finding.remedy
     (finding,) = examine("http://127.0.0.1:9/v1", key="env:NEVER_SET_OF_TESTS")
-    assert finding.id == "provider-invalid" and "NEVER_SET_OF_TESTS" in finding.said
+    assert finding.id == "provider-invalid" and "NEVER_SET_OF_TESTS" in finding.message

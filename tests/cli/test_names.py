@@ -104,7 +104,7 @@ def test_a_name_is_found_and_told(
     server: Admin, capsys: pytest.CaptureFixture[str], kind: ObjectKind, text: str, found: str
 ) -> None:
     assert find_id(server, kind, text) == found
-    assert f"antiphon: took the {kind.noun} {found} (" in capsys.readouterr().err
+    assert f"antiphon: selected the {kind.noun} {found} (" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("id_", ["default", RESEARCH])
@@ -115,7 +115,7 @@ def test_an_id_is_used_without_a_question(server: Admin, client: Client, id_: st
 
 def test_a_name_of_two_is_refused_with_their_ids(server: Admin) -> None:
     first, second = make_id("user", 1), make_id("user", 2)
-    told = f"fits 2 objects, so name one by its id: user {first} (Ann, ann@example.com); user {second} (Ann)"
+    told = f"matches 2 objects; name one by its id: user {first} (Ann, ann@example.com); user {second} (Ann)"
     with pytest.raises(CallFailed, match=re.escape(told)):
         find_id(server, USER, "Ann")
 
@@ -141,17 +141,17 @@ def test_a_key_itself_is_refused_and_not_repeated(server: Admin, client: Client)
 def test_a_target_can_be_of_any_kind(server: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     assert find_target(server, Subject.MODEL, "Research") == "Research"
     assert find_target(server, None, "ann@example.com") == make_id("user", 1)
-    with pytest.raises(CallFailed, match=r"fits 2 objects.*project proj_.*key key_"):
+    with pytest.raises(CallFailed, match=r"matches 2 objects.*project proj_.*key key_"):
         find_audited_id(server, "Research")
     capsys.readouterr()
     assert find_target(server, None, "cantor") == "cantor"
-    assert "took 'cantor' as a model's name" in capsys.readouterr().err
+    assert "used 'cantor' as a model's name" in capsys.readouterr().err
     assert find_audited_id(server, make_id("price", 7)) == make_id("price", 7)
 
 
 def test_usage_takes_values_that_are_no_names(server: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     assert find_used_id(server, KEY, "service-key") == "service-key"
-    assert "took 'service-key' as it is" in capsys.readouterr().err
+    assert "used 'service-key' as an id" in capsys.readouterr().err
     assert find_used_id(server, USER, "ann@example.com") == make_id("user", 1)
 
 
