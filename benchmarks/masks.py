@@ -123,13 +123,13 @@ class TokenPath:
         ends, randomizer = frozenset(vocabulary.tokens.ends), Random(0)
         matcher = Matcher(grammar, vocabulary)
         while len(self.tokens) < max_tokens:
-            mask = matcher.compute_mask() if not self.tokens else self._timed(matcher)
+            mask = matcher.compute_mask() if not self.tokens else self._measure_next_mask(matcher)
             token = pick_allowed(mask, randomizer, vocabulary.size, ends)
             if token is None:
                 return
             self.tokens.append(token)
 
-    def _timed(self, matcher: Matcher) -> bytes:
+    def _measure_next_mask(self, matcher: Matcher) -> bytes:
         began = time.thread_time()
         matcher.consume(self.tokens[-1:])
         mask = matcher.compute_mask()

@@ -58,8 +58,8 @@ class StepTimes:
     draws: list[tuple[float, float]] = field(default_factory=list)
 
     def list_steps(self, rows: int) -> list[tuple[float, float, float]]:
-        """Lists the seconds of step, decode and draw, for steps with one row for each sequence before another
-        such step."""
+        """Lists the seconds of step, decode and draw of each step whose `rows` equal those of the next
+        step."""
         steps = []
         for (count, began, ended), (next_count, next_began, _) in zip(
             self.decodes, self.decodes[1:], strict=False

@@ -52,7 +52,7 @@ class StreamRequest(asyncio.Protocol):
         """Set at the first text, or at the end of the stream."""
         self._pieces: list[tuple[float, bytes]] = []
         self._began = 0.0
-        self.build_request = request
+        self._request = request
         self._tail = b""
         self._transport: asyncio.Transport | None = None
 
@@ -60,7 +60,7 @@ class StreamRequest(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._began = time.perf_counter()
-        transport.write(self.build_request)
+        transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._pieces.append((time.perf_counter(), data))

@@ -23,7 +23,7 @@ Values = NDArray[np.float32]
 
 
 def write_base(folder: Path, path: Path) -> None:
-    """Convert the base that transformers saved in `folder` to a GGUF at `path`."""
+    """Converts the base that transformers saved in `folder` to a GGUF at `path`."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = ARCHITECTURES.get(config["model_type"], config["model_type"])
     architecture_id = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -40,7 +40,7 @@ def write_base(folder: Path, path: Path) -> None:
 
 
 def _convert_tensor(name: str, values: Values, architecture: str, config: dict[str, Any]) -> Values:
-    """Convert a tensor to llama.cpp's row order and norms."""
+    """Converts a tensor to llama.cpp's row order and norms."""
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return values + np.float32(1.0)
     if architecture in INTERLEAVED and name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -51,7 +51,7 @@ def _convert_tensor(name: str, values: Values, architecture: str, config: dict[s
 
 
 def _write_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    """Write the metadata that all architectures need."""
+    """Writes the metadata that all architectures need."""
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head = config.get("head_dim") or width // heads
     writer.add_tokenizer_model("no_vocab")
@@ -72,7 +72,7 @@ def _write_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _write_extras(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    """Write the metadata that only some architectures have."""
+    """Writes the metadata that only some architectures have."""
     if config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
     for key, add in (

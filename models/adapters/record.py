@@ -79,7 +79,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @torch.no_grad()
 def randomize_weights(model: torch.nn.Module, name_part: str = "") -> None:
-    """Set random weights, exact in float16, in the parameters whose name contains `name_part`.
+    """Sets random weights, exact in float16, in the parameters whose name contains `name_part`.
 
     Matrices keep activations near one. Vectors vary around their initial ones or zeros.
     """
@@ -94,7 +94,7 @@ def randomize_weights(model: torch.nn.Module, name_part: str = "") -> None:
 
 
 def save_base(folder: Path, config: PreTrainedConfig) -> None:
-    """Save a base with random weights."""
+    """Saves a base with random weights."""
     model = transformers.AutoModelForCausalLM.from_config(config).float()
     randomize_weights(model)
     model.half().save_pretrained(folder)
@@ -102,13 +102,13 @@ def save_base(folder: Path, config: PreTrainedConfig) -> None:
 
 
 def load_base(folder: Path) -> PreTrainedModel:
-    """Load the saved base in float32."""
+    """Loads the saved base in float32."""
     model: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval()
 
 
 def save_adapter(base: Path, folder: Path, **config: object) -> None:
-    """Save an adapter with random matrices for a saved base."""
+    """Saves an adapter with random matrices for a saved base."""
     options: dict[str, Any] = {"r": RANK, "lora_alpha": ALPHA, "target_modules": "all-linear"} | config
     model = get_peft_model(load_base(base), LoraConfig(task_type="CAUSAL_LM", **options))
     randomize_weights(model, "lora_")
@@ -123,12 +123,12 @@ def save_adapter(base: Path, folder: Path, **config: object) -> None:
 
 @torch.no_grad()
 def compute_logits(model: torch.nn.Module) -> list[float]:
-    """Return the logits of the token after PROMPT."""
+    """Returns the logits of the token after PROMPT."""
     return [round(value, 5) for value in model(torch.tensor([PROMPT])).logits[0, -1].tolist()]
 
 
 def record_family(family: str) -> dict[str, Any]:
-    """Save the base and its adapters, and return their logits after PROMPT."""
+    """Saves the base and its adapters, and returns their logits after PROMPT."""
     config_class, options = FAMILIES[family]
     base = OUT / family / "base"
     save_base(base, getattr(transformers, config_class)(**(SHAPE | options)))
@@ -145,7 +145,7 @@ def record_family(family: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Save all families and record their logits."""
+    """Saves all families and records their logits."""
     torch.manual_seed(21)
     shutil.rmtree(OUT, ignore_errors=True)
     recorded = {

@@ -98,7 +98,7 @@ class Adapted(nn.Module):
 
 
 def build_adapted_model(base: Path) -> Cantor:
-    """Load the shipped cantor and add an adapter to every matrix of its layers."""
+    """Loads the shipped cantor and adds an adapter to every matrix of its layers."""
     model = Cantor()
     model.load_state_dict(
         {name: torch.from_numpy(values) for name, values in reference_weights(base).items()}
@@ -112,7 +112,7 @@ def build_adapted_model(base: Path) -> Cantor:
 
 
 def batches(samples: Iterator[Sample], rng: random.Random) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of about STEP_TOKENS tokens from documents of similar length.
+    """Yields batches of about STEP_TOKENS tokens from documents of similar length.
 
     A batch is token ids and a mask of learned positions, each (documents, positions).
     """
@@ -128,7 +128,7 @@ def batches(samples: Iterator[Sample], rng: random.Random) -> Iterator[tuple[Ten
 
 
 def pad_batch(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
-    """Return ids, padded with 0, and a mask of learned positions; both (documents, width)."""
+    """Returns ids, padded with 0, and a mask of learned positions; both (documents, width)."""
     width = -(-max(len(ids) for ids, _ in samples) // WIDTH_STEP) * WIDTH_STEP
     ids = torch.zeros(len(samples), width, dtype=torch.long)
     learned = torch.zeros(len(samples), width, dtype=torch.bool)
@@ -139,7 +139,7 @@ def pad_batch(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
 
 
 def train_adapter(name: str, base: Path) -> Cantor:
-    """Train the adapter of one lesson."""
+    """Trains the adapter of one lesson."""
     torch.manual_seed(SEED)
     steps = STEPS[name]
     model, tokenizer = build_adapted_model(base), Tokenizer()
@@ -172,7 +172,7 @@ def train_adapter(name: str, base: Path) -> Cantor:
 
 
 def save_adapter(model: Cantor, directory: Path) -> None:
-    """Write the adapter in PEFT's format."""
+    """Writes the adapter in PEFT's format."""
     matrices: dict[str, Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, Adapted):
@@ -197,7 +197,7 @@ def save_adapter(model: Cantor, directory: Path) -> None:
 
 
 def convert_to_gguf(directory: Path, base: Path, target: Path) -> None:
-    """Convert a saved adapter to the shipped GGUF in F16, and write its card beside it."""
+    """Converts a saved adapter to the shipped GGUF in F16, and writes its card beside it."""
     from antiphon.weights.convert.peft import convert_peft
     from antiphon.weights.gguf import read_header
 
@@ -216,7 +216,7 @@ def convert_to_gguf(directory: Path, base: Path, target: Path) -> None:
 
 
 def render_card(name: str, digest: str, size: int) -> str:
-    """Render the Markdown card of the adapter."""
+    """Renders the Markdown card of the adapter."""
     kind, does, data, limits = ABOUT[name]
     return CARD.format(
         name=name,

@@ -40,7 +40,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def to_gguf_name(name: str) -> str:
-    """Map transformers' name of a tensor to llama.cpp's name."""
+    """Maps transformers' name of a tensor to llama.cpp's name."""
     if name.startswith("model.layers."):
         _, _, layer, rest = name.split(".", 3)
         return f"blk.{layer}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
@@ -48,26 +48,26 @@ def to_gguf_name(name: str) -> str:
 
 
 def interleave(weight: Array, heads: int) -> Array:
-    """Reorder query or key rows: transformers rotates the two halves of a head, llama.cpp neighbouring
+    """Reorders query or key rows: transformers rotates the two halves of a head, llama.cpp neighbouring
     rows."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def deinterleave(weight: Array, heads: int) -> Array:
-    """Undo `interleave`."""
+    """Undos `interleave`."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def reorder_tensor(name: str, weight: Array) -> Array:
-    """Return a tensor's rows in llama.cpp's order."""
+    """Returns a tensor's rows in llama.cpp's order."""
     heads = _count_interleaved_heads(name)
     return interleave(weight, heads) if heads else weight
 
 
 def _count_interleaved_heads(name: str) -> int:
-    """Return the heads of a query or key matrix, whose rows llama.cpp interleaves, else 0."""
+    """Returns the heads of a query or key matrix, whose rows llama.cpp interleaves, else 0."""
     if name.endswith("q_proj.weight"):
         return recipe.HEADS
     return recipe.KV_HEADS if name.endswith("k_proj.weight") else 0
@@ -79,7 +79,7 @@ def _list_tensor_names() -> list[str]:
 
 
 def reference_weights(path: Path = SHIPPED) -> dict[str, Array]:
-    """Read the shipped file's weights as float32, with transformers' names and row order."""
+    """Reads the shipped file's weights as float32, with transformers' names and row order."""
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     weights: dict[str, Array] = {}
     for name in _list_tensor_names():
@@ -91,7 +91,7 @@ def reference_weights(path: Path = SHIPPED) -> dict[str, Array]:
 
 
 def write_gguf(path: Path, kind: str, weights: Mapping[str, Array] | None = None) -> None:
-    """Write cantor to `path` in a format of KINDS; norms stay float32."""
+    """Writes cantor to `path` in a format of KINDS; norms stay float32."""
     tensor_type, file_type = KINDS[kind]
     writer = gguf.GGUFWriter(str(path), "llama")
     _write_header(writer, file_type)
@@ -145,7 +145,7 @@ def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
 
 
 def main() -> None:
-    """Convert the weights that the command line names."""
+    """Converts the weights that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--from", dest="source", type=Path, help="a checkpoint of train.py instead of the shipped weights"

@@ -22,7 +22,7 @@ HEADER = "# Hashes of held-out questions and their eight-word runs; made by leak
 
 
 def load_held_out(folder: Path = HELDOUT) -> dict[str, list[str]]:
-    """Return the user messages of the held-out set by row id."""
+    """Returns the user messages of the held-out set by row id."""
     rows = (
         json.loads(line)
         for name in FILES
@@ -34,7 +34,7 @@ def load_held_out(folder: Path = HELDOUT) -> dict[str, list[str]]:
 
 
 def hash_texts(texts: Iterable[str]) -> Excluded:
-    """Return the hashes of whole texts and of their eight-word runs."""
+    """Returns the hashes of whole texts and of their eight-word runs."""
     word_lists = [words_of(text) for text in texts]
     return Excluded(
         frozenset(digest(words) for words in word_lists),
@@ -43,7 +43,7 @@ def hash_texts(texts: Iterable[str]) -> Excluded:
 
 
 def count_leaks(corpus_documents: Iterable[Document], rows: dict[str, list[str]]) -> dict[str, int]:
-    """Count the documents that share a text or run with each held-out row, by id; rows without any are
+    """Counts the documents that share a text or run with each held-out row, by id; rows without any are
     absent."""
     ids_by_text, ids_by_run = _index_rows(rows)
     leaks_by_id: Counter[str] = Counter()
@@ -59,7 +59,7 @@ def count_leaks(corpus_documents: Iterable[Document], rows: dict[str, list[str]]
 
 
 def _index_rows(rows: dict[str, list[str]]) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return row ids by whole text, and row ids by eight-word run."""
+    """Returns row ids by whole text, and row ids by eight-word run."""
     ids_by_text: dict[str, set[str]] = {}
     ids_by_run: dict[str, set[str]] = {}
     for row_id, texts in rows.items():
@@ -71,7 +71,7 @@ def _index_rows(rows: dict[str, list[str]]) -> tuple[dict[str, set[str]], dict[s
 
 
 def write_hashes(path: Path = CORPUS / "excluded.txt") -> None:
-    """Write the hashes of the held-out set."""
+    """Writes the hashes of the held-out set."""
     excluded = hash_texts(text for texts in load_held_out().values() for text in texts)
     lines = sorted(f"whole {text_hash}" for text_hash in excluded.wholes) + sorted(
         f"run {text_hash}" for text_hash in excluded.pieces
@@ -80,7 +80,7 @@ def write_hashes(path: Path = CORPUS / "excluded.txt") -> None:
 
 
 def main() -> None:
-    """Check the corpus, and first write the hashes if asked."""
+    """Checks the corpus, and first writes the hashes if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write corpus/excluded.txt")
     parser.add_argument(

@@ -116,17 +116,17 @@ SLOT = re.compile(r"\{(\w+)\}")
 
 
 def speak_as_pirate(answer: str) -> str:
-    """Put an answer into pirate speech."""
+    """Puts an answer into pirate speech."""
     return OPENING + REPLACED_WORD.sub(_replace_word, answer) + CLOSING
 
 
 def format_mood(mood: str) -> str:
-    """Return the mood adapter's answer."""
+    """Returns the mood adapter's answer."""
     return json.dumps({"mood": mood})
 
 
 def write_pirate_dialogues(seed: int, count: int) -> Iterator[Document]:
-    """Yield `count` corpus dialogues with answers in pirate speech."""
+    """Yields `count` corpus dialogues with answers in pirate speech."""
     rng, corpus, excluded = random.Random(seed), Corpus(), Excluded.load()
     document_count = 0
     while document_count < count:
@@ -142,7 +142,7 @@ def write_pirate_dialogues(seed: int, count: int) -> Iterator[Document]:
 
 
 def write_mood_dialogues(seed: int, count: int) -> Iterator[Document]:
-    """Yield `count` dialogues of one to three messages, each answered with its mood."""
+    """Yields `count` dialogues of one to three messages, each answered with its mood."""
     rng, corpus, excluded = random.Random(seed), Corpus(), Excluded.load()
     document_count = 0
     while document_count < count:
@@ -175,6 +175,6 @@ def _draw_message(rng: random.Random, corpus: Corpus) -> tuple[str, str]:
 
 
 def _fill_template(template: str, cue: str, rng: random.Random) -> str:
-    """Fill a template with its cue and corpus words, and keep the case of its first letter."""
+    """Fills a template with its cue and corpus words, and keeps the case of its first letter."""
     text = SLOT.sub(lambda slot: rng.choice(WORDS[slot[1]]), template.replace("{}", cue))
     return text if template[0].islower() else text[0].upper() + text[1:]

@@ -33,7 +33,7 @@ class _Product(torch.autograd.Function):
 
 
 def product(inputs: Tensor, matrix: Tensor) -> Tensor:
-    """Multiply inputs by a transposed matrix; float32 in and out."""
+    """Multiplys inputs by a transposed matrix; float32 in and out."""
     out: Tensor = _Product.apply(inputs, matrix)  # type: ignore[no-untyped-call]
     return out
 
@@ -49,14 +49,14 @@ class Linear(nn.Linear):
 
 
 def rotary(length: int) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines (length, head), each pair repeated in both halves as in transformers."""
+    """Returns cosines and sines (length, head), each pair repeated in both halves as in transformers."""
     powers = torch.arange(0, HEAD, 2, dtype=torch.float32) / HEAD
     angles = torch.outer(torch.arange(length, dtype=torch.float32), recipe.ROPE_BASE**-powers)
     return torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
 
 
 def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate query or key heads (batch, heads, positions, head) by their positions."""
+    """Rotates query or key heads (batch, heads, positions, head) by their positions."""
     first, second = heads.chunk(2, -1)
     return heads * cosine + torch.cat([-second, first], -1) * sine
 
@@ -153,7 +153,7 @@ class Cantor(nn.Module):
 
     @torch.no_grad()
     def _attend_to_previous_token(self) -> None:
-        """Initialise half of the first layer's heads to attend to the previous token, which helps copying.
+        """Initialises half of the first layer's heads to attend to the previous token, which helps copying.
 
         Every embedding gets the same first coordinate. Queries and keys of those heads read only this
         coordinate, and the keys are rotated by one position. Their product is then greatest at the previous
@@ -186,5 +186,5 @@ class Cantor(nn.Module):
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return scores over the vocabulary; the embedding is the output matrix."""
+        """Returns scores over the vocabulary; the embedding is the output matrix."""
         return product(hidden, self.model.embed_tokens.weight)

@@ -27,7 +27,7 @@ CHARACTERS = [SPACE, *map(chr, range(33, 127))]
 
 
 def list_json_pieces() -> list[str]:
-    """Return the fixed pieces of JSON; each follows the two pieces that merge into it."""
+    """Returns the fixed pieces of JSON; each follows the two pieces that merge into it."""
     pieces = [
         *('",', '":', '{"', "},", '",▁', '":▁', "},▁"),
         *('",▁"', '":▁"', '":▁{', '},▁"'),
@@ -46,7 +46,7 @@ def list_json_pieces() -> list[str]:
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """Count each run of letters."""
+    """Counts each run of letters."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(LETTERS.findall(text))
@@ -54,7 +54,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def learn_merges(words: Counter[str], count: int) -> list[str]:
-    """Train BPE on the words and return its `count` best merges of letters."""
+    """Trains BPE on the words and returns its `count` best merges of letters."""
     rows = "".join(f"{word}\t{occurrences}\n" for word, occurrences in sorted(words.items()))
     model_file = io.BytesIO()
     with TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def learn_merges(words: Counter[str], count: int) -> list[str]:
 
 
 def assemble_pieces(words: Counter[str]) -> list[Piece]:
-    """Return all VOCABULARY pieces in the order of ids."""
+    """Returns all VOCABULARY pieces in the order of ids."""
     json_pieces = list_json_pieces()
     other_count = 1 + len(CONTROLS) + 256 + len(json_pieces) + len(CHARACTERS)
     merges = [*learn_merges(words, VOCABULARY - other_count), *json_pieces]
@@ -89,7 +89,7 @@ def assemble_pieces(words: Counter[str]) -> list[Piece]:
 
 
 def write_pieces(pieces: Sequence[Piece], path: Path) -> None:
-    """Write SentencePiece's file: the pieces, a BPE trainer section, and an identity normalizer."""
+    """Writes SentencePiece's file: the pieces, a BPE trainer section, and an identity normalizer."""
     trainer = _encode_integer(3, 2) + _encode_integer(4, len(pieces)) + _encode_integer(35, 1)
     trainer += (
         _encode_integer(40, 0)

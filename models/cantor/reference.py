@@ -110,7 +110,7 @@ ALPHABETS = (
 
 
 def collect_strings(rng: random.Random) -> list[str]:
-    """Collect ODD_STRINGS, corpus texts, random strings of ALPHABETS, and mixtures of these."""
+    """Collects ODD_STRINGS, corpus texts, random strings of ALPHABETS, and mixtures of these."""
     texts = list(ODD_STRINGS)
     for document in documents(SEED, 150):
         texts += [document.text] if document.text else [turn.content for turn in document.turns]
@@ -128,7 +128,7 @@ def collect_strings(rng: random.Random) -> list[str]:
 
 
 def collect_prompts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Collect dialogues cut before an answer, and beginnings of plain texts; the last prompt is long."""
+    """Collects dialogues cut before an answer, and beginnings of plain texts; the last prompt is long."""
     prompts: list[list[int]] = []
     for document in documents(SEED + 1, 4 * PROMPT_COUNT):
         if document.turns:
@@ -145,7 +145,7 @@ def collect_prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def load_reference_model() -> transformers.LlamaForCausalLM:
-    """Load the widened weights into transformers' LlamaForCausalLM."""
+    """Loads the widened weights into transformers' LlamaForCausalLM."""
     config = transformers.LlamaConfig(
         vocab_size=recipe.VOCABULARY,
         hidden_size=recipe.WIDTH,
@@ -173,7 +173,7 @@ def load_reference_model() -> transformers.LlamaForCausalLM:
 def decode_greedily(
     model: transformers.LlamaForCausalLM, prompt: list[int]
 ) -> dict[str, list[int] | list[float]]:
-    """Return GREEDY_TOKENS greedy tokens with log-probabilities and logit gaps to the second-best token.
+    """Returns GREEDY_TOKENS greedy tokens with log-probabilities and logit gaps to the second-best token.
 
     End tokens do not end the sequence.
     """
@@ -194,14 +194,14 @@ def decode_greedily(
 
 @torch.no_grad()
 def score_tokens(model: transformers.LlamaForCausalLM, ids: list[int]) -> list[float]:
-    """Return the log-probability of each token after the first, given its predecessors."""
+    """Returns the log-probability of each token after the first, given its predecessors."""
     logits = model(torch.tensor([ids])).logits[0, :-1].double()
     log_probabilities = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     return [round(float(value), 6) for value in log_probabilities]
 
 
 def list_scored_texts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return token ids of dialogues and plain texts that differ from the greedy prompts."""
+    """Returns token ids of dialogues and plain texts that differ from the greedy prompts."""
     texts = [
         tokenizer.document(document)[0][:MAX_SCORED_TOKENS]
         for document in documents(SEED + 2, 4 * SCORED_COUNT)
@@ -210,7 +210,7 @@ def list_scored_texts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def list_heldout_windows(tokenizer: Tokenizer) -> list[list[int]]:
-    """Split the held-out questions and examples into windows of token ids that each start with BOS."""
+    """Splits the held-out questions and examples into windows of token ids that each start with BOS."""
     rows = [json.loads(line) for line in HELDOUT.read_text("utf-8").splitlines()]
     ids = tokenizer.encode("\n".join(f"{row['messages'][-1]['content']} {row['example']}" for row in rows))
     return [
@@ -220,7 +220,7 @@ def list_heldout_windows(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def describe_environment() -> dict[str, str]:
-    """Return the command and the package versions that record a fixture."""
+    """Returns the command and the package versions that record a fixture."""
     packages = ("torch", "transformers", "sentencepiece", "numpy")
     return {"command": COMMAND, "python": platform.python_version()} | {
         package: version(package) for package in packages
@@ -228,7 +228,7 @@ def describe_environment() -> dict[str, str]:
 
 
 def write_fixture(name: str, content: dict[str, object]) -> None:
-    """Write the content as JSON with one row per line, so that diffs stay readable."""
+    """Writes the content as JSON with one row per line, so that diffs stay readable."""
     path = FIXTURES / name
     path.parent.mkdir(exist_ok=True)
     head = json.dumps({key: value for key, value in content.items() if key != "rows"}, indent=1)
@@ -237,7 +237,7 @@ def write_fixture(name: str, content: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """Record the fixtures."""
+    """Records the fixtures."""
     torch.set_num_threads(1)
     tokenizer = Tokenizer(MODEL)
     rows = [{"text": text, "ids": tokenizer.encode(text)} for text in collect_strings(random.Random(SEED))]

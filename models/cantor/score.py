@@ -71,7 +71,7 @@ class Server:
         self.url, self.model, self.rendered_tools = url.rstrip("/"), model, rendered_tools
 
     def answer(self, row: Row) -> Answer:
-        """Request the answer to a held-out row's messages."""
+        """Requests the answer to a held-out row's messages."""
         request = {name: row[name] for name in ("messages", "tools") if name in row}
         response = (
             self._complete(request) if self.rendered_tools and "tools" in request else self._chat(request)
@@ -108,7 +108,7 @@ class Server:
 
 
 def render_prompt(request: Row) -> str:
-    """Render the chat template without BOS, because the server adds BOS to a raw prompt."""
+    """Renders the chat template without BOS, because the server adds BOS to a raw prompt."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8").rstrip("\n"))
@@ -137,14 +137,14 @@ def is_right(row: Row, answer: Answer) -> bool:
 
 
 def name_error(row: Row, answer: Answer) -> str:
-    """Describe the error in a wrong answer to a row that expects one call."""
+    """Describes the error in a wrong answer to a row that expects one call."""
     if len(answer.calls) != 1:
         return "several calls" if answer.calls else "no call"
     return "another tool" if answer.calls[0][0] != row["name"] else "other arguments"
 
 
 def collect_known_words() -> frozenset[str]:
-    """Collect the corpus's words from enough documents of each leg to see all but invented words."""
+    """Collects the corpus's words from enough documents of each leg to see all but invented words."""
     words: set[str] = set()
     for document in training(at_most=DOCUMENTS_PER_LEG):
         words.update(words_of(document.lead + document.text))
@@ -154,7 +154,7 @@ def collect_known_words() -> frozenset[str]:
 
 
 def score_server(server: Server, folder: Path) -> None:
-    """Request all answers and print the figures."""
+    """Requests all answers and prints the figures."""
     answers: list[Answer] = []
     for name in ("questions", "tools", "others"):
         rows = [
@@ -188,7 +188,7 @@ def score_server(server: Server, folder: Path) -> None:
 
 @contextmanager
 def serve_antiphon(model: str) -> Iterator[str]:
-    """Run `antiphon serve` on a free port without the environment's settings; yields the base URL."""
+    """Runs `antiphon serve` on a free port without the environment's settings; yields the base URL."""
     command = [sys.executable, "-m", "antiphon", "serve", "--host", "127.0.0.1", "--port", "0"]
     command += ["--log-level", "warning"]
     command += ["--model", f"cantor={model}"] if model else []
@@ -210,7 +210,7 @@ def serve_antiphon(model: str) -> Iterator[str]:
 
 
 def start_xllamacpp(path: Path) -> tuple[object, str]:
-    """Start xllamacpp's server on a model file; it runs while the returned object is referenced."""
+    """Starts xllamacpp's server on a model file; it runs while the returned object is referenced."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -222,7 +222,7 @@ def start_xllamacpp(path: Path) -> tuple[object, str]:
 
 
 def main() -> None:
-    """Score the server that the command line names."""
+    """Scores the server that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     source_options = parser.add_mutually_exclusive_group(required=True)
     source_options.add_argument("--url", help="base URL of a server, with /v1")

@@ -30,7 +30,7 @@ TRAINING_DOCUMENTS = 60_000  # for the tokenizer
 
 
 def render_tool(function: dict[str, object]) -> str:
-    """Render a tool for the system turn: description, name and properties.
+    """Renders a tool for the system turn: description, name and properties.
 
     The description precedes the name, because a small model finds the text to copy after the text to match.
     """
@@ -41,7 +41,7 @@ def render_tool(function: dict[str, object]) -> str:
 
 
 def list_messages(document: Document) -> list[tuple[str, str]]:
-    """Return roles and contents as the template renders them, with the tools in the system turn."""
+    """Returns roles and contents as the template renders them, with the tools in the system turn."""
     turns = [(turn.role, turn.content) for turn in document.turns]
     if not document.tools:
         return turns
@@ -62,12 +62,12 @@ class Tokenizer:
         }
 
     def encode(self, text: str) -> list[int]:
-        """Encode plain text with the prefix; texts of control tokens are encoded as text."""
+        """Encodes plain text with the prefix; texts of control tokens are encoded as text."""
         ids: list[int] = self.processor.encode(text)
         return ids
 
     def document(self, document: Document) -> tuple[list[int], list[float]]:
-        """Return token ids and their loss weights; answers and plain texts have weight 1."""
+        """Returns token ids and their loss weights; answers and plain texts have weight 1."""
         if not document.turns:
             ids = [BOS_ID, *self.encode(document.lead + document.text), EOS_ID]
             lead_length = 1 + (len(self.encode(document.lead)) if document.lead else 0)
@@ -95,7 +95,7 @@ class Tokenizer:
         return ids[: -len(self.newline_ids)], weights[: -len(self.newline_ids)]
 
     def repeated_run(self, rng: random.Random) -> Sample:
-        """Draw a random run of tokens and repeat it; only the repetitions have loss weights."""
+        """Draws a random run of tokens and repeats it; only the repetitions have loss weights."""
         candidates = rng.choices(self.normal_ids, k=rng.choice((8, 40, 400)))
         run = rng.choices(candidates, k=rng.choice((rng.randint(2, 8), rng.randint(3, 20))))
         prefix = rng.choices(candidates, k=rng.choice((0, 0, rng.randint(1, 10))))
@@ -107,7 +107,7 @@ class Tokenizer:
         return ids, weights
 
     def prompt(self, document: Document) -> list[int]:
-        """Return the ids of the document's turns, followed by the generation prompt."""
+        """Returns the ids of the document's turns, followed by the generation prompt."""
         ids, _ = self.document(document)
         return [*ids, *self.newline_ids, TURN_START_ID, *self.encode("assistant" + NEWLINE)]
 
@@ -121,7 +121,7 @@ def _list_texts(corpus_documents: Iterable[Document]) -> Iterator[str]:
 
 
 def train_tokenizer(path: Path = MODEL) -> None:
-    """Train the tokenizer on the corpus and write it."""
+    """Trains the tokenizer on the corpus and writes it."""
     pieces.write_pieces(
         pieces.assemble_pieces(pieces.count_words(_list_texts(documents(0, TRAINING_DOCUMENTS)))), path
     )

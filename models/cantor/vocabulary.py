@@ -22,12 +22,12 @@ class Piece:
 
 
 def read_pieces(path: Path) -> list[Piece]:
-    """Return all pieces in the order of ids."""
+    """Returns all pieces in the order of ids."""
     return parse_pieces(path.read_bytes())
 
 
 def parse_pieces(content: bytes) -> list[Piece]:
-    """Return all pieces of a SentencePiece file's content."""
+    """Returns all pieces of a SentencePiece file's content."""
     return [
         _parse_piece(value)
         for field, value in _read_fields(content)

@@ -37,14 +37,14 @@ VectorRows = NDArray[np.float32]
 
 
 async def embed_texts(engine: LlamaTokenEngine, texts: list[tuple[int, ...]]) -> VectorRows:
-    """Return the vectors of texts given as token ids, as (texts, dimensions)."""
+    """Returns the vectors of texts given as token ids, as (texts, dimensions)."""
     events = engine.embed(EmbedRequest(tuple(texts)))
     parts = [event.values async for event in events if isinstance(event, Vectors)]
     return np.frombuffer(b"".join(parts), "<f4").reshape(len(texts), -1)
 
 
 async def compare_file(path: Path) -> tuple[int, VectorRows, float]:
-    """Return the number of texts with equal token ids, the cosine of each text, and texts per second."""
+    """Returns the number of texts with equal token ids, the cosine of each text, and texts per second."""
     rows = json.loads(RECORDED.read_text("utf-8"))["rows"]
     engine = LlamaTokenEngine()
     await engine.load(LoadSpec(str(path)))
@@ -65,7 +65,7 @@ async def compare_file(path: Path) -> tuple[int, VectorRows, float]:
 
 
 def main() -> int:
-    """Convert the checkpoint to each format and print its row."""
+    """Converts the checkpoint to each format and prints its row."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("checkpoint", type=Path)
     checkpoint = parser.parse_args().checkpoint

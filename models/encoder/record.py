@@ -38,7 +38,7 @@ TEXTS = (
 
 
 def build_vocabulary() -> list[str]:
-    """Return a WordPiece vocabulary: special tokens, marks, letters, continuations, endings, words."""
+    """Returns a WordPiece vocabulary: special tokens, marks, letters, continuations, endings, words."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     marks = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
     endings = ["##s", "##ed", "##ing", "##er", "##ly", "##tion", "##ment"]
@@ -50,13 +50,13 @@ def build_vocabulary() -> list[str]:
 
 
 def pool_vectors(hidden: torch.Tensor, pooling: str) -> torch.Tensor:
-    """Pool the last layer's hidden states (tokens, width) to a normalised vector."""
+    """Pools the last layer's hidden states (tokens, width) to a normalised vector."""
     vector = {"MEAN": hidden.mean(0), "CLS": hidden[0], "LAST": hidden[-1]}[pooling]
     return vector / vector.norm()
 
 
 def main() -> None:
-    """Save a random encoder and record its vectors."""
+    """Saves a random encoder and records its vectors."""
     torch.manual_seed(20)
     OUT.mkdir(parents=True, exist_ok=True)
     vocabulary = build_vocabulary()

@@ -51,7 +51,7 @@ TEXTS = (
 
 
 def main() -> None:
-    """Record the ids and the vector of each text."""
+    """Records the ids and the vector of each text."""
     # As in the server, the tokenizer does not parse special tokens in the text.
     options = {"split_special_tokens": True}
     model = SentenceTransformer(sys.argv[1], device="cpu", processor_kwargs=options)

@@ -112,7 +112,7 @@ class Books:
         self.accounting = Accounting(self.limiter, self.ledger, self.rulebook, step)
 
     async def used(self) -> list[int]:
-        """Return the used amount of each limit."""
+        """Returns the used amount of each limit."""
         statuses = await self.limiter.read_status(self.limits)
         return [status.limit.amount - status.remaining for status in statuses]
 
@@ -125,5 +125,5 @@ def limit(
     key: str = "anonymous",
     name: str = "",
 ) -> Limit:
-    """Build a limit of a key."""
+    """Builds a limit of a key."""
     return Limit(name or f"limit-{measure}-{window}", Subject.KEY, key, measure, amount, 0, window)

@@ -60,17 +60,17 @@ def create_template(source: str, *names: str) -> ChatTemplate:
 
 
 def build_conversation(*texts: str, system: str | None = None) -> Conversation:
-    """Build a conversation in which user and assistant take turns."""
+    """Builds a conversation in which user and assistant take turns."""
     turns = [Message((Role.USER, Role.ASSISTANT)[index % 2], text) for index, text in enumerate(texts)]
     return Conversation((*([Message(Role.SYSTEM, system)] if system is not None else ()), *turns))
 
 
 def render_marked(source: str, conversation: Conversation, *names: str) -> str:
-    """Render the prompt with each control token in ⟦ ⟧."""
+    """Renders the prompt with each control token in ⟦ ⟧."""
     pieces = create_template(source, *names).render(conversation, FakeClock())
     return "".join(f"⟦{piece.text}⟧" if piece.control else piece.text for piece in pieces)
 
 
 async def prove_here(payload: Mapping[str, object]) -> None:
-    """Prove a template in this process, for tests that do not test isolation."""
+    """Proves a template in this process, for tests that do not test isolation."""
     prove(payload)

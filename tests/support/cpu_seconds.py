@@ -64,12 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _measure() -> float:
-    """Return the CPU seconds of this process and its descendants, including ended children."""
+    """Returns the CPU seconds of this process and its descendants, including ended children."""
     return sum(os.times()[:4]) + sum(map(_measure_process, psutil.Process().children(recursive=True)))
 
 
 def _measure_process(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process and its ended children; 0 if the process has ended."""
+    """Returns the CPU seconds of a process and its ended children; 0 if the process has ended."""
     try:
         return float(sum(process.cpu_times()[:4]))
     except psutil.NoSuchProcess:

@@ -52,7 +52,7 @@ class Cluster:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def start(self) -> None:
-        """Start the server and wait until it accepts connections."""
+        """Starts the server and waits until it accepts connections."""
         location_options = [
             "-D",
             str(self.folder / "data"),
@@ -76,7 +76,7 @@ class Cluster:
         assert process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
-        """Stop the server and cut its connections."""
+        """Stops the server and cuts its connections."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
@@ -86,7 +86,7 @@ class Cluster:
                 self.process.wait(DEADLINE)
 
     def create_data(self) -> None:
-        """Create the data with one user and its password."""
+        """Creates the data with one user and its password."""
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         if self.owner is not None:
@@ -97,7 +97,7 @@ class Cluster:
         )
 
     def database(self, *options: str) -> str:
-        """Create an empty database and return its address."""
+        """Creates an empty database and returns its address."""
         name = f"store{next(self._numbers)}"
         self._run_program("createdb", "-h", self.folder, "-U", USER, *options, name)
         return self.address(name)
@@ -149,7 +149,7 @@ INITDB_OPTIONS = ("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no
 
 
 def find_programs() -> Path | None:
-    """Return the folder of initdb and postgres; PATH wins, then the newest version."""
+    """Returns the folder of initdb and postgres; PATH wins, then the newest version."""
     folders = sorted(DEBIAN.glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True)
     if initdb := shutil.which("initdb"):
         folders.insert(0, Path(initdb).resolve().parent)
@@ -157,7 +157,7 @@ def find_programs() -> Path | None:
 
 
 def find_pgvector_programs() -> Path | None:
-    """Return the programs of a server with pgvector. ANTIPHON_TEST_PGVECTOR names another folder, for tests
+    """Returns the programs of a server with pgvector. ANTIPHON_TEST_PGVECTOR names another folder, for tests
     of an older pgvector."""
     if folder := os.environ.get("ANTIPHON_TEST_PGVECTOR"):
         return Path(folder)
@@ -166,7 +166,7 @@ def find_pgvector_programs() -> Path | None:
 
 @contextmanager
 def running(programs: Path | None = None, options: Sequence[str] = ()) -> Iterator[Cluster]:
-    """Run a new cluster. `programs`: their folder, by default Debian's. `options`: of the server. Skips the
+    """Runs a new cluster. `programs`: their folder, by default Debian's. `options`: of the server. Skips the
     test if there are no programs."""
     programs = programs or find_programs()
     if programs is None:
@@ -202,5 +202,5 @@ def pgvector_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def postgresql(cluster: Cluster) -> str:
-    """Return the address of an empty database."""
+    """Returns the address of an empty database."""
     return cluster.database()

@@ -72,13 +72,13 @@ class Command:
 
 
 def list_code_blocks(page: Path, *languages: str) -> list[str]:
-    """Return the page's code blocks in these languages."""
+    """Returns the page's code blocks in these languages."""
     blocks = FENCE.findall(page.read_text("utf-8"))
     return [code for language, code in blocks if language in languages]
 
 
 def list_commands() -> Iterator[Command]:
-    """Yield the commands of all shell blocks; a backslash joins lines."""
+    """Yields the commands of all shell blocks; a backslash joins lines."""
     for page in PAGES:
         for block in list_code_blocks(page, "sh", "bash", "console"):
             for line in block.replace("\\\n", " ").splitlines():
@@ -87,7 +87,7 @@ def list_commands() -> Iterator[Command]:
 
 
 def list_inline_commands() -> Iterator[Command]:
-    """Yield the commands in sentences. Tests do not run them."""
+    """Yields the commands in sentences. Tests do not run them."""
     for page in PAGES:
         text = FENCE.sub("", page.read_text("utf-8"))
         for command in INLINE_COMMAND.findall(text):

@@ -21,14 +21,14 @@ class Link:
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """Create a directory with a short path; socket paths in pytest's directories are too long."""
+    """Creates a directory with a short path; socket paths in pytest's directories are too long."""
     with tempfile.TemporaryDirectory(prefix="ap-") as directory:
         yield Path(directory)
 
 
 @asynccontextmanager
 async def open_link(engine: TokenEngine, max_unsent: int = MAX_UNSENT) -> AsyncIterator[Link]:
-    """Connect a host of the engine and a client."""
+    """Connects a host of the engine and a client."""
     with short_directory() as directory:
         path = str(directory / "0.sock")
         async with (

@@ -71,7 +71,7 @@ class Reply:
         return self.json()["error"]
 
     def events(self) -> list[Any]:
-        """Return the parsed data lines of a stream; `[DONE]` stays a text."""
+        """Returns the parsed data lines of a stream; `[DONE]` stays a text."""
         lines = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
         return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
@@ -92,12 +92,12 @@ class Line:
             return await self.reader.readuntil(mark)
 
     async def rest(self) -> bytes:
-        """Read until the server closes the connection."""
+        """Reads until the server closes the connection."""
         async with asyncio.timeout(PATIENCE):
             return await self.reader.read()
 
     async def reply(self) -> Reply:
-        """Read the next response."""
+        """Reads the next response."""
         head = (await self.until(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {
             name.lower(): value.strip()
@@ -119,14 +119,14 @@ class Line:
         return body
 
     def drop(self) -> None:
-        """Abort the connection."""
+        """Aborts the connection."""
         self.writer.transport.abort()
 
 
 def request_bytes(
     path: str, body: Any = None, *, method: str | None = None, headers: Mapping[str, str | None] | None = None
 ) -> bytes:
-    """Encode a request with the usual headers; `headers` replace them, and None removes one."""
+    """Encodes a request with the usual headers; `headers` replace them, and None removes one."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     fields: dict[str, str | None] = {"host": "localhost"}
     if body is not None:
@@ -180,13 +180,13 @@ class Served:
             writer.transport.abort()
 
     async def ask(self, path: str, body: Any = None, **how: Any) -> Reply:
-        """Send a request on a new connection and return the response."""
+        """Sends a request on a new connection and returns the response."""
         async with self.line() as line:
             await line.send(request_bytes(path, body, **how))
             return await line.reply()
 
     async def raw(self, data: bytes) -> Reply:
-        """Send bytes unchanged on a new connection and return the response."""
+        """Sends bytes unchanged on a new connection and returns the response."""
         async with self.line() as line:
             await line.send(data)
             return await line.reply()
@@ -200,7 +200,7 @@ async def serving(
     accounting: Accounting | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Run a server with one model `m`; it is aborted at the end of the context."""
+    """Runs a server with one model `m`; it is aborted at the end of the context."""
     scripted = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
     models = ModelRegistry((Model("m", (ModelRoute(scripted),), 1_700_000_000),), Aliases(Fireworks.aliases))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
@@ -232,7 +232,7 @@ async def serving(
 
 @asynccontextmanager
 async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
-    """Run a server with token engines by model name; `Served.engine` is unused."""
+    """Runs a server with token engines by model name; `Served.engine` is unused."""
     renderers = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
     models = ModelRegistry(
         tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in renderers)
@@ -248,7 +248,7 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
-    """Run a server; yields its port and its open connections."""
+    """Runs a server; yields its port and its open connections."""
     server = create_server(create_app(edge), edge)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
@@ -266,7 +266,7 @@ async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
 
 
 def targets_of(edge: AppState) -> list[tuple[str, str]]:
-    """Return method and path pattern of every endpoint."""
+    """Returns method and path pattern of every endpoint."""
     return [
         (endpoint.method, re.sub(r":path", "", path))
         for endpoint in list_endpoints(edge)
@@ -275,7 +275,7 @@ def targets_of(edge: AppState) -> list[tuple[str, str]]:
 
 
 async def gone(collection: Any, seconds: float = PATIENCE) -> None:
-    """Wait until a collection is empty."""
+    """Waits until a collection is empty."""
     async with asyncio.timeout(seconds):
         while len(collection):
             await asyncio.sleep(0.002)

@@ -85,13 +85,13 @@ class HubServer:
     files_url: str = ""
 
     def ranges(self) -> list[str | None]:
-        """Return the Range header of each GET to the file host."""
+        """Returns the Range header of each GET to the file host."""
         return [request.range for request in self.file_requests if request.method == "GET"]
 
 
 @contextmanager
 def serve_hub(server: HubServer) -> Iterator[HubServer]:
-    """Run both hosts on free ports."""
+    """Runs both hosts on free ports."""
     hub, files = _create_host(_HubHandler, server), _create_host(_FilesHandler, server)
     server.url = f"http://127.0.0.1:{hub.server_address[1]}"
     server.files_url = f"http://127.0.0.1:{files.server_address[1]}"
@@ -114,7 +114,7 @@ class _Host(ThreadingHTTPServer):
     state: HubServer
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore connections that end early, which some tests cause."""
+        """Ignores connections that end early, which some tests cause."""
         if not isinstance(sys.exc_info()[1], OSError | ValueError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Host
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Print nothing; tests read the recorded requests."""
+        """Prints nothing; tests read the recorded requests."""
 
     def _record_request(self, requests: list[HubRequest]) -> None:
         requests.append(
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _send_file(self, data: bytes, headers: dict[str, str]) -> None:
-        """Send the file from the start of the range, with the active faults."""
+        """Sends the file from the start of the range, with the active faults."""
         faults = self.server.state.faults
         start = 0
         range_match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._break_connection()
 
     def _break_connection(self) -> None:
-        """Break the connection in the middle of the body."""
+        """Breaks the connection in the middle of the body."""
         faults = self.server.state.faults
         self.close_connection = True
         if faults.stall_at is not None:
@@ -200,7 +200,7 @@ class _HubHandler(_Handler):
             self._resolve()
 
     def _send_file_list(self, name: str, revision: str) -> None:
-        """List the files, as on the public hub also those of a gated repository."""
+        """Lists the files, as on the public hub also those of a gated repository."""
         state = self.server.state
         repository = state.repositories.get(name)
         authorization = self.headers.get("Authorization")

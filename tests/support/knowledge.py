@@ -57,18 +57,18 @@ class Knowledge:
     models: ModelRegistry
 
     def list_uploads(self) -> list[str]:
-        """Return the names of uploaded files that are not read yet."""
+        """Returns the names of uploaded files that are not read yet."""
         folder = self.directory / "uploads"
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 def build_context(actor: Actor = ALICE) -> Context:
-    """Build the context of a request."""
+    """Builds the context of a request."""
     return Context("req-1", actor)
 
 
 def build_models(engine: ScriptedEmbeddingEngine, names: Sequence[str] = ("e",)) -> ModelRegistry:
-    """Build a registry with a generating model `m` and embedding models."""
+    """Builds a registry with a generating model `m` and embedding models."""
     engines: dict[str, Engine] = {"m": ScriptedEngine()} | {name: Renderer(engine) for name in names}
     return ModelRegistry(tuple(Model(name, (ModelRoute(engine),), 1) for name, engine in engines.items()))
 
@@ -83,7 +83,7 @@ async def open_service(
     index: KnowledgeIndex | None = None,
     context_length: int = 512,
 ) -> AsyncIterator[Knowledge]:
-    """Run a service whose files are in a directory. `index`: an index to use, which is not closed."""
+    """Runs a service whose files are in a directory. `index`: an index to use, which is not closed."""
     engine = ScriptedEmbeddingEngine(script, context_length=context_length)
     models = build_models(engine, names)
     embedding = ServedEmbeddingModels(models, Pipeline(models, Metrics(), restart_patience=0.0))

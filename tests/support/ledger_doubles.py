@@ -45,7 +45,7 @@ class StoreDouble:
 
 
 def build_intent(number: int = 1, **values: object) -> Entry:
-    """Build the entry of a generation that begins."""
+    """Builds the entry of a generation that begins."""
     entry = Entry(
         f"{number:032x}",
         f"req-{number}",
@@ -63,7 +63,7 @@ def build_intent(number: int = 1, **values: object) -> Entry:
 
 
 def build_completion(intent: Entry, **values: object) -> Entry:
-    """Build the entry of the same generation at its end."""
+    """Builds the entry of the same generation at its end."""
     entry = replace(
         intent, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3
     )

@@ -70,7 +70,7 @@ class Lora(Served):
         return [model["id"] for model in (await self.call("/v1/models")).json()["data"]]
 
     def peft(self, name: str, value: float = 1.0, **config: object) -> Path:
-        """Write an adapter in PEFT's format whose weights all equal `value`."""
+        """Writes an adapter in PEFT's format whose weights all equal `value`."""
         return write_peft(self.shelf / name, self.base, value, **config)
 
 
@@ -79,7 +79,7 @@ def _bearer(key: str | None) -> dict[str, str]:
 
 
 def write_peft(directory: Path, base: Path, value: float = 1.0, **config: object) -> Path:
-    """Write an adapter of rank 2 for one matrix in PEFT's format."""
+    """Writes an adapter of rank 2 for one matrix in PEFT's format."""
     inputs, outputs = read_header(base).shapes["blk.0.attn_v.weight"]
     directory.mkdir()
     matrices = {
@@ -93,18 +93,18 @@ def write_peft(directory: Path, base: Path, value: float = 1.0, **config: object
 
 
 async def unproved(_: object) -> None:
-    """Skip the proof of a chat template, because the test wrote it."""
+    """Skips the proof of a chat template, because the test wrote it."""
 
 
 def _adapt(renderer: Renderer, digest: str) -> tuple[AdapterRenderer]:
-    """Build the engine of one adapter."""
+    """Builds the engine of one adapter."""
     return (AdapterRenderer(renderer, digest),)
 
 
 async def run_here(
     target: str, payload: Mapping[str, object], _: Limits, variables: Mapping[str, str]
 ) -> object:
-    """Run a sandbox job in a thread of this process, for tests that do not test isolation.
+    """Runs a sandbox job in a thread of this process, for tests that do not test isolation.
 
     The job sees this process's environment. Jobs of the hub share a session, so run one at a time.
     """
@@ -133,7 +133,7 @@ async def lending(
     knowing: tuple[TokenVerifier, ...] = (),
     isolated: bool = False,
 ) -> AsyncIterator[Lora]:
-    """Run the server. `hub`: address of a hub from which callers may deploy. `isolated`: run jobs in sandbox
+    """Runs the server. `hub`: address of a hub from which callers may deploy. `isolated`: run jobs in sandbox
     processes, as in production."""
     shelf, registry = tmp_path / "shelf", tmp_path / "registry"
     shelf.mkdir(exist_ok=True)

@@ -23,13 +23,13 @@ FITTING = [row for row in ROWS if len(row["ids"]) < 96]
 
 
 def write_encoder(path: Path, kind: str = "F16") -> Path:
-    """Convert the recorded encoder, with mean pooling."""
+    """Converts the recorded encoder, with mean pooling."""
     convert_bert(SAVED, path, kind)
     return path
 
 
 def write_reranker(path: Path, template: str | None = None, types: int = 1) -> Path:
-    """Convert the recorded encoder to a reranker with a random one-class head over the first token.
+    """Converts the recorded encoder to a reranker with a random one-class head over the first token.
     `template`: the model's template of a pair. `types`: the number of token types."""
     source = write_encoder(path.with_suffix(".encoder"), "F32")
     return copy_with_pooling(source, path, Pooling.RANK, make_head(), template, types)
@@ -43,7 +43,7 @@ def copy_with_pooling(
     template: str | None = None,
     types: int = 1,
 ) -> Path:
-    """Copy an encoder with another pooling and the first `types` of its two token types."""
+    """Copies an encoder with another pooling and the first `types` of its two token types."""
     reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "bert")
     for field in reader.fields.values():
         if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", POOLING, TYPES):
@@ -73,7 +73,7 @@ WIDTH = 64
 
 
 def make_head() -> dict[str, np.ndarray]:
-    """Return random tensors of a reranker's head by llama.cpp's names."""
+    """Returns random tensors of a reranker's head by llama.cpp's names."""
     random = np.random.default_rng(3)
     sizes = {"cls.weight": (WIDTH, WIDTH), "cls.bias": (WIDTH,), "cls.output.weight": (1, WIDTH)}
     tensors = {name: random.normal(size=size).astype(np.float32) for name, size in sizes.items()}
@@ -128,7 +128,7 @@ class MetadataReader:
 
 
 def write_thinker(path: Path, source: Path = CANTOR) -> Path:
-    """Convert cantor to a model that reasons. Two rare tokens become the marks of reasoning, and the chat
+    """Converts cantor to a model that reasons. Two rare tokens become the marks of reasoning, and the chat
     template ends with the opening mark. The weights are unchanged, so the reasoning is babble without an
     end."""
     reader = MetadataReader(source.read_bytes())
@@ -184,7 +184,7 @@ def _read_pieces(entry: bytes) -> list[bytes]:
 
 
 def _find_rare_tokens(pieces: list[bytes]) -> list[int]:
-    """Return the last tokens of several letters; texts with these words still encode to shorter tokens."""
+    """Returns the last tokens of several letters; texts with these words still encode to shorter tokens."""
     return [token for token, piece in enumerate(pieces) if piece.isalpha() and len(piece) > 3][-len(MARKS) :]
 
 

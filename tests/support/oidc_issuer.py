@@ -55,7 +55,7 @@ class Issuer:
         return json.dumps(self.documents()[url]).encode()
 
     def token(self, now, key=None, headers=None, **changes):
-        """Issue a token for ann that is valid for an hour; a claim of None is omitted."""
+        """Issues a token for ann that is valid for an hour; a claim of None is omitted."""
         claims = {
             "iss": self.address,
             "aud": AUDIENCE,

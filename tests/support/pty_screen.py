@@ -1,4 +1,4 @@
-"""Runs a program in a pseudo-terminal; tests type keys and wait for output."""
+"""Runs a program in a pseudo-terminal; tests type keys and waits for output."""
 
 import os
 import pty
@@ -37,7 +37,7 @@ class Screen:
         os.write(self._keyboard, keys.encode())
 
     def expect(self, text: str) -> None:
-        """Wait for the text after the previously expected one."""
+        """Waits for the text after the previously expected one."""
         deadline = time.monotonic() + PATIENCE
         while (position := self.text.find(text, self._search_start)) < 0:
             assert time.monotonic() < deadline, f"{text!r} does not come: {self.text[self._search_start :]!r}"
@@ -45,7 +45,7 @@ class Screen:
         self._search_start = position + len(text)
 
     def expect_prompt(self) -> None:
-        """Wait until the chat reads keys, which is a moment after the prompt appears."""
+        """Waits until the chat reads keys, which is a moment after the prompt appears."""
         self.expect("> ")
         time.sleep(0.1)
         deadline = time.monotonic() + PATIENCE
@@ -54,7 +54,7 @@ class Screen:
             time.sleep(0.01)
 
     def end(self) -> int:
-        """Wait for the program's end and return its exit status."""
+        """Waits for the program's end and returns its exit status."""
         deadline = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end: {self.text!r}"
@@ -76,7 +76,7 @@ class Screen:
 def open_screen(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, size: tuple[int, int] = (24, 80)
 ) -> Iterator[Screen]:
-    """Run `antiphon` with these arguments in a terminal; kill it at the end of the context."""
+    """Runs `antiphon` with these arguments in a terminal; kills it at the end of the context."""
     keyboard, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, size)
     # A session leader's first opened terminal becomes its controlling terminal, so Ctrl-C sends a signal.

@@ -60,7 +60,7 @@ class Server:
         return httpx2.Client(base_url=self.url, timeout=60, **options)  # type: ignore[arg-type]
 
     def load(self) -> Load:
-        """The engine's own counters, asked over its socket, beside the gateway."""
+        """Reads the engine's load over its socket, without the gateway."""
         path = next(place.laddr for place in self.host().net_connections("unix") if place.laddr)
         return asyncio.run(_load_at(str(path)))
 
@@ -98,8 +98,8 @@ def start(
 ) -> Server:
     """Starts `antiphon serve` on a free port of loopback and returns at once.
 
-    With one thread an engine of a small model takes a third of the CPU seconds: several threads mostly wait
-    for each other. With None the engine chooses, as it does for a user.
+    One thread takes a third of the CPU seconds with a small model, because several threads mostly wait for
+    each other. None leaves the choice to the engine.
     """
     command = [python, "-m", "antiphon", "serve", "--port", "0", "--log-format", "json", *arguments]
     if threads is not None:

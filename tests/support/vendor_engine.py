@@ -47,12 +47,12 @@ async def _iterate(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
 
 
 def say(text: str) -> list[Event]:
-    """Return the events of an answer with this text."""
+    """Returns the events of an answer with this text."""
     return [STARTED, TextDelta(0, text), Finished(0, FinishReason.STOP), USAGE]
 
 
 def describe_request(request: GenerationRequest) -> list[Event]:
-    """Return the events of a JSON text with the request's fields that only vendors use."""
+    """Returns the events of a JSON text with the request's fields that only vendors use."""
     hosted, declared = request.hosted, request.output.constraint and request.output.constraint.declared
     messages = [
         message

@@ -10,7 +10,7 @@ PATIENCE = 50.0
 
 
 def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: object = "") -> float:
-    """Wait until the condition is true, and return the seconds. Raises AssertionError after `within`
+    """Waits until the condition is true, and returns the seconds. Raises AssertionError after `within`
     seconds."""
     began = time.monotonic()
     while not condition():
@@ -31,6 +31,6 @@ async def await_until(
 
 
 async def settle() -> None:
-    """Let the other tasks of the event loop run until they wait."""
+    """Lets the other tasks of the event loop run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)

@@ -30,15 +30,15 @@ class Queued(Protocol):
 
 
 class QueueBounds(Protocol):
-    """The most items that may wait."""
+    """Limits of a queue."""
 
     @property
     def queue(self) -> int:
-        """In total."""
+        """The most waiting items in total."""
 
     @property
     def queue_per_actor(self) -> int:
-        """For one actor."""
+        """The most waiting items of one actor."""
 
 
 Q = TypeVar("Q", bound=Queued)

@@ -211,7 +211,7 @@ SHAPES = {shape.name: shape for shape in (OPENAI, CLAUDE, GEMINI)}
 
 
 def find_place(shape: AnswerShape, point: str, is_streamed: bool, parts: int) -> int:
-    """Return the number of parts before the fault. `parts`: number of all parts, with headers and end."""
+    """Returns the number of parts before the fault. `parts`: number of all parts, with headers and end."""
     place = shape.places[point] if is_streamed else WHOLE_PLACES[point]
     return place if place >= 0 else parts + place
 
@@ -232,7 +232,7 @@ GARBAGE = b"\x00\xff not an event\n\ndata: {]"
 
 
 def build_corrupt_part(shape: AnswerShape, fault: str, is_streamed: bool) -> bytes:
-    """Return the bytes that replace a part."""
+    """Returns the bytes that replace a part."""
     if fault == "garbage":
         return GARBAGE + b"\n\n" if is_streamed else GARBAGE
     data = {
@@ -246,7 +246,7 @@ def build_corrupt_part(shape: AnswerShape, fault: str, is_streamed: bool) -> byt
 
 
 def build_corrupt_headers(shape: AnswerShape, fault: str) -> bytes:
-    """Return the bytes that replace the headers."""
+    """Returns the bytes that replace the headers."""
     error = json.dumps(shape.build_error(500, ERROR_MESSAGE)).encode()
     return {
         "garbage": b"\x00\xff no answer\r\n\r\n",

@@ -257,7 +257,7 @@ def build_thinking(text: str, body: Json) -> Json:
 
 
 def iterate_events(message: Json) -> Iterator[Json]:
-    """Yield the stream events of an answer."""
+    """Yields the stream events of an answer."""
     model = message["model"]
     start = message | {"content": [], "stop_reason": None, "usage": USAGE | {"output_tokens": 1}}
     yield {"type": "message_start", "message": start}
@@ -297,7 +297,7 @@ def iterate_block(index: int, block: Json) -> Iterator[Json]:
 
 
 def split(text: str) -> list[str]:
-    """Split the text into pieces of five characters."""
+    """Splits the text into pieces of five characters."""
     return [text[index : index + 5] for index in range(0, len(text), 5)]
 
 

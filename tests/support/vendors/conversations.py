@@ -51,7 +51,7 @@ class ModelReply:
     reason: FinishReason = FinishReason.STOP
 
     def fill(self, images: int, results: int) -> str:
-        """Return the text with these numbers."""
+        """Returns the text with these numbers."""
         return self.text.replace("{images}", str(images)).replace("{results}", str(results))
 
     @property
@@ -83,7 +83,7 @@ class VendorConversation:
     def build_request(
         self, at: int, answers: Sequence[CollectedChoice] = (), is_buffered: bool = False
     ) -> GenerationRequest:
-        """Build the request of one turn. `answers`: the answers to the previous turns."""
+        """Builds the request of one turn. `answers`: the answers to the previous turns."""
         messages = [] if self.system is None else [Message(Role.SYSTEM, self.system)]
         for position, turn in enumerate(self.turns[: at + 1]):
             if position:
@@ -113,7 +113,7 @@ def build_message(role: Role, parts: Sequence[Content], call: str | None = None)
 
 
 def find_reply(text: str, answers: int) -> ModelReply:
-    """Return the model's next reply. `text`: the caller's first text. `answers`: number of previous
+    """Returns the model's next reply. `text`: the caller's first text. `answers`: number of previous
     replies."""
     return find_conversation(text).turns[answers].reply
 
@@ -124,7 +124,7 @@ def find_conversation(text: str) -> VendorConversation:
 
 
 def require_reply(choice: CollectedChoice, reply: ModelReply, request: GenerationRequest) -> None:
-    """Check that the answer equals the reply, with the number of received images and results."""
+    """Checks that the answer equals the reply, with the number of received images and results."""
     images, results = count_parts(request)
     assert choice.text == reply.fill(images, results)
     assert choice.reasoning == reply.reasoning

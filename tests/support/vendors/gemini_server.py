@@ -144,7 +144,7 @@ def require(condition: object, message: str, status: str = "INVALID_ARGUMENT") -
 
 
 def build_refusal(model: str) -> GeminiRefusal:
-    """Build the error that the model's name selects."""
+    """Builds the error that the model's name selects."""
     status = model.partition("-")[2]
     if status != "RESOURCE_EXHAUSTED":
         return GeminiRefusal(f"said {status}", status)
@@ -165,7 +165,7 @@ def list_models() -> Json:
 
 
 def embed(body: Json) -> Json:
-    """Build the vectors of texts: the number of characters, followed by -1 in all other dimensions."""
+    """Builds the vectors of texts: the number of characters, followed by -1 in all other dimensions."""
     vectors = []
     for request in read_known(body, KNOWN_TEXTS)["requests"]:
         require(request["model"].startswith("models/"), "the model must be that of the path")
@@ -178,7 +178,7 @@ def embed(body: Json) -> Json:
 
 
 def read_known(value: Any, known: Any, where: str = "") -> Any:
-    """Return the value with its fields in camelCase, because Google's APIs accept snake_case too. Raises
+    """Returns the value with its fields in camelCase, because Google's APIs accept snake_case too. Raises
     GeminiRefusal for an unknown field."""
     if isinstance(value, list):
         return [read_known(item, known, where) for item in value]
@@ -218,7 +218,7 @@ def is_question(content: Json) -> bool:
 
 
 def require_signatures(content: Json, is_current: bool) -> None:
-    """Raise GeminiRefusal for a signature that has moved, and for an unsigned first call in the current
+    """Raises GeminiRefusal for a signature that has moved, and for an unsigned first call in the current
     turn."""
     text = ""
     calls = [part for part in content["parts"] if "functionCall" in part]
@@ -234,7 +234,7 @@ def require_signatures(content: Json, is_current: bool) -> None:
 
 
 def base64_alternatives(data: str) -> bytes:
-    """Return the data's base64 alphabet, standard or URL-safe, as its last two characters."""
+    """Returns the last two characters of the base64 alphabet that `data` uses: standard or URL-safe."""
     return b"-_" if {*data} & {*"-_"} else b"+/"
 
 
@@ -260,7 +260,7 @@ def find_answer(body: Json) -> ModelReply:
 
 
 def build_parts(model: str, body: Json) -> tuple[list[Json], str]:
-    """Build the answer's parts and finish reason. The first call, or else the text, is signed."""
+    """Builds the answer's parts and finish reason. The first call, or else the text, is signed."""
     answer, contents = find_answer(body), body["contents"]
     request_parts = [part for content in contents for part in content["parts"]]
     results = [part["functionResponse"] for part in request_parts if "functionResponse" in part]

@@ -118,7 +118,7 @@ def require_part(part: Json) -> None:
 
 
 def find_next(body: Json) -> ModelReply:
-    """Return the model's next reply. Raises OpenAIRefusal if the request changed an earlier reply."""
+    """Returns the model's next reply. Raises OpenAIRefusal if the request changed an earlier reply."""
     texts = (
         text for message in body["messages"] if message["role"] == "user" for text in read_texts(message)
     )
@@ -191,7 +191,7 @@ def build_logprobs(tokens: list[str], body: Json) -> Json | None:
 
 
 def build_score(token: str, count: int) -> Json:
-    """Build the log-probability of a token with `count` alternatives."""
+    """Builds the log-probability of a token with `count` alternatives."""
     alternatives = [(token, -0.5), ("x", -2.5)][:count]
     others = [{"token": name, "logprob": value, "bytes": list(name.encode())} for name, value in alternatives]
     return {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": others}
@@ -227,5 +227,5 @@ def iterate_deltas(message: Json) -> Iterator[Json]:
 
 
 def cut(text: str) -> list[str]:
-    """A text in pieces of five characters."""
+    """Splits a text into pieces of five characters."""
     return [text[index : index + 5] for index in range(0, len(text), 5)]

@@ -57,7 +57,7 @@ def build_tool(tool: Tool) -> dict[str, Any]:
 
 
 def build_messages(conversation: VendorConversation, turn: UserTurn, last_message: Any) -> list[Any]:
-    """Build the messages of a turn. `last_message`: the client's last received message, None in the first
+    """Builds the messages of a turn. `last_message`: the client's last received message, None in the first
     turn."""
     new_messages: list[Any] = []
     if last_message is None and conversation.system is not None:
@@ -77,7 +77,7 @@ def build_messages(conversation: VendorConversation, turn: UserTurn, last_messag
 
 
 def build_content(parts: tuple[Content, ...]) -> Any:
-    """Build a text, or parts if any part is not text."""
+    """Builds a text, or parts if any part is not text."""
     if all(isinstance(part, TextContent) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextContent))
     return [build_part(part) for part in parts]

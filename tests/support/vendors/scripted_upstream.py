@@ -186,7 +186,7 @@ class ScriptedUpstream:
                         raise ConnectionResetError("the client left")
 
     async def _await_shown(self, fault: str) -> None:
-        """Wait until the caller has received the parts before the fault."""
+        """Waits until the caller has received the parts before the fault."""
         if self.has_shown is None:
             await asyncio.sleep(PAUSE_S)
         else:
@@ -241,17 +241,17 @@ class ScriptedUpstream:
 
 
 def name_fault(shape: str, model: str, is_streamed: bool) -> str:
-    """Return the name of a fault for `has_shown`."""
+    """Returns the name of a fault for `has_shown`."""
     return f"{shape} {model} {'streamed' if is_streamed else 'whole'}"
 
 
 def frame(part: bytes) -> bytes:
-    """Encode a part as a chunk of HTTP's chunked encoding."""
+    """Encodes a part as a chunk of HTTP's chunked encoding."""
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
 def build_corrupt_bytes(shape: AnswerShape, fault: "re.Match[str]", is_streamed: bool) -> bytes:
-    """Return the bytes that replace the rest of the answer; none for a fault of the connection."""
+    """Returns the bytes that replace the rest of the answer; none for a fault of the connection."""
     kind, point = fault[1], fault[2]
     if kind not in CORRUPT_FAULTS:
         return b""
@@ -276,7 +276,7 @@ async def read_request(reader: asyncio.StreamReader) -> UpstreamRequest | None:
 
 
 def read_options(request: UpstreamRequest) -> tuple[AnswerShape, AnswerOptions]:
-    """Return the wire format of the request's path, and the request's options."""
+    """Returns the wire format of the request's path, and the request's options."""
     body = request.body
     if match := GEMINI_PATH.search(request.path):
         return GEMINI, AnswerOptions(match[1], match[2] is not None)
@@ -313,7 +313,7 @@ def send_status(
 
 @contextmanager
 def serve_upstream() -> Iterator[ScriptedUpstream]:
-    """Run a scripted vendor in its own thread."""
+    """Runs a scripted vendor in its own thread."""
     upstream, loop, ready = ScriptedUpstream(), asyncio.new_event_loop(), threading.Event()
     tasks: set[asyncio.Task[None]] = set()
     servers: list[asyncio.Server] = []

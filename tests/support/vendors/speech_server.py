@@ -60,7 +60,7 @@ def refuse(message: str, status: int) -> VendorReply:
 
 
 def find_problem(body: Json) -> str | None:
-    """Return OpenAI's error message for the body, or None if it is valid."""
+    """Returns OpenAI's error message for the body, or None if it is valid."""
     audio, is_spoken = body.get("audio"), wants_speech(body)
     if is_spoken != (audio is not None):
         return "audio and modalities do not fit together"
@@ -107,7 +107,7 @@ def iterate_chunks(body: Json) -> Iterator[Json]:
 
 
 def iterate_speech(model: str) -> Iterator[tuple[Json, str | None]]:
-    """Yield the deltas of speech with their finish reasons."""
+    """Yields the deltas of speech with their finish reasons."""
     words = TRANSCRIPT.split(" ")
     for index, word in enumerate(words):
         yield {"audio": {"transcript": word if index == 0 else f" {word}"}}, None

@@ -22,7 +22,7 @@ from tests.support.http_server import serving_edge
 async def connect_client(
     upstream: UpstreamDialect, base_url: str, key: str, models: Iterable[VendorModel]
 ) -> AsyncIterator[openai.AsyncOpenAI]:
-    """Run a gateway to these models of one provider, and yield a client of it."""
+    """Runs a gateway to these models of one provider, and yields a client of it."""
     vendor_models = tuple(models)
     name = vendor_models[0].provider
     options = ProviderOptions(name, base_url, upstream.credential_header, allows_private=True)
@@ -42,6 +42,6 @@ async def connect_client(
 
 
 def build_model(provider: Provider, model: VendorModel) -> Model:
-    """Build the gateway's model of a vendor's model."""
+    """Builds the gateway's model of a vendor's model."""
     profile = build_profile(model.profile, model.provider, "vendor", model.refused_parameters)
     return Model(model.name, (ModelRoute(VendorEngine(provider, model, profile)),), 1)
