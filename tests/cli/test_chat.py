@@ -273,7 +273,7 @@ def spoken() -> ChatHistory:
 
 
 def test_a_question_comes_after_the_system_text_and_the_turns():
-    assert spoken().ask("And?") == {
+    assert spoken().build_request("And?") == {
         "model": "cantor",
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -282,13 +282,13 @@ def test_a_question_comes_after_the_system_text_and_the_turns():
             {"role": "user", "content": "And?"},
         ],
     }
-    assert ChatHistory("cantor").ask("Hi")["messages"] == [{"role": "user", "content": "Hi"}]
+    assert ChatHistory("cantor").build_request("Hi")["messages"] == [{"role": "user", "content": "Hi"}]
 
 
 def test_a_chat_is_written_as_json_or_markdown_and_over_nothing(tmp_path: Path):
     spoken().save(tmp_path / "chat.json")
     spoken().save(tmp_path / "chat.md")
-    assert json.loads((tmp_path / "chat.json").read_text("utf-8"))["messages"] == spoken().messages()
+    assert json.loads((tmp_path / "chat.json").read_text("utf-8"))["messages"] == spoken().build_messages()
     assert "**assistant**\n\nGrüß Gott." in (tmp_path / "chat.md").read_text("utf-8")
     with pytest.raises(FileExistsError):
         spoken().save(tmp_path / "chat.md")

@@ -96,7 +96,7 @@ def data(file: Path) -> PriceData:
 
 
 def plan(data: PriceData, *models: RoutedModelSettings, base: bool = False, **options: str) -> ImportPlan:
-    return plan_import(data, PROVIDERS, models, ImportOptions(NOW, is_base=base, **options))
+    return plan_import(data, PROVIDERS, models, ImportOptions(NOW, uses_base=base, **options))
 
 
 def test_a_pattern_of_models_gets_prices_of_the_vendors_models(data: PriceData) -> None:

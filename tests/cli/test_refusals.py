@@ -70,29 +70,29 @@ def limits(home: Path, url: str, unavailable: str = "closed") -> Finding:
 
 def test_a_redis_that_answers_is_well(tmp_path: Path, redis_server: Server) -> None:
     found = limits(tmp_path, redis_server.url)
-    assert found.standing is FindingSeverity.OK and f"answers at {redis_server.url}" in found.said
+    assert found.severity is FindingSeverity.OK and f"answers at {redis_server.url}" in found.message
 
 
 def test_an_unreachable_redis_is_found_without_its_password(tmp_path: Path) -> None:
     found = limits(tmp_path, f"redis://name:{SECRET}@127.0.0.1:1/0")
-    assert (found.id, found.standing) == ("limits-unusable", FindingSeverity.BROKEN)
-    assert "redis://127.0.0.1:1/0 cannot be used" in found.said and SECRET not in found.said
+    assert (found.id, found.severity) == ("limits-unusable", FindingSeverity.BROKEN)
+    assert "redis://127.0.0.1:1/0 cannot be used" in found.message and SECRET not in found.message
     assert "ANTIPHON_LIMITS_URL" in found.remedy
-    assert limits(tmp_path, "redis://127.0.0.1:1/0", "open").standing is FindingSeverity.ADVICE
+    assert limits(tmp_path, "redis://127.0.0.1:1/0", "open").severity is FindingSeverity.ADVICE
     wrong = limits(tmp_path, f"http://{SECRET}")
-    assert "is no address of Redis" in wrong.said and SECRET not in wrong.said
+    assert "is no address of Redis" in wrong.message and SECRET not in wrong.message
     assert wrong.remedy.startswith("Say redis://")
 
 
 def test_what_is_wrong_inside_a_redis_is_told(tmp_path: Path, own_redis: Server) -> None:
     with redis.Redis.from_url(own_redis.url) as inside:
         inside.replicaof("127.0.0.1", "1")
-        assert "is a replica" in limits(tmp_path, own_redis.url).said
+        assert "is a replica" in limits(tmp_path, own_redis.url).message
         inside.config_set("requirepass", SECRET)
     refused = limits(tmp_path, own_redis.url)
-    assert refused.standing is FindingSeverity.BROKEN and "wants a password, or another one" in refused.said
+    assert refused.severity is FindingSeverity.BROKEN and "wants a password, or another one" in refused.message
     right = own_redis.url.replace("unix://", f"unix://:{SECRET}@")
-    assert SECRET not in limits(tmp_path, right).said
+    assert SECRET not in limits(tmp_path, right).message
 
 
 def test_a_silent_listener_is_left_after_two_seconds(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_a_silent_listener_is_left_after_two_seconds(tmp_path: Path) -> None:
         began = time.monotonic()
         found = limits(tmp_path, f"redis://127.0.0.1:{port}/0")
         asked = time.monotonic() - began
-        assert found.said.endswith(f"does not answer within {REMOTE_TIMEOUT_S} seconds")
+        assert found.message.endswith(f"does not answer within {REMOTE_TIMEOUT_S} seconds")
         store = f"postgresql://a:{SECRET}@127.0.0.1:{port}/none?connect_timeout=30"
         found = findings(tmp_path, keys=KeysSettings(enabled=True, store=store))["store-unusable"]
-        assert found.standing is FindingSeverity.BROKEN and SECRET not in found.said
+        assert found.severity is FindingSeverity.BROKEN and SECRET not in found.message
         assert asked < 20 and time.monotonic() - began < 28, "not the time that the address says"
 
 

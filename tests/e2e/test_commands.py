@@ -37,18 +37,18 @@ def test_doctor_tells_its_own_server_from_others(tmp_path: Path, monkeypatch: py
         settings = ServerSettings(port=int(server.url.rpartition(":")[2]))
         monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path / "other"))
         found = check_port(settings)
-        assert (found.id, found.standing) == ("port-taken", FindingSeverity.ADVICE)
-        assert "another Antiphon already uses" in found.said
+        assert (found.id, found.severity) == ("port-taken", FindingSeverity.ADVICE)
+        assert "another Antiphon already uses" in found.message
 
         monkeypatch.setenv("ANTIPHON_HOME", home["ANTIPHON_HOME"])
         found = check_port(settings)
-        assert (found.id, found.standing) == ("port", FindingSeverity.OK)
-        assert found.said == f"your server listens on {server.url} (process {server.process.pid})"
+        assert (found.id, found.severity) == ("port", FindingSeverity.OK)
+        assert found.message == f"your server listens on {server.url} (process {server.process.pid})"
         own = find_own_server(settings)
         assert own is not None and own.measure_memory() > 10_000_000
         models, _ = check_models(ServeOptions(models=["cantor"]).load_settings())
         (memory,) = check_memory(models, own)
-        assert "of them used by the running server" in memory.said
+        assert "of them used by the running server" in memory.message
 
 
 def test_bench_counts_as_the_engine_does(server: Server) -> None:

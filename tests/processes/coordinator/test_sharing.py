@@ -119,7 +119,7 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
     one, other, starting = await three(path, stack)
     for client in (one, other):
         client.report_revision(4)
-    await await_until(lambda: len(one._known) == len(other._known) == 2)
+    await await_until(lambda: len(one._known_revisions) == len(other._known_revisions) == 2)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         woken = group.create_task(asyncio.to_thread(other.wait, PATIENCE))
         one.report_revision(5)
@@ -127,7 +127,7 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
         await woken
         assert not announcing.done()
         other.report_revision(5)
-    assert not starting._known.keys() & {"directory"}, "one that has read nothing yet is not waited for"
+    assert not starting._known_revisions.keys() & {"directory"}, "one that has read nothing yet is not waited for"
 
 
 async def test_a_stuck_process_delays_a_change_only_briefly(path, stack, monkeypatch, caplog):
