@@ -15,7 +15,6 @@ import pytest
 
 from antiphon.engines.host.ray.config import ClusterAddress
 from tests.engines.host.ray.test_driver import find_replicas
-from tests.support import server as servers
 from tests.support.server import Server, serving
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200), pytest.mark.filterwarnings("ignore")]
@@ -54,12 +53,9 @@ def joined(cluster: ClusterAddress, tmp_path_factory: pytest.TempPathFactory) ->
     """A server that joins the cluster."""
     file: Path = tmp_path_factory.mktemp("joined") / "antiphon.toml"
     file.write_text(SETTINGS)
-    patched = pytest.MonkeyPatch()
-    patched.setattr(servers, "START_DEADLINE", PATIENCE)
     env = {"ANTIPHON_CLUSTER_TOKEN": cluster.token}
     options = ("--cluster", cluster.address, "--config", str(file))
-    with serving(*options, threads=None, env=env, python=sys.executable) as server:
-        patched.undo()
+    with serving(*options, threads=None, env=env, python=sys.executable, deadline=PATIENCE) as server:
         yield server
 
 
