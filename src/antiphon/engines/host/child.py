@@ -151,7 +151,7 @@ class DeathCounter:
 
 
 class ChildWatch:
-    """Keeps one child alive. It calls `changed` with READY and the child's facts, with RESTARTING at each
+    """Keeps one child alive. It calls `on_state` with READY and the child's facts, with RESTARTING at each
     death, and with FAILED when the child will not be started again. With `always_restart`, a child that
     died too often is started again after a pause."""
 
