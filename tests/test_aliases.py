@@ -67,7 +67,7 @@ def test_names_of_models_come_before_aliases_which_do_not_chain():
 
 
 def test_a_deployments_name_is_never_dropped():
-    with pytest.raises(ModelNotFound, match="leave out # and what follows"):
+    with pytest.raises(ModelNotFound, match="leave out # and the text after it"):
         models().get("other/cantor#me/mine")
     named = models(**{"other/cantor#me/mine": "gpt-4"})
     assert named.get("other/cantor#me/mine").name == "gpt-4"

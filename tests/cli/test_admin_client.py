@@ -108,13 +108,13 @@ def test_a_new_key_with_limits_is_one_request(antiphon: Run, server: Scripted) -
 @pytest.mark.parametrize(
     ("limit", "said"),
     [
-        ("words=5/minute", "counted are requests, input_tokens"),
-        ("requests", "as requests=600/minute"),
-        ("requests=5", "say requests=5/minute, day, week or month"),
+        ("words=5/minute", "Measures: requests, input_tokens"),
+        ("requests", "as in requests=600/minute"),
+        ("requests=5", "write requests=5/minute, day, week or month"),
         ("requests=5/hour", "minute, day, week or month"),
         ("concurrent=4/day", "leave /day out"),
-        ("requests=1.5/day", "must be an integer"),
-        ("cost=much/day", "must be a decimal"),
+        ("requests=1.5/day", "write an integer"),
+        ("cost=much/day", "write a decimal"),
     ],
 )
 def test_a_wrong_limit_of_a_key_is_refused_before_sending(
@@ -222,7 +222,7 @@ def test_a_revoked_operators_key_is_set_aside(antiphon: Run, server: Scripted, k
     assert antiphon("keys", "revoke", "key_000000000000", "--url", server.url, env=env).returncode == 0
     assert kept.exists()
     ended = antiphon("keys", "revoke", "key_000000000001", "--url", server.url, env=env)
-    assert f"{kept}.ended now; antiphon store admin-key makes another" in ended.stderr
+    assert f"{kept}.ended; antiphon store admin-key makes a new key" in ended.stderr
     assert [file.name for file in kept.parent.iterdir()] == ["admin.key.ended"]
 
 

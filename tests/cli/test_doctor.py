@@ -248,7 +248,7 @@ def test_an_interpreter_without_antiphon(examined: Examine, tmp_path: Path):
 def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    monkeypatch.setattr("antiphon.engines.host.runtime.SHORTEST", str(tmp_path / "absent"))
+    monkeypatch.setattr("antiphon.engines.host.runtime.SHORT_DIRECTORY", str(tmp_path / "absent"))
     monkeypatch.setattr("tempfile.tempdir", str(long))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     (broken,) = check_sockets()
@@ -307,7 +307,7 @@ def test_devices_are_listed_with_their_memory():
 def test_a_gpu_that_the_library_does_not_use():
     (advice,) = devices_checked(gpus=(("an NVIDIA GPU", "cuda"),))
     assert (advice.id, advice.severity) == ("gpu-unused", FindingSeverity.ADVICE)
-    assert "this machine has an NVIDIA GPU" in advice.message and "make native BACKEND=cuda;" in advice.remedy
+    assert "this machine has an NVIDIA GPU" in advice.message and "make native BACKEND=cuda" in advice.remedy
     (broken,) = devices_checked(gpus=(("an AMD GPU", "vulkan"),), layers=9)
     assert broken.severity is FindingSeverity.BROKEN and "gpu_layers = 9 needs one" in broken.message
 

@@ -178,5 +178,5 @@ def test_an_amount_that_is_none_is_refused(antiphon: Run, server: Scripted, meas
         amount,
     )
     ended = antiphon(*words)
-    assert ended.returncode == 1 and f"is no amount of {measure}: it must be {taken}" in ended.stderr
+    assert ended.returncode == 1 and f"is no amount of {measure}: write {taken}" in ended.stderr
     assert server.asked == []

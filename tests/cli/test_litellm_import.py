@@ -108,7 +108,7 @@ def test_balanced_deployments_with_fallbacks_are_routes(tmp_path: Path) -> None:
     assert settings.routed_models[1].profile.max_output == 64_000
     assert (settings.log.format, settings.keys.enabled) == ("json", True)
     for told in (
-        "model_list[0] (gpt-4o).rpm: no setting; where keys are on, limit the model",
+        "model_list[0] (gpt-4o).rpm: no setting; with keys enabled, limit the model",
         "antiphon limits set model gpt-4o requests 300 --per minute",
         "model_list[2] (claude).litellm_params.temperature: left out",
         "antiphon prices add claude --input 3 --output 15 --currency USD",
@@ -118,7 +118,7 @@ def test_balanced_deployments_with_fallbacks_are_routes(tmp_path: Path) -> None:
         "router_settings.num_retries: left out",
         "litellm_settings.drop_params: left out",
         "litellm_settings.success_callback: left out",
-        "general_settings.database_url: keys are on",
+        "general_settings.database_url: keys are enabled",
         "general_settings.master_key: set ANTIPHON_API_KEY to the value of MASTER",
         "general_settings.alerting: left out",
         "environment_variables.EU_KEY: set this variable",
@@ -147,11 +147,11 @@ def test_own_servers_patterns_and_what_is_not_served(tmp_path: Path) -> None:
     assert (groq.key, groq.headers) == ("env:GROQ_API_KEY", {"x-trace": "1", "OpenAI-Organization": "org-1"})
     assert settings.routed_models[0].routes[0].in_flight == 8
     for told in (
-        "model_list[4] (fast).api_key: the file holds the key itself; set the variable GROQ_API_KEY to it",
+        "model_list[4] (fast).api_key: the file contains the key; set the variable GROQ_API_KEY to it",
         "model_list[4] (fast).Authorization: left out",
-        "model_list[7] (bed): left out; the vendor 'bedrock' is not served",
-        "model_list[8] (whisper): left out; models of the mode audio_transcription are not served",
-        "model_list[9] (away): left out; the variable NOT_SET is not set here",
+        "model_list[7] (bed): left out; the vendor 'bedrock' is not supported",
+        "model_list[8] (whisper): left out; Antiphon serves no models of the mode audio_transcription",
+        "model_list[9] (away): left out; the variable NOT_SET is not set",
         "model_list[10] (a-*-b): left out; a pattern must end with *",
         "litellm_settings.default_fallbacks (anthropic/*): left out 'plain'",
         "the file.include: left out",
@@ -246,7 +246,7 @@ def test_headers_of_credentials_and_half_of_weights_are_left_out(tmp_path: Path)
     settings, notes = load(SECRETIVE, tmp_path)
     assert settings.providers["openai"].headers == {"x-trace": "1"}
     for name in ("x-api-key", "X-Auth-Token", "Cookie", "a b"):
-        assert f"model_list[0] (m).{name}: left out; write it into headers" in notes
+        assert f"model_list[0] (m).{name}: left out; add it to the provider's headers" in notes
     assert "model_list (m).weight: left out; each deployment of the model must have a weight above 0" in notes
     assert [weight for *_, weight in list_routes(settings)["m"]] == [1, 1]
 
@@ -274,16 +274,16 @@ environment_variables: 7
         "model_list (m).weight: left out",
         "model_list[0] (m).rpm: left out; it is no number",
         "model_list[0] (m).litellm_params.tpm: left out; it is no number",
-        "model_list[0] (m).base_url: left out; api_base comes before it",
+        "model_list[0] (m).base_url: left out; api_base takes precedence",
         "model_list[0] (m).extra_headers: left out; it is no table",
         "model_list[0] (m).model_info.max_output_tokens: left out; it is no whole number",
         "model_list[0] (m).model_info.input_cost_per_token: left out; it is no number",
-        "model_list[1] (n).litellm_params.order: 1000 is taken",
+        "model_list[1] (n).litellm_params.order: 1000 is used",
         "model_list[2] (n).model_info.max_output_tokens: left out; an earlier deployment",
         "model_list[3].model_info: left out; it is no table",
         "router_settings.fallbacks: left out 'm'; it is no table",
         "router_settings.model_group_alias: left out; it is no table",
-        "litellm_settings.request_timeout: left out; router_settings.timeout comes before it",
+        "litellm_settings.request_timeout: left out; router_settings.timeout takes precedence",
         "litellm_settings.json_logs: left out; it is neither true nor false",
         "litellm_settings.fallbacks: left out; it is no list",
         "general_settings: left out; it is no table",

@@ -12,10 +12,10 @@ from antiphon.cli.local_servers import StateFile, list_running_servers, publish_
 
 SERVER = """
 import pathlib, signal, sys
-from antiphon.cli.local_servers import publish_notice
+from antiphon.cli.local_servers import publish_state
 
 home, then = pathlib.Path(sys.argv[1]), sys.argv[2]
-with publish_notice(home) as notice:
+with publish_state(home) as notice:
     notice.record_ready("http://127.0.0.1:1", 2)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     print("serves", flush=True)
@@ -67,7 +67,7 @@ def test_where_they_do_not_it_says_why_and_fails(restart: Run, tmp_path: Path) -
     with server(tmp_path, "the HTTP process 1: not ready within 60 s"):
         ended = restart()
     assert ended.returncode == 1
-    assert "what served goes on serving: the HTTP process 1: not ready within 60 s" in ended.stderr
+    assert "the old processes continue: the HTTP process 1: not ready within 60 s" in ended.stderr
 
 
 def test_a_server_that_ends_instead_is_told(restart: Run, tmp_path: Path) -> None:

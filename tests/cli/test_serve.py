@@ -166,7 +166,10 @@ def test_flags_of_devices_reach_every_model(bare: Path):
     [
         ({"gpu_layers": "most"}, "gpu_layers"),
         ({"gpu_layers": "-1"}, "gpu_layers"),
-        ({"tensor_split": "3:1"}, "--tensor-split takes numbers with commas, such as 3,1, not '3:1'"),
+        (
+            {"tensor_split": "3:1"},
+            "write --tensor-split as numbers separated by commas, such as 3,1, not '3:1'",
+        ),
         ({"tensor_split": "3,-1"}, "tensor_split"),
         ({"tensor_split": "nan,1"}, "tensor_split"),
         ({"devices": "CUDA0,"}, "devices"),

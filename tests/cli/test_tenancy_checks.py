@@ -74,7 +74,7 @@ def test_after_it_all_is_well(place: Place) -> None:
     assert {each.severity for each in found.values()} == {FindingSeverity.OK}
     assert set(found) == {"store", "pepper", "spool"}
     assert "at revision 0006" in found["store"].message
-    assert "may take 67" in found["spool"].message
+    assert "may use 67" in found["spool"].message
 
 
 def test_a_home_may_be_called_as_anything(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_bars_over_time_and_a_table(antiphon: Run, server: Scripted) -> None:
     assert lines[5].split()[:2] == ["m", "9,000"]
     assert lines[6].split()[0] == r"\x1b[2J"
     assert lines[7].split()[:2] == ["all", "9,005"]
-    assert "first 2" in lines[8] and "2 requests the cost is not known" in lines[9]
+    assert "first 2" in lines[8] and "2 requests had no price" in lines[9]
     said = query(server, 0)
     assert {name: said[name] for name in ("by", "project", "limit", "tag:a b")} == {
         "by": "model",
@@ -142,26 +142,26 @@ REFUSED = {
     "--entries": "--entries needs --format csv or --format json",
     "--entries --format table": "--format table shows sums, not --entries",
     "--entries --format jsonl": "--format jsonl: it must be csv or json",
-    "--entries --format csv --limit 1": "--limit 1 is for sums; --entries gives all of them",
+    "--entries --format csv --limit 1": "--limit 1 is for sums, but --entries prints every generation",
     "--entries --format json --limit 20": "--limit 20 is for sums",
     "--entries --format csv --by nonsense": "--by nonsense is for sums",
     "--entries --format csv --by model": "--by model is for sums",
     "--only model": "--only model: it takes NAME=VALUE",
-    "--only =x": "there is no name to choose by; known: project, user",
-    "--only user=1 --only user=2": "--only user=2: --only says user already",
-    "--project p --only project=q": "--only project=q: --project says project already",
-    "--only by=user": "--only by=user: there is no by to choose by; known: project",
-    "--only limit=1": "--only limit=1: there is no limit",
-    "--only format=csv": "--only format=csv: there is no format",
-    "--only after=x": "--only after=x: there is no after",
-    "--only since=5": "--only since=5: there is no since",
-    "--only day=0": "--only day=0: a time is chosen by --since and --until",
-    "--only tag:=x": "--only tag:=x: there is no tag:",
+    "--only =x": "there is no field without a name; fields: project, user",
+    "--only user=1 --only user=2": "--only user=2: --only sets user already",
+    "--project p --only project=q": "--only project=q: --project sets project already",
+    "--only by=user": "--only by=user: there is no field by; fields: project",
+    "--only limit=1": "--only limit=1: there is no field limit",
+    "--only format=csv": "--only format=csv: there is no field format",
+    "--only after=x": "--only after=x: there is no field after",
+    "--only since=5": "--only since=5: there is no field since",
+    "--only day=0": "--only day=0: use --since and --until to select a time",
+    "--only tag:=x": "--only tag:=x: there is no field tag:",
     "--since soon": "--since: 'soon' is no time",
     "--until 2030-13-01": "--until: '2030-13-01' is no time",
-    "--since 9990-12-31": "--since 9990-12-31 must lie before now",
-    "--since 1h --until 12h": "--since 1h must lie before --until 12h",
-    "--since 2020-02-01 --until 2020-01-01": "--since 2020-02-01 must lie before --until 2020-01-01",
+    "--since 9990-12-31": "--since 9990-12-31 must be before now",
+    "--since 1h --until 12h": "--since 1h must be before --until 12h",
+    "--since 2020-02-01 --until 2020-01-01": "--since 2020-02-01 must be before --until 2020-01-01",
 }
 
 
@@ -221,7 +221,7 @@ def test_prices_are_added_as_they_are_written(antiphon: Run, server: Scripted) -
 
 def test_the_first_price_warns_that_it_sets_the_currency(antiphon: Run, server: Scripted) -> None:
     words = ("prices", "add", "m", "--input", "1", "--output", "2", "--url", server.url)
-    said = "EUR is the currency of all costs of this server"
+    said = "EUR is now the currency of all costs of this server"
     server.answers = [page(), (201, price())]
     assert said in antiphon(*words, "--currency", "EUR").stderr
     server.answers = [page(price(currency="USD", until=70)), (201, price())]

@@ -156,7 +156,7 @@ def test_a_registry_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_directory_of_adapters_that_is_not_there(tmp_path: Path) -> None:
     line = refused(env={"ANTIPHON_LORA_DIRECTORIES": str(tmp_path / "absent")})
     assert "absent" in line and "ANTIPHON_LORA_DIRECTORIES" in line
-    assert "root of all files" in refused(env={"ANTIPHON_LORA_DIRECTORIES": "/"})
+    assert "the root directory" in refused(env={"ANTIPHON_LORA_DIRECTORIES": "/"})
 
 
 @pytest.mark.parametrize(
@@ -189,5 +189,5 @@ def test_a_spool_that_is_too_small_for_all_http_processes(tmp_path: Path) -> Non
 )
 def test_settings_that_act_on_nothing_without_keys(name: str, value: str, setting: str) -> None:
     line = refused(env={name: value})
-    assert f"the settings of {setting.partition('.')[0]} act on nothing without keys" in line
+    assert f"the settings of {setting.partition('.')[0]} have no effect without keys" in line
     assert line.endswith(f"leave out {setting} ({name})") and value not in line

@@ -200,6 +200,7 @@ def table(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) 
         providers = [PROVIDER.format(kind=shape, url=upstream.url) for shape in SHAPES]
         file.write_text("".join((*providers, CLOSED.format(port=bound.getsockname()[1]))))
         env = {"VENDOR_KEY": KEY, "ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}
+        env["ANTIPHON_KEEP_ALIVE_INTERVAL"] = "120"  # a busy machine takes seconds for an event of 17 MiB
         with serving("--config", str(file), threads=None, env=env) as server:
             yield measure(server, home, upstream)
 

@@ -417,7 +417,7 @@ async def test_a_full_registry_is_an_error_for_the_operator(isolated, monkeypatc
     (lora.shelf / "whole.gguf").write_bytes(whole)
     for size in (100, len(whole) - 1):
         limits = Limits(120.0, 240.0, 4 << 30, writes=size)
-        monkeypatch.setattr(AdapterStore, "_limits", lambda *_, limits=limits: limits)
+        monkeypatch.setattr(AdapterStore, "_build_limits", lambda *_, limits=limits: limits)
         for said in ("whole.gguf", "pirate"):
             reply = await lora.load("other", said)
             assert (reply.status, reply.error["param"]) == (500, None), reply.body

@@ -106,7 +106,7 @@ def test_private_and_disguised_addresses_end_the_start(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["h.example:99999", "[::1", "h.example:port"])
 def test_an_address_that_cannot_be_read_ends_the_start(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"limits\.webhook is no address") as refused:
+    with pytest.raises(SettingsError, match=r"limits\.webhook is not an address") as refused:
         WebhookSender(f"https://{host}/hidden", SECRET, FakeClock())
     assert "hidden" not in str(refused.value)
 

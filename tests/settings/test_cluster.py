@@ -56,8 +56,8 @@ def test_an_address_names_a_host_and_a_port(address):
             "devices of the model m does not act in the cluster",
         ),
         ({"replica_resources": ["H100"]}, {"address": "local"}, "replica_resources"),
-        ({}, {"cpus": 2}, "cpus of the cluster acts on nothing without a cluster"),
-        ({}, {"token": TOKEN}, "token of the cluster acts on nothing"),
+        ({}, {"cpus": 2}, "cpus of the cluster has no effect without a cluster"),
+        ({}, {"token": TOKEN}, "token of the cluster has no effect"),
         ({}, {"address": "ray-head:6379", "cpus": 2}, "cluster.cpus acts only with --cluster local"),
     ],
 )

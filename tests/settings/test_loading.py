@@ -225,7 +225,7 @@ def test_models_that_make_embeddings_have_no_adapters(tmp_path):
     assert with_assigned_models(settings, ["b"]).adapters[0].model == "a"
     for embedding in (["a", "b"], ["a"]):
         said = MODELS + '[[adapters]]\nname = "p"\npath = "p.gguf"\nmodel = "a"\n'
-        with pytest.raises(SettingsError, match="a is an embedding model, which takes none"):
+        with pytest.raises(SettingsError, match="a is an embedding model, and these have no adapters"):
             with_assigned_models(loaded(file=written(tmp_path, said)), embedding)
     with pytest.raises(SettingsError, match="embedding model"):
         with_assigned_models(settings, ["a", "b"])

@@ -166,7 +166,7 @@ def test_nothing_is_overwritten(sources: BackupSources, tmp_path: Path) -> None:
     other = move(sources, tmp_path / "other")
     other.home.mkdir()
     (other.home / "pepper").write_text("mine")
-    with pytest.raises(StoreRefused, match=r"nothing was restored, .*pepper is there"):
+    with pytest.raises(StoreRefused, match=r"nothing was restored: .*pepper exists already"):
         restore_backup(tmp_path / "backup", manifest, other)
     assert os.listdir(other.home) == ["pepper"]
 

@@ -273,7 +273,7 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(server: HubServer, cache: H
 def test_a_cache_that_cannot_be_written_is_named(server: HubServer, tmp_path: Path):
     (tmp_path / "models").write_text("a file where the directory should be")
     message = refused(lambda: hub(server, HubCache(tmp_path / "models")).pull(MODEL, silent))
-    assert "cannot keep" in message and "ANTIPHON_HUB_CACHE" in message
+    assert "cannot store" in message and "ANTIPHON_HUB_CACHE" in message
 
 
 def test_a_pinned_commit_stays_when_the_branch_moves_on(server: HubServer, cache: HubCache, data: bytes):

@@ -125,5 +125,5 @@ def test_the_machine_has_some_memory():
 
 
 def test_a_model_for_fewer_tokens_than_can_be_served_is_refused():
-    with pytest.raises(LoadError, match="made for 1 tokens; 16 are the least"):
+    with pytest.raises(LoadError, match="has a context of 1 tokens; the minimum is 16"):
         fit_cache(header(context=1), CacheOptions(1), free=10**9)

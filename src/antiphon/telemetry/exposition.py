@@ -187,6 +187,12 @@ MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     (_declare_gauge("queued", "Sequences that wait for a place in the batch."), lambda load: load.queued),
     (_declare_gauge("running", "Sequences in the batch."), lambda load: load.running),
     (
+        _declare_gauge("free_sequences", "Places in the batch that are free."),
+        lambda load: load.free_sequences,
+    ),
+    (_declare_gauge("cells", "Cells of the KV cache; each cell is for one token."), lambda load: load.cells),
+    (_declare_gauge("cells_used", "Cells that running sequences use."), lambda load: load.cells_used),
+    (
         _declare_gauge(
             "cells_cached", "Cells with prefixes for later prompts. They are free when they are needed."
         ),
@@ -208,15 +214,6 @@ MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     ),
     (
         _declare_counter("prefix_hits_total", "Sequences with a prefix from the cache."),
-        lambda load: load.prefix_hits,
-    ),
-    (
-        _declare_counter("steps_total", "Steps of the batch: calls of the library's decode."),
-        lambda load: load.steps,
-    ),
-    (_declare_counter("admitted_total", "Sequences admitted to the batch."), lambda load: load.admitted),
-    (
-        _declare_counter("prefix_hits_total", "Admitted sequences that shared a prefix."),
         lambda load: load.prefix_hits,
     ),
     (

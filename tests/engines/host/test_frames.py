@@ -97,7 +97,11 @@ def test_bytes_may_come_in_any_pieces(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("order", "sentence"),
-    [([1], "frame 1 came where frame 0"), ([0, 2], "frame 2 came where frame 1"), ([0, 0], "frame 0 came")],
+    [
+        ([1], "received frame 1 instead of frame 0"),
+        ([0, 2], "received frame 2 instead of frame 1"),
+        ([0, 0], "received frame 0"),
+    ],
 )
 def test_a_lost_or_doubled_frame_is_an_error(order: list[int], sentence: str) -> None:
     messages: list[list[Frame]] = [[CancelCall(number)] for number in range(3)]

@@ -108,7 +108,7 @@ async def test_names_that_a_coordinator_lost_are_kept_by_the_processes(path, sta
 async def test_names_cannot_be_changed_while_the_coordinator_is_away(path, monkeypatch):
     monkeypatch.setattr("antiphon.processes.coordinator.client.PATIENCE_S", 0.05)
     client = CoordinatorClient(path, SystemClock())
-    with pytest.raises(EngineError, match="is away"):
+    with pytest.raises(EngineError, match="is unavailable"):
         await client.publish(0, b"names")
 
 
@@ -127,7 +127,9 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
         await woken
         assert not announcing.done()
         other.report_revision(5)
-    assert not starting._known_revisions.keys() & {"directory"}, "one that has read nothing yet is not waited for"
+    assert not starting._known_revisions.keys() & {"directory"}, (
+        "one that has read nothing yet is not waited for"
+    )
 
 
 async def test_a_stuck_process_delays_a_change_only_briefly(path, stack, monkeypatch, caplog):

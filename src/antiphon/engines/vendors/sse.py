@@ -23,7 +23,9 @@ class EventSplitter:
         self._byte_count = 0
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Returns the events that these bytes complete. Raises ValueError for an event that is too large."""
+        """Returns the events that these bytes complete. An event that is too large raises ValueError once the
+        events before it are returned."""
+        self._require_size(len(self._incomplete))
         if len(self._incomplete) > LARGE_EVENT and b"\n" not in data and b"\r" not in data:
             return self._collect_part(data)
         if self._parts:
@@ -35,21 +37,28 @@ class EventSplitter:
             text = (text[:-1] if ends_in_return else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
             text += b"\r" if ends_in_return else b""
         *blocks, self._incomplete = text.split(b"\n\n")
-        if len(self._incomplete) > MAX_EVENT:
+        events = [event for block in blocks if (event := _parse_event(block))]
+        if not events:
+            self._require_size(len(self._incomplete))
+        return events
+
+    def _require_size(self, size: int) -> None:
+        """Raises ValueError for an incomplete event of so many bytes that is too large."""
+        if size > MAX_EVENT:
             raise ValueError("an event of the stream is too large")
-        return [event for block in blocks if (event := _parse_event(block))]
 
     def _collect_part(self, data: bytes) -> list[tuple[str, bytes]]:
         """Collects a part of a large event that does not end it. Raises ValueError if the event is too
         large."""
         self._byte_count = len(data) + (self._byte_count if self._parts else len(self._incomplete))
         self._parts.append(data)
-        if self._byte_count > MAX_EVENT:
-            raise ValueError("an event of the stream is too large")
+        self._require_size(self._byte_count)
         return []
 
     def finish(self) -> list[tuple[str, bytes]]:
-        """Returns the last event if the stream ended with it, without an empty line."""
+        """Returns the last event if the stream ended with it, without an empty line. Raises ValueError for an
+        event that is too large."""
+        self._require_size(len(self._incomplete))
         event = _parse_event(b"".join((self._incomplete, *self._parts)).rstrip(b"\r\n"))
         self._incomplete = b""
         return [event] if event else []

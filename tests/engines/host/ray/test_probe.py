@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import grpc
 import pytest
 
 from antiphon.engines.host.ray.config import ClusterAddress
@@ -27,33 +28,38 @@ pytestmark = [
 TOKEN = "t" * 32
 
 
-class Head(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is not installed where types are checked
+@dataclass
+class Head:
     """The calls of a head that the probe makes."""
 
-    def __init__(self, requires_token: bool, **versions: str) -> None:
-        self._requires_token = requires_token
-        self._versions = versions
+    requires_token: bool
+    versions: dict[str, str] = field(default_factory=dict)
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        return grpc.unary_unary_rpc_method_handler(lambda _, call: self._answer(details, call))
-
-    def _answer(self, details: grpc.HandlerCallDetails, call: grpc.ServicerContext) -> bytes:
+    def answer(self, method: str, call: Any) -> bytes:
+        import grpc
         from ray.core.generated import gcs_service_pb2 as messages
 
-        metadata = dict(details.invocation_metadata)
-        if self._requires_token and metadata.get("authorization") != f"Bearer {TOKEN}":
+        metadata = dict(call.invocation_metadata())
+        if self.requires_token and metadata.get("authorization") != f"Bearer {TOKEN}":
             call.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
-        if details.method == GET_VALUE:
-            value = json.dumps(self._versions).encode()
+        if method == GET_VALUE:
+            value = json.dumps(self.versions).encode()
             return bytes(messages.InternalKVGetReply(value=value).SerializeToString())
-        assert details.method == CHECK_ALIVE
+        assert method == CHECK_ALIVE
         return b""
 
 
 @contextmanager
 def serve_head(head: Head) -> Iterator[str]:
+    """Serves the calls of a head. Only the environment of Ray's tests has gRPC."""
+    import grpc
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(lambda _, call: head.answer(details.method, call))
+
     server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((head,))
+    server.add_generic_rpc_handlers((Handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -71,7 +77,7 @@ def test_a_cluster_that_requires_no_token_is_refused() -> None:
 
 
 def test_a_cluster_of_another_version_is_refused() -> None:
-    head = Head(requires_token=True, ray_version="2.9.0", python_version="3.11.0")
+    head = Head(requires_token=True, versions={"ray_version": "2.9.0", "python_version": "3.11.0"})
     with (
         serve_head(head) as address,
         pytest.raises(StartupError, match=r"has Ray 2\.9\.0 under Python 3\.11\.0, and this machine Ray "),
