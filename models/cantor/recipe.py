@@ -109,6 +109,7 @@ class Course:
 
     peak: float  # share of MUON_RATE and ADAM_RATE
     legs: tuple[Leg, ...]
+    kept: float = 0.0  # share of the weights at its start in what it ends with; such a mean knows more
 
     @property
     def seconds(self) -> float:
@@ -143,12 +144,11 @@ COURSES = (
             Leg(mixture="plain calls", minutes=11.0, tokens=6_144, seed=27, documents=900_000),
             Leg(mixture="wide calls", minutes=36.0, tokens=6_144, seed=31, documents=900_000),
         ),
+        kept=0.3,
     ),
 )
+FURTHER = 4  # courses that made the shipped file; what follows goes on with it
 LEGS = tuple(leg for course in COURSES for leg in course.legs)
-KEPT = (
-    0.3  # share of the weights at the end of the last course but one in what is shipped; the mean knows more
-)
 MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
 FALL = 0.6  # share of a course over which the learning rate falls to nothing
