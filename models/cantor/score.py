@@ -150,7 +150,7 @@ def known_words() -> frozenset[str]:
 def score(server: Server, folder: Path) -> None:
     """Ask everything and print the figures."""
     answers: list[Answer] = []
-    for name in ("questions", "tools", "others"):
+    for name in ("questions", "new_questions", "tools", "others"):
         rows = [
             json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         ]
