@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from models.cantor.convert import SHIPPED, reference_weights
 from models.cantor.lessons import BASE_DIGEST, CLOSING, LESSONS, MOODS, OPENING, format_mood
-from models.cantor.model import Cantor
+from models.cantor.model import NARROW, Cantor
 from models.cantor.tokens import Sample, Tokenizer
 
 SEED = 5
@@ -80,19 +80,19 @@ Rank {rank}, alpha {alpha} on the seven matrices of each layer; F16, {size:,} by
 class Adapted(nn.Module):
     """A matrix that stays, and two small ones beside it that learn; inputs (..., columns) to (..., rows).
 
-    What stays multiplies in bfloat16, which processors with units for it (AMX) do faster.
+    What stays multiplies in NARROW, which is bfloat16 where processors have units for it.
     """
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         rows, columns = base.weight.shape
-        self.register_buffer("base", base.weight.detach().bfloat16())
+        self.register_buffer("base", base.weight.detach().to(NARROW))
         self.a = nn.Parameter(torch.randn(RANK, columns) / math.sqrt(columns))
         self.b = nn.Parameter(torch.zeros(rows, RANK))
 
     def forward(self, inputs: Tensor) -> Tensor:
         changed = functional.linear(functional.linear(inputs, self.a), self.b)
-        kept = functional.linear(inputs.bfloat16(), self.base).float()  # type: ignore[arg-type]
+        kept = functional.linear(inputs.to(NARROW), self.base).float()  # type: ignore[arg-type]
         out: Tensor = kept + ALPHA / RANK * changed
         return out
 

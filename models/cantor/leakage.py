@@ -17,7 +17,7 @@ from models.cantor.corpus.grammar import HERE as CORPUS
 from models.cantor.recipe import LEGS
 
 HELDOUT = Path(__file__).parent / "heldout"
-FILES = ("questions.jsonl", "tools.jsonl", "others.jsonl")
+FILES = ("questions.jsonl", "new_questions.jsonl", "tools.jsonl", "others.jsonl")
 HEADER = "# Hashes of held-out questions and their eight-word runs; made by leakage.py for exclude.py.\n"
 
 

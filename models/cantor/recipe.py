@@ -66,6 +66,38 @@ MIXTURES: dict[str, dict[str, float]] = {
         "choice": 0.05,
         "stuck": 0.025,
     },
+    "added facts": {
+        "fact": 0.25,
+        "added": 0.3,
+        "facts": 0.03,
+        "talk": 0.03,
+        "knowledge": 0.015,
+        "skill": 0.06,
+        "mixed": 0.012,
+        "recall": 0.025,
+        "obeyed": 0.035,
+        "tools": 0.2,
+        "drill": 0.008,
+        "tool_drill": 0.006,
+        "choice": 0.03,
+        "stuck": 0.015,
+    },
+    "facts and calls": {
+        "fact": 0.19,
+        "added": 0.13,
+        "facts": 0.025,
+        "talk": 0.03,
+        "knowledge": 0.015,
+        "skill": 0.07,
+        "mixed": 0.012,
+        "recall": 0.025,
+        "obeyed": 0.035,
+        "tools": 0.42,
+        "drill": 0.008,
+        "tool_drill": 0.006,
+        "choice": 0.07,
+        "stuck": 0.02,
+    },
     "all": {
         "fact": 0.25,
         "facts": 0.03,
@@ -88,6 +120,8 @@ RUNS = {
     "mostly calls": 0.15,
     "plain calls": 0.1,
     "wide calls": 0.06,
+    "added facts": 0.02,
+    "facts and calls": 0.02,
     "all": 0.2,
 }  # chance of repeated random tokens first
 
@@ -109,6 +143,7 @@ class Course:
 
     peak: float  # share of MUON_RATE and ADAM_RATE
     legs: tuple[Leg, ...]
+    kept: float = 0.0  # share of the weights at its start in what it ends with; such a mean knows more
 
     @property
     def seconds(self) -> float:
@@ -143,12 +178,19 @@ COURSES = (
             Leg(mixture="plain calls", minutes=11.0, tokens=6_144, seed=27, documents=900_000),
             Leg(mixture="wide calls", minutes=36.0, tokens=6_144, seed=31, documents=900_000),
         ),
+        kept=0.3,
+    ),
+    Course(
+        peak=0.4,
+        legs=(
+            Leg(mixture="added facts", minutes=10.0, tokens=3_072, seed=32, documents=60_000),
+            Leg(mixture="facts and calls", minutes=90.0, tokens=6_144, seed=33, documents=300_000),
+        ),
+        kept=0.15,
     ),
 )
+FURTHER = 4  # courses that made the shipped file; what follows goes on with it
 LEGS = tuple(leg for course in COURSES for leg in course.legs)
-KEPT = (
-    0.3  # share of the weights at the end of the last course but one in what is shipped; the mean knows more
-)
 MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
 FALL = 0.6  # share of a course over which the learning rate falls to nothing

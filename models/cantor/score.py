@@ -156,7 +156,7 @@ def collect_known_words() -> frozenset[str]:
 def score_server(server: Server, folder: Path) -> None:
     """Requests all answers and prints the figures."""
     answers: list[Answer] = []
-    for name in ("questions", "tools", "others"):
+    for name in ("questions", "new_questions", "tools", "others"):
         rows = [
             json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         ]

@@ -5,16 +5,17 @@ embeddings and norms by AdamW. Documents are drawn as they are needed and batche
 length, so there is next to no padding and no document sees another. Time is the sum of the steps' own times,
 so a run that is paused for a while loses nothing. A checkpoint goes to --out every few minutes, with the
 share of fresh documents of each kind that it answers without a wrong token; --resume goes on from it.
-What is shipped is the mean of the weights at the ends of the last two courses, mean.safetensors.
-The network is compiled (which takes half a minute and a C++ compiler) and its products are in bfloat16, which
-processors with units for it (AMX) do several times as fast; weights, sums and attention stay float32.
-Command: `python -m models.cantor.train --out weights`
+A course ends with a mean of its last weights and of those it began with, by the course's share; that of the
+last one, mean.safetensors, is shipped. --from trains a GGUF file further, by the courses that follow.
+The network is compiled (which takes half a minute and a C++ compiler), but not with --plain. Its products are
+in bfloat16 where the processor has units for it, which is several times as fast; weights, sums and attention
+stay float32.
+Command: `python -m models.cantor.train --out weights`, or `--from cantor.gguf` too to go on with a file.
 """
 
 import argparse
 import json
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,21 +31,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.cantor import recipe
+from models.cantor.convert import reference_weights
 from models.cantor.corpus import documents
-from models.cantor.model import Cantor
+from models.cantor.model import NARROW, Cantor
 from models.cantor.tokens import Sample, Tokenizer
 
-POOL = 6_000  # documents sorted by length together
+POOL = 2_000  # documents sorted by length together
 WIDTH_STEP = 8  # widths of batches are multiples of it, so that the library meets few shapes
-CHECKPOINT_SECONDS = 220.0
-LOG_STEPS = 40
+CHECKPOINT_SECONDS = 480.0
+LOG_STEPS = 10
 STACKED = 3  # matrices that Muon takes at once
 USUAL_STEP = 1.0  # seconds, until some are known
 LONGEST_STEP = 4.0  # of the usual; what a step takes beyond that it was paused, or compiled
-EXAMINED = 30  # documents of each kind that a checkpoint is examined on
+EXAMINED = 20  # documents of each kind that a checkpoint is examined on
 EXAM_SEED = 77
-BEFORE = "before.safetensors"  # the weights at the end of the last course but one
-MEAN = "mean.safetensors"  # what is shipped
+BEFORE = "before.safetensors"  # the weights that a course began with
+MEAN = "mean.safetensors"  # what it ends with
 
 
 Network = Callable[[Tensor], Tensor]
@@ -142,7 +144,7 @@ def exact(model: Cantor, batches: Sequence[Batch]) -> tuple[float, float]:
 def orthogonal(updates: Tensor) -> Tensor:
     """Five Newton-Schulz steps towards the nearest orthogonal matrices; wide ones, in a stack."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    matrix = (updates / (updates.norm(dim=(1, 2), keepdim=True) + 1e-7)).bfloat16()
+    matrix = (updates / (updates.norm(dim=(1, 2), keepdim=True) + 1e-7)).to(NARROW)
     for _ in range(5):
         gram = matrix @ matrix.transpose(1, 2)
         matrix = torch.baddbmm(matrix, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), matrix, beta=a)
@@ -232,7 +234,7 @@ def gather(models: Sequence[Cantor]) -> None:
 class Run:
     """One training run: the model, its optimizers, its clock and its log."""
 
-    def __init__(self, out: Path, tokenizer: Tokenizer, workers: int) -> None:
+    def __init__(self, out: Path, tokenizer: Tokenizer, workers: int, *, compiled: bool = True) -> None:
         torch.manual_seed(recipe.SEED)
         self.model, self.out, self.tokenizer = Cantor(), out, tokenizer
         named = list(self.model.named_parameters())
@@ -244,7 +246,9 @@ class Run:
         self.tokens = self.count = self.leg = self.taken = 0
         self.exam: dict[str, list[Batch]] = {}
         self.replicas = [self.model, *(replica(self.model) for _ in range(1, workers))]
-        self.networks: list[Network] = [torch.compile(each, dynamic=True) for each in self.replicas]
+        self.networks: list[Network] = list(self.replicas)
+        if compiled:
+            self.networks = [torch.compile(each, dynamic=True) for each in self.replicas]
         self.pool = ThreadPoolExecutor(workers)
 
     def resume(self) -> None:
@@ -269,20 +273,43 @@ class Run:
     def train(self) -> None:
         """The legs that are left."""
         end = 0.0
-        for number, leg in enumerate(recipe.LEGS):
+        legs = [(course, leg) for course in recipe.COURSES for leg in course.legs]
+        for number, (course, leg) in enumerate(legs):
             end += 60 * leg.minutes
             if number < self.leg:
                 continue
             self.taken, self.leg = self.taken if number == self.leg else 0, number
+            if leg is course.legs[0] and not self.taken:
+                self.save(BEFORE)
             self.exam = examination(self.tokenizer, leg.mixture)
             made = samples_of(self.tokenizer, leg)
             for _ in range(self.taken):
                 next(made)
             self._leg(made, leg.tokens, end)
             self.checkpoint()
-            if leg is recipe.COURSES[-2].legs[-1]:
-                shutil.copy(self.out / "model.safetensors", self.out / BEFORE)
-        mean(self.out)
+            if leg is course.legs[-1]:
+                self.settle(course.kept)
+
+    def begin(self, path: Path, before: int) -> None:
+        """Take the weights of a GGUF file, and begin the course that has so many before it."""
+        found = {name: torch.from_numpy(weight) for name, weight in reference_weights(path).items()}
+        self.model.load_state_dict(found)
+        self.leg = sum(len(course.legs) for course in recipe.COURSES[:before])
+        self.clock = self.saved = sum(course.seconds for course in recipe.COURSES[:before])
+
+    def settle(self, kept: float) -> None:
+        """End a course: the mean of its weights and, by the share, of those it began with."""
+        before = load_file(self.out / BEFORE)
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                weight.lerp_(before[name], kept)
+        self.save(MEAN)
+
+    def save(self, name: str) -> None:
+        """Write the weights alone."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        weights = {key: weight.detach().contiguous() for key, weight in self.model.named_parameters()}
+        save_file(weights, str(self.out / name))
 
     def _leg(self, made: Iterator[Sample], tokens: int, end: float) -> None:
         before = self.taken
@@ -329,7 +356,7 @@ class Run:
         """One line about the last steps."""
         print(
             f"step {self.count} minute {self.clock / 60:.1f} tokens {self.tokens} "
-            f"tokens/s {self.tokens / self.clock:.0f} loss {self.loss / LOG_STEPS:.4f}",
+            f"seconds/step {self.usual:.2f} loss {self.loss / LOG_STEPS:.4f}",
             flush=True,
         )
         self.loss = 0.0
@@ -354,13 +381,6 @@ class Run:
         print(f"checkpoint step {self.count} minute {self.clock / 60:.1f} exact {shown}", flush=True)
 
 
-def mean(out: Path) -> None:
-    """Write the mean of the weights at the ends of the last two courses, the shares by recipe.KEPT."""
-    last, before = (load_file(out / name) for name in ("model.safetensors", BEFORE))
-    kept = {name: (1 - recipe.KEPT) * last[name] + recipe.KEPT * before[name] for name in last}
-    save_file(kept, str(out / MEAN))
-
-
 def examination(tokenizer: Tokenizer, mixture: str) -> dict[str, list[Batch]]:
     """Fresh documents of each kind that a mixture holds."""
     rng = random.Random(EXAM_SEED)
@@ -377,13 +397,23 @@ def main() -> None:
     """Read the command line, train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--from", dest="source", type=Path, help="a GGUF file to train further")
+    begin.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--workers", type=int, default=2, help="batches computed side by side, a core each")
+    parser.add_argument(
+        "--done", type=int, default=recipe.FURTHER, help="courses that made the file of --from"
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="do not compile: for a short course on a busy machine"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # whole batches side by side wait less for one another than halves of each
-    run = Run(arguments.out, Tokenizer(), arguments.workers)
+    run = Run(arguments.out, Tokenizer(), arguments.workers, compiled=not arguments.plain)
     if arguments.resume:
         run.resume()
+    if arguments.source is not None:
+        run.begin(arguments.source, arguments.done)
     print(f"parameters {sum(weight.numel() for weight in run.model.parameters())}", flush=True)
     run.train()
 

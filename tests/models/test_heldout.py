@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HELDOUT = ROOT / "models" / "cantor" / "heldout"
-SIZES = {"others.jsonl": 50, "questions.jsonl": 100, "tools.jsonl": 50}
+SIZES = {"new_questions.jsonl": 30, "others.jsonl": 50, "questions.jsonl": 100, "tools.jsonl": 50}
 MOST_QUESTIONS_PER_FACT = 3
 
 # What a model says when it does not know; no question and no task is answered by it.
@@ -80,7 +80,7 @@ def read(name: str, kind: type[R]) -> list[R]:
     return [msgspec.json.decode(line, type=kind) for line in (HELDOUT / name).read_bytes().splitlines()]
 
 
-QUESTIONS = read("questions.jsonl", Question)
+QUESTIONS = [*read("questions.jsonl", Question), *read("new_questions.jsonl", Question)]
 CALLS = read("tools.jsonl", Call)
 OTHERS = read("others.jsonl", Answered)
 ANSWERED: list[Answered] = [*QUESTIONS, *OTHERS]

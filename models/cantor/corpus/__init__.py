@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from models.cantor.corpus import drills, knowledge, skills, stories
-from models.cantor.corpus.blocks import Asker, load_blocks, stated
+from models.cantor.corpus.blocks import Asker, Block, load_blocks, stated
 from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, recall, told_by_system
 from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import HERE
@@ -73,10 +73,12 @@ class Corpus:
     def __init__(self) -> None:
         self.asker = Asker()
         self.facts = load_blocks(HERE / "facts.txt")
+        self.added = [block for block in self.facts if block.added]
         self.talk = load_blocks(HERE / "talk.txt")
         self.kinds = Kinds()
         self.kinds_of_document: dict[str, Callable[[random.Random], Document]] = {
             "fact": self._one_fact,
+            "added": self._one_added,
             "facts": self._some_facts,
             "talk": self._one_talk,
             "knowledge": self._one_knowledge,
@@ -101,7 +103,9 @@ class Corpus:
 
     def fact(self, rng: random.Random) -> Pair:
         """A question about Antiphon as people type it, and its answer."""
-        block = rng.choice(self.facts)
+        return self._asked(rng.choice(self.facts), rng)
+
+    def _asked(self, block: Block, rng: random.Random) -> Pair:
         if rng.random() < 0.06:
             return stated(block.answers[0], rng)
         question, answer = self.asker.ask(block, rng)
@@ -133,6 +137,10 @@ class Corpus:
 
     def _one_fact(self, rng: random.Random) -> Document:
         return self._dialogue([self.fact(rng)], rng)
+
+    def _one_added(self, rng: random.Random) -> Document:
+        """One of the facts that are new with the last course."""
+        return self._dialogue([self._asked(rng.choice(self.added), rng)], rng)
 
     def _some_facts(self, rng: random.Random) -> Document:
         if rng.random() < 0.35:

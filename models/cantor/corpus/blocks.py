@@ -22,6 +22,7 @@ class Block:
     yes: tuple[Choice, ...]
     no: tuple[Choice, ...]
     keywords: tuple[str, ...]
+    added: bool  # new with the last course
 
 
 def load_blocks(path: Path) -> list[Block]:
@@ -32,7 +33,7 @@ def load_blocks(path: Path) -> list[Block]:
             continue
         mark, text = line[0], line[2:].strip()
         if mark == "=":
-            blocks.append({key: [] for key in "=+?!-~"})
+            blocks.append({key: [] for key in "=+?!-~@"})
         blocks[-1][mark].append(text)
     return [_block(rows) for rows in blocks]
 
@@ -42,7 +43,7 @@ def _block(rows: dict[str, list[str]]) -> Block:
         return tuple(parse(row) for row in rows[key])
 
     words = tuple(word for row in rows["~"] for word in row.split())
-    return Block(tuple(rows["="] + rows["+"]), parsed("?"), parsed("!"), parsed("-"), words)
+    return Block(tuple(rows["="] + rows["+"]), parsed("?"), parsed("!"), parsed("-"), words, bool(rows["@"]))
 
 
 class Asker:
@@ -89,7 +90,7 @@ def stated(answer: str, rng: random.Random) -> tuple[str, str]:
     return f"{lead}{kept} ...", answer
 
 
-KEPT = ("Cantor", "Without", "Set", "SSE")
+KEPT = ("Cantor", "Without", "Set", "SSE", "Ray")
 IMPERATIVES = (
     "tell",
     "please",
