@@ -92,7 +92,7 @@ def test_the_file_of_an_earlier_revision_opens_with_every_row(revision: str, tmp
         assert rows(database, columns(before)) == before
         with database.reading() as connection:
             assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
-        directory = SqlTenancy(database).directory()
+        directory = SqlTenancy(database).load_directory()
     assert {each.name: each.archived for each in directory.projects} == {"default": None} | {
         each.name: each.archived for each in PROJECTS
     }
@@ -126,7 +126,7 @@ def test_the_second_revision_is_a_real_one_in_both_databases(
         assert (copy is None) is (database.file is None)
         tenancy = SqlTenancy(database)
         made = SqlRules(database).add_limit(LIMIT, ChangeAuthor("admin", 1))
-        assert (tenancy.revision(), tenancy.directory().limits) == (made, (LIMIT,))
+        assert (tenancy.load_revision(), tenancy.load_directory().limits) == (made, (LIMIT,))
         with database.reading() as connection:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 

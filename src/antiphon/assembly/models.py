@@ -35,7 +35,7 @@ class HostConnections:
         self._open: dict[HostTokenEngine, asyncio.Task[None]] = {}
         self.engines: dict[str, HostTokenEngine] = {}
         """The engine of each host, by the host's name."""
-        self.paths: dict[str, str] = {}
+        self.socket_paths: dict[str, str] = {}
         """The path of each host's socket."""
 
     def connect(self, name: str, path: str, is_parked: bool = False) -> HostTokenEngine:
@@ -46,9 +46,11 @@ class HostConnections:
         self._open[engine] = self._group.create_task(engine.keep_connected())
         return engine
 
-    def serve(self, engines: Mapping[str, HostTokenEngine], paths: Mapping[str, str]) -> None:
-        """Replaces the engines and paths by those of the local models that serve now."""
-        self.engines, self.paths = dict(engines), dict(paths)
+    def replace_serving(
+        self, engines: Mapping[str, HostTokenEngine], socket_paths: Mapping[str, str]
+    ) -> None:
+        """Replaces the engines and socket paths by those of the local models that serve now."""
+        self.engines, self.socket_paths = dict(engines), dict(socket_paths)
 
     async def close(self, engine: HostTokenEngine) -> None:
         """Ends the connection of an engine, and with it all its running generations."""
@@ -73,7 +75,7 @@ async def connect_engines(
     async with task_group() as group:
         hosts = HostConnections(group, ask_load)
         engines = {name: hosts.connect(name, path, name in parked) for name, path in sockets.items()}
-        hosts.serve(engines, sockets)
+        hosts.replace_serving(engines, sockets)
         try:
             yield hosts
         finally:

@@ -127,7 +127,9 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
         await woken
         assert not announcing.done()
         other.report_revision(5)
-    assert not starting._known_revisions.keys() & {"directory"}, "one that has read nothing yet is not waited for"
+    assert not starting._known_revisions.keys() & {"directory"}, (
+        "one that has read nothing yet is not waited for"
+    )
 
 
 async def test_a_stuck_process_delays_a_change_only_briefly(path, stack, monkeypatch, caplog):

@@ -115,7 +115,7 @@ class Terminal:
         import readline  # noqa: F401
 
         try:
-            return input(self._style(prompt, BOLD, hidden=True))
+            return input(self._style(prompt, BOLD, zero_width=True))
         except EOFError:
             self.write("\n")
             return None
@@ -136,12 +136,12 @@ class Terminal:
         if self.interactive:
             print(self._style(text, DIM), file=sys.stderr, flush=True)
 
-    def _style(self, text: str, style: str, *, hidden: bool = False) -> str:
-        """Returns the text in a style. `hidden`: the line editor does not count the style's characters as
+    def _style(self, text: str, style: str, *, zero_width: bool = False) -> str:
+        """Returns the text in a style. `zero_width`: the line editor does not count the style's characters as
         columns."""
         if not self._colour:
             return text
-        start, end = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if hidden else (style, PLAIN)
+        start, end = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if zero_width else (style, PLAIN)
         return f"{start}{text}{end}"
 
 

@@ -248,14 +248,16 @@ def check_cache(settings: Settings) -> Finding:
     path = next(path for path in (cache.root, *cache.root.parents) if os.path.lexists(path))
     try:
         os.listdir(path)
-        entries = cache.entries()
+        entries = cache.list_files()
     except OSError as problem:
         return report_problem("cache-unusable", f"cannot read the model cache {path}: {problem.strerror}")
     except AntiphonError as error:
         return to_finding("cache-unusable", error)
     if not os.access(path, os.W_OK | os.X_OK):
         return report_problem("cache-unusable", f"cannot write to the model cache {path}")
-    return report_ok("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
+    return report_ok(
+        "cache", f"{cache.root}: {len(entries)} fetched, {cache.count_free_bytes() / GIGABYTE:.0f} GB free"
+    )
 
 
 def check_confinement(settings: Settings) -> Finding:
@@ -413,7 +415,7 @@ def _check_knowledge(database: Database, settings: Settings) -> Finding:
 
 def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
     """Checks that the local pepper matches the database's keys."""
-    mark, configured = SqlTenancy(database).mark(MARK_NAME), settings.keys.pepper
+    mark, configured = SqlTenancy(database).load_mark(MARK_NAME), settings.keys.pepper
     source = "ANTIPHON_PEPPER" if configured else str(home / PEPPER_FILE)
     if mark is None and not configured and not (home / PEPPER_FILE).exists():
         return report_ok("pepper", f"{source} does not exist yet; the first start creates it")

@@ -231,9 +231,9 @@ class LlamaTokenEngine:
             request.choice,
             request.logprobs,
             prompt=prompt,
-            ends=loaded.ends,
-            stops=request.stop_token_ids,
-            vocabulary=loaded.info.vocabulary,
+            end_tokens=loaded.ends,
+            stop_tokens=request.stop_token_ids,
+            vocabulary_size=loaded.info.vocabulary,
             listed_tokens=request.logprob_token_ids,
         )
         return TokenSequence(request, prompt, context, sampling_state)

@@ -73,7 +73,7 @@ class Coordinator:
         self._path = runtime / ADAPTERS
         self._names = _read_names(self._path)
         self._sessions: dict[ProcessSession, None] = {}
-        self.ended = Totals()
+        self.ended_totals = Totals()
         """The sum of the metrics of ended processes."""
         self._has_change = asyncio.Event()
         self._abandoning: asyncio.Task[None] | None = None
@@ -126,7 +126,7 @@ class Coordinator:
         """Removes a process. Its metrics stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
-            self.ended.add(session.totals, is_running=False)
+            self.ended_totals.add(session.totals, is_running=False)
         self.note_change()
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Coordinator:
         """Returns the number of other processes, and the sum of their metrics and the metrics of ended
         processes."""
         totals = Totals()
-        totals.add(self.ended)
+        totals.add(self.ended_totals)
         others = [other for other in self._sessions if other is not session]
         for other in others:
             totals.add(other.totals)
