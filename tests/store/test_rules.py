@@ -95,10 +95,10 @@ def test_only_a_committed_change_increments_the_revision(rules, tenancy):
 
 def test_a_change_checked_at_an_old_revision_is_not_made(rules, tenancy):
     known = tenancy.load_directory().revision
-    rules.add_limit(MINUTE, replace(BY, known=known))
+    rules.add_limit(MINUTE, replace(BY, known_revision=known))
     for late in (
-        lambda: rules.remove_limit(MINUTE.id, replace(BY, known=known)),
-        lambda: tenancy.add_project(Project("project-1", "One", 5), replace(BY, known=known)),
+        lambda: rules.remove_limit(MINUTE.id, replace(BY, known_revision=known)),
+        lambda: tenancy.add_project(Project("project-1", "One", 5), replace(BY, known_revision=known)),
     ):
         with pytest.raises(StaleDirectory):
             late()

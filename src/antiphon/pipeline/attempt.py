@@ -84,18 +84,18 @@ async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
 class StartedStream:
     """A stream whose first event has arrived, as a context that closes it."""
 
-    __slots__ = ("_stream", "_use", "events", "first")
+    __slots__ = ("_stream", "_use", "events", "first_event")
 
     def __init__(
         self,
         stream: AbstractAsyncContextManager[AsyncIterator[Event]],
-        first: Event,
+        first_event: Event,
         events: AsyncIterator[Event],
         use: RouteUse,
     ) -> None:
         self._stream = stream
         self._use = use
-        self.first = first
+        self.first_event = first_event
         self.events = events
         """Yields all events after the first one."""
 
@@ -309,7 +309,7 @@ async def _start_route(
     """Starts the stream on one route, and waits for its first event. Closes the stream if it fails before."""
     prepared = await prepare(use.route.engine, request, context)
     await reserve(use.route, prepared.size)
-    use.begin()
+    use.begin_attempt()
     stream = prepared.stream(use.context)
     events = await stream.__aenter__()
     try:
@@ -317,5 +317,5 @@ async def _start_route(
     except BaseException as error:
         await stream.__aexit__(type(error), error, error.__traceback__)
         raise
-    use.serve()
+    use.record_first_event()
     return StartedStream(stream, first, events, use)

@@ -50,7 +50,7 @@ class ChangeAuthor:
     actor: str
     at: int
     """Unix seconds."""
-    known: int | None = None
+    known_revision: int | None = None
     """The revision of the directory against which the change was checked. None: any revision."""
 
 
@@ -69,7 +69,7 @@ class TenancyStore(Protocol):
     and returns the new revision of the directory.
 
     Every method blocks, so call it in a thread. It raises NotFound for an unknown id, Conflict for a
-    duplicate, and StaleDirectory if the directory is no longer at the revision `author.known`.
+    duplicate, and StaleDirectory if the directory is no longer at the revision `author.known_revision`.
     """
 
     def load_directory(self, known_directory: Directory | None = None) -> Directory:

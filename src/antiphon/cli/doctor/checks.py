@@ -384,14 +384,17 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         return
     state = database.schema_state()
     if state.newer:
-        yield report_problem("store-newer", f"a later version of Antiphon created {database.shown}")
-    elif state.found is None:
-        yield report_ok("store", f"{database.shown} is empty; the first start creates its tables")
+        yield report_problem("store-newer", f"a later version of Antiphon created {database.display_url}")
+    elif state.found_revision is None:
+        yield report_ok("store", f"{database.display_url} is empty; the first start creates its tables")
     elif state.pending:
-        message = f"{database.shown} has revision {state.found}, but this version needs {state.wanted}"
+        message = (
+            f"{database.display_url} has revision {state.found_revision}, "
+            f"but this version needs {state.needed_revision}"
+        )
         yield report_problem("store-outdated", message)
     else:
-        yield report_ok("store", f"{database.shown} answers, at revision {state.found}")
+        yield report_ok("store", f"{database.display_url} answers, at revision {state.found_revision}")
         yield _check_pepper(database, settings, home)
     if database.file is None and settings.knowledge.storage != "files":
         yield _check_knowledge(database, settings)
@@ -410,7 +413,9 @@ def _check_knowledge(database: Database, settings: Settings) -> Finding:
         is_required = settings.knowledge.storage == "database"
         return finding if is_required else replace(finding, severity=FindingSeverity.ADVICE)
     version = ".".join(map(str, pgvector.version))
-    return report_ok("knowledge", f"{database.shown} can store knowledge tables, with pgvector {version}")
+    return report_ok(
+        "knowledge", f"{database.display_url} can store knowledge tables, with pgvector {version}"
+    )
 
 
 def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:

@@ -135,7 +135,7 @@ class LlamaTokenEngine:
             while (event := await stream.take()) is not None:
                 yield event
         finally:
-            if stream.ended is None:
+            if stream.end_event is None:
                 decoder.close(stream)
                 await stream.end()
 
@@ -150,7 +150,7 @@ class LlamaTokenEngine:
             while (event := await stream.take()) is not None:
                 yield event
         finally:
-            if stream.ended is None:
+            if stream.end_event is None:
                 embedder.close(stream)
                 await stream.end()
 

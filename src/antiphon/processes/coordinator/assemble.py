@@ -39,7 +39,7 @@ async def open_coordinator(
     also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool is unusable.
     """
     async with AsyncExitStack() as stack:
-        runtime_folder, began_ms = Path(path).parent, int(clock.wall() * SECOND)
+        runtime_folder, started_ms = Path(path).parent, int(clock.wall() * SECOND)
         drain = snapshot_file = None
         budget_totals = Totals()
         limiter = LocalLimiter(clock)
@@ -52,7 +52,7 @@ async def open_coordinator(
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
                 past_usage = await stack.enter_async_context(
-                    open_seeds(entries, tenancy, drain, clock, began_ms)
+                    open_seeds(entries, tenancy, drain, clock, started_ms)
                 )
                 limiter = LocalLimiter(clock, past_usage, fails_open=settings.limits.unavailable == "open")
                 limiter.watch = await stack.enter_async_context(
@@ -62,7 +62,7 @@ async def open_coordinator(
 
         def build_coordinator(tasks: asyncio.TaskGroup) -> Coordinator:
             """Builds the coordinator, with the saved counters of the previous one."""
-            coordinator = Coordinator(tasks, runtime_folder, began_ms, limiter, drain, snapshot_file)
+            coordinator = Coordinator(tasks, runtime_folder, started_ms, limiter, drain, snapshot_file)
             coordinator.ended_totals = budget_totals
             lora = settings.lora
             coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
