@@ -189,7 +189,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") 
     """One more revision after those that there are."""
     migrations = shutil.copytree(module.MIGRATIONS, folder / "migrations")
     with closing(Database(f"sqlite:///{folder}/empty.db")) as empty:
-        head = empty.schema_state().wanted
+        head = empty.schema_state().needed_revision
     (migrations / "versions" / "next.py").write_text(NEXT.format(head=head, then=then))
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
 

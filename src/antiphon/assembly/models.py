@@ -170,8 +170,8 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
     def is_same(model: RoutedModelSettings) -> bool:
         return model == settings_before.get(model.name) and all(map(is_same_source, model.list_routes()))
 
-    same = {model.name for model in after.settings.routed_models if is_same(model)}
-    same |= same_local
+    unchanged_names = {model.name for model in after.settings.routed_models if is_same(model)}
+    unchanged_names |= same_local
     sources = {
         name for name, item in after.vendors.clients.items() if before.vendors.clients.get(name) is item
     }
@@ -179,10 +179,14 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
         (model.name, route.name): route.state
         for model in registry.list_routed()
         for route in model.routes
-        if route.kind in sources or route.label in same
+        if route.kind in sources or route.label in unchanged_names
     }
-    models = {model.name: model for model in registry if model.name in same and model.parent is None}
-    patterns = {item.model.name: item for item in registry.list_patterns() if item.model.name in same}
+    models = {
+        model.name: model for model in registry if model.name in unchanged_names and model.parent is None
+    }
+    patterns = {
+        item.model.name: item for item in registry.list_patterns() if item.model.name in unchanged_names
+    }
     return UnchangedModels(models, patterns, states)
 
 

@@ -263,8 +263,12 @@ class KeyGuard:
     def _find_keys_with_start(self, keys: frozenset[bytes], key_start: bytes) -> list[bytes]:
         """Returns the keys that begin like the open key. While the same key is open, it searches only the
         result of the last call."""
-        last = self._last_search
-        within = last.matches if last.keys is keys and key_start.startswith(last.key_start) else keys
+        last_search = self._last_search
+        within = (
+            last_search.matches
+            if last_search.keys is keys and key_start.startswith(last_search.key_start)
+            else keys
+        )
         matches = [key for key in within if key.startswith(key_start)]
         self._last_search = KeySearch(keys, key_start, matches)
         return matches

@@ -107,12 +107,12 @@ class LocalLimiter:
         if claim in self._claims:
             raise ValueError(f"claim {claim} is already open")
         now = self.now()
-        needed = [claim_amount(limit, amounts) for limit in limits]
+        needed_amounts = [claim_amount(limit, amounts) for limit in limits]
         parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-        totals = self._require_room(limits, parts, needed, now)
-        self._add_claim(claim, parts, needed, now)
+        totals = self._require_room(limits, parts, needed_amounts, now)
+        self._add_claim(claim, parts, needed_amounts, now)
         self._drop_one_unused(now)
-        return _build_statuses(limits, parts, map(add, totals, needed), now)
+        return _build_statuses(limits, parts, map(add, totals, needed_amounts), now)
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         return self.extend_seeded(claim, limits, amounts)
@@ -123,13 +123,13 @@ class LocalLimiter:
         limits = [limit for limit in limits if limit.id in by_id]
         parts = [by_id[limit.id] for limit in limits]
         now = self.now()
-        needed = [amounts.get_amount(limit.measure) for limit in limits]
-        totals = self._require_room(limits, parts, needed, now)
-        for part, amount in zip(parts, needed, strict=True):
+        needed_amounts = [amounts.get_amount(limit.measure) for limit in limits]
+        totals = self._require_room(limits, parts, needed_amounts, now)
+        for part, amount in zip(parts, needed_amounts, strict=True):
             if amount:
                 part.add(now, amount)
             part.is_extended = True
-        return _build_statuses(limits, parts, map(add, totals, needed), now)
+        return _build_statuses(limits, parts, map(add, totals, needed_amounts), now)
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         now = self.now()

@@ -275,9 +275,9 @@ def _can_wait(route: ModelRoute, error: AntiphonError) -> bool:
 
 def _build_rest_error(resting: Sequence[ModelRoute], now: float) -> AntiphonError:
     """Returns the last error of the route that is available again first, with the seconds until then."""
-    first = min(resting, key=lambda route: route.state.held_until)
-    seconds_left = math.ceil(first.state.held_until - now)
-    vendor_failure = first.state.vendor_failure
+    next_route = min(resting, key=lambda route: route.state.held_until)
+    seconds_left = math.ceil(next_route.state.held_until - now)
+    vendor_failure = next_route.state.vendor_failure
     error_type = (
         ProviderRateLimited
         if vendor_failure is not None and vendor_failure.code == RATE_LIMITED
@@ -285,7 +285,7 @@ def _build_rest_error(resting: Sequence[ModelRoute], now: float) -> AntiphonErro
     )
     reason = "" if vendor_failure is None else f": {vendor_failure.message}"
     return error_type(
-        f"the route {first.name} rests for another {seconds_left} s{reason}", retry_after=seconds_left
+        f"the route {next_route.name} rests for another {seconds_left} s{reason}", retry_after=seconds_left
     )
 
 
@@ -313,9 +313,9 @@ async def _start_route(
     stream = prepared.stream(use.context)
     events = await stream.__aenter__()
     try:
-        first = await anext(events)
+        first_event = await anext(events)
     except BaseException as error:
         await stream.__aexit__(type(error), error, error.__traceback__)
         raise
     use.record_first_event()
-    return StartedStream(stream, first, events, use)
+    return StartedStream(stream, first_event, events, use)
