@@ -55,22 +55,24 @@ class KeyTables:
         text."""
         self.spellings = spellings
         closing = sorted((piece, token) for token, piece in enumerate(spellings) if QUOTE in piece)
-        self._closing = [piece for piece, _ in closing]
+        self._closing_pieces = [piece for piece, _ in closing]
         self._closing_ids = [token for _, token in closing]
         self._string_starters = [
             token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece
         ]
         """Tokens that can begin a string and complete or misspell it."""
-        self.with_value = [token for token in self._string_starters if self._contains_refused_value(token)]
+        self.tokens_with_value = [
+            token for token in self._string_starters if self._contains_refused_value(token)
+        ]
         """Tokens that contain the beginning of a value, and repeat or misspell a key in it."""
         self._key_openers: dict[tuple[JsonMode, bool], Sequence[int]] = {}
         self._suspects: dict[tuple[JsonMode, bool, bytes], SuspectTokens] = {}
 
-    def find_completing(self, rest: bytes) -> Sequence[int]:
+    def find_completing_tokens(self, rest: bytes) -> Sequence[int]:
         """Returns tokens that begin with the rest of a key and its closing quote."""
         rest += QUOTE
-        first = last = bisect_left(self._closing, rest)
-        while last < len(self._closing) and self._closing[last].startswith(rest):
+        first = last = bisect_left(self._closing_pieces, rest)
+        while last < len(self._closing_pieces) and self._closing_pieces[last].startswith(rest):
             last += 1
         return self._closing_ids[first:last]
 
@@ -82,7 +84,7 @@ class KeyTables:
             ids[piece] = (*ids.get(piece, ()), token)
         return ids
 
-    def find_beginning(self, rest: bytes) -> Iterator[int]:
+    def find_beginning_tokens(self, rest: bytes) -> Iterator[int]:
         """Yields tokens that are the rest of a key, without its quote, or a beginning of the rest."""
         for size in range(1, len(rest) + 1):
             yield from self._ids.get(rest[:size], ())
@@ -218,13 +220,13 @@ class KeyGuard:
     def restrict(self, mask: bytes) -> bytes:
         """Returns the mask without tokens that repeat or misspell a key."""
         bits, refused = list[Bit](), list[int]()
-        suspected = [] if self._finder.is_whole else [*self._tables.with_value]
+        suspected = [] if self._finder.is_whole else [*self._tables.tokens_with_value]
         for state in self._found.states:
             suspects = self._tables.get_suspects(state)
             bits += suspects.refused
             suspected += suspects.others
             if keys := state.levels and state.levels[-1]:
-                refused += self._find_completing(state, keys, suspects)
+                refused += self._find_completing_tokens(state, keys, suspects)
         refused += [
             token for token in suspected if _is_allowed(mask, token) and self.read_token(token) is None
         ]
@@ -240,7 +242,7 @@ class KeyGuard:
             elif keys := state.levels[-1]:
                 key_start = state.key + state.escape
                 for key in self._find_keys_with_start(keys, key_start):
-                    tokens += self._tables.find_beginning(key[len(key_start) :])
+                    tokens += self._tables.find_beginning_tokens(key[len(key_start) :])
         return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_risky_token(token)]
 
     def _is_risky_token(self, token: int) -> bool:
@@ -248,7 +250,7 @@ class KeyGuard:
         found = self.read_token(token)
         return found is not None and any(map(_is_risky_state, found.states))
 
-    def _find_completing(
+    def _find_completing_tokens(
         self, state: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
     ) -> Iterator[int]:
         """Yields the tokens that complete one of the keys."""
@@ -258,7 +260,7 @@ class KeyGuard:
                 yield from suspects.by_key[key]
         else:
             for key in self._find_keys_with_start(keys, key_start):
-                yield from self._tables.find_completing(key[len(key_start) :])
+                yield from self._tables.find_completing_tokens(key[len(key_start) :])
 
     def _find_keys_with_start(self, keys: frozenset[bytes], key_start: bytes) -> list[bytes]:
         """Returns the keys that begin like the open key. While the same key is open, it searches only the

@@ -20,7 +20,7 @@ from antiphon.constraints.json_text import FoundValues
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
-MAX_PLACES = 64
+MAX_STATES = 64
 """The most states that are examined for the same keys. If a dead end is not found, the text ends with an
 error."""
 
@@ -43,7 +43,7 @@ class DeadEndSearch:
         state = self.key_guard.read_token(token)
         if state is None:
             return False
-        if state in self.continuations or len(self.continuations) >= MAX_PLACES:
+        if state in self.continuations or len(self.continuations) >= MAX_STATES:
             return self.continuations.get(state, True)
         ahead = DeadEndSearch(self.matcher.deep_copy(), self.key_guard.copy(), self.continuations)
         ahead.matcher.consume_token(token)

@@ -83,15 +83,15 @@ class BannedSequences:
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each sequence has at least one token."""
         always: set[int] = set()
-        self._after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        self._banned_after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         longest = 0
         for *before, last in sequences:
             if before:
-                self._after.setdefault(before[-1], []).append((tuple(before), last))
+                self._banned_after.setdefault(before[-1], []).append((tuple(before), last))
                 longest = max(longest, len(before))
             else:
                 always.add(last)
-        self._always: Ids = np.array(sorted(always), dtype=np.intp)
+        self._always_banned: Ids = np.array(sorted(always), dtype=np.intp)
         self._output: deque[int] = deque(maxlen=longest)
 
     def add(self, token: int) -> None:
@@ -100,15 +100,15 @@ class BannedSequences:
 
     def find_banned(self) -> Ids:
         """Returns the tokens that would complete a banned sequence now. A token can occur twice."""
-        candidates = self._after.get(self._output[-1], ()) if self._output else ()
+        candidates = self._banned_after.get(self._output[-1], ()) if self._output else ()
         if not candidates:
-            return self._always
+            return self._always_banned
         output = tuple(self._output)
         completing = [last for before, last in candidates if output[-len(before) :] == before]
         return (
-            np.concatenate((self._always, np.array(completing, dtype=np.intp)))
+            np.concatenate((self._always_banned, np.array(completing, dtype=np.intp)))
             if completing
-            else self._always
+            else self._always_banned
         )
 
 
