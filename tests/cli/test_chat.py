@@ -91,7 +91,7 @@ def test_the_first_model_that_generates_is_asked(antiphon: Run):
         assert refused.returncode == 1 and "encoder makes vectors or ranks documents" in refused.stderr
         server.models = (ENCODER,)
         none = antiphon("chat", "--url", server.url, stdin="Hello?\n")
-        assert none.returncode == 1 and "has no model that chats: encoder" in none.stderr
+        assert none.returncode == 1 and "has no model for chats: encoder" in none.stderr
 
 
 def test_a_server_that_describes_no_model_is_asked_anyway(antiphon: Run):

@@ -387,7 +387,7 @@ async def test_the_document_says_what_is_answered(server):
 
 
 async def test_slow_sums_are_ended_and_say_what_to_ask_instead(server, monkeypatch):
-    monkeypatch.setattr("antiphon.store.ledger.WITHIN_S", 0.3)
+    monkeypatch.setattr("antiphon.store.ledger.TIME_LIMIT_S", 0.3)
     keep(server, PLAIN)
     many = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT i FROM n"
