@@ -115,7 +115,7 @@ async def test_a_caller_that_leaves_ends_the_work() -> None:
             while not at.engine.asked:
                 await asyncio.sleep(0.002)
             line.drop()
-        while not at.engine.ended:
+        while not at.engine.ended_count:
             await asyncio.sleep(0.002)
 
 
@@ -123,7 +123,7 @@ async def test_a_request_that_takes_too_long_is_ended() -> None:
     async with serving(EmbeddingScript(hold=asyncio.Event()), request_timeout=0.5) as at:
         reply = await at.ask(ASKED)
         assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
-        assert at.engine.ended == 1
+        assert at.engine.ended_count == 1
 
 
 async def test_it_asks_for_the_key_and_takes_post_alone() -> None:

@@ -97,4 +97,4 @@ async def test_a_caller_that_leaves_ends_the_work() -> None:
             while not at.metrics.reranks:
                 await asyncio.sleep(0.001)
         assert at.metrics.reranks == {("r", "cancelled"): 1}
-        assert at.engine.ended == 1
+        assert at.engine.ended_count == 1

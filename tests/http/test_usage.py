@@ -325,7 +325,7 @@ async def test_a_store_that_fails_midway_breaks_the_file_off(server, monkeypatch
     monkeypatch.setattr("antiphon.http.admin.usage.CHUNK_ENTRIES", 2)
     keep(server, *[PLAIN] * 5)
     usage = server.reading._usage
-    plain, calls = usage.entries, []
+    plain, calls = usage.load_entries, []
 
     def failing(chosen, most, after=None):
         calls.append(after)
@@ -333,14 +333,14 @@ async def test_a_store_that_fails_midway_breaks_the_file_off(server, monkeypatch
             raise StoreUnavailable("gone")
         return plain(chosen, most, after)
 
-    monkeypatch.setattr(usage, "entries", failing)
+    monkeypatch.setattr(usage, "load_entries", failing)
     async with server.line() as line:
         headers = {"authorization": f"Bearer {server.admin}"}
         await line.send(request_bytes(f"{ENTRIES}?format=jsonl", headers=headers))
         said = await line.rest()
     assert said.startswith(b"HTTP/1.1 200") and b'"e1"' in said
     assert not said.endswith(b"0\r\n\r\n")
-    monkeypatch.setattr(usage, "entries", lambda *_: failing(None, 0))
+    monkeypatch.setattr(usage, "load_entries", lambda *_: failing(None, 0))
     reply = await server.asked(server.admin, f"{ENTRIES}?format=jsonl")
     assert (reply.status, reply.error["code"]) == (503, "store_unavailable")
 

@@ -25,7 +25,7 @@ def database(tmp_path):
 def recorder(database):
     """One of a process that has learnt who keeps what."""
     made = StoreRecorder(SqlRecords(database), lambda: NOW)
-    made.update_projects(SqlTenancy(database).directory())
+    made.update_projects(SqlTenancy(database).load_directory())
     return made
 
 
@@ -39,4 +39,4 @@ def test_what_waits_in_any_process_is_erased_with_the_rest(database):
         process.keep(f"after{number}", "one", 1_000 * NOW + 6, "{}", "{}")
         process.start()
         process.stop(30)
-    assert {each.id for each in records.page("one", 9)} == {"after0", "after1"}
+    assert {each.id for each in records.load_page("one", 9)} == {"after0", "after1"}

@@ -6,7 +6,7 @@ from antiphon.domain.limits import MAX_COST_UNITS, Amounts, LimitStatus, Measure
 from antiphon.domain.prices import NANO
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
 from tests.limits.kinds import ended
-from tests.support.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, output_tokens
 
 OUTPUT = Measure.OUTPUT_TOKENS
 
@@ -56,12 +56,12 @@ async def test_a_refusal_by_one_limit_takes_of_none(limiter):
 
 async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("a", [hundred], tokens(60))
+    await limiter.reserve("a", [hundred], output_tokens(60))
     clock.advance(30)
-    await limiter.extend("a", [hundred], tokens(40))
+    await limiter.extend("a", [hundred], output_tokens(40))
     with pytest.raises(RateLimited):
-        await limiter.reserve("b", [hundred], tokens(1))
-    await ended(limiter, "a", tokens(70))  # 60 of the beginning stay, 10 of what came later
+        await limiter.reserve("b", [hundred], output_tokens(1))
+    await ended(limiter, "a", output_tokens(70))  # 60 of the beginning stay, 10 of what came later
     assert (await limiter.read_status([hundred]))[0].remaining == 30
     clock.advance(30.06)
     assert (await limiter.read_status([hundred]))[0].remaining == 90
@@ -71,31 +71,31 @@ async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock
 
 async def test_what_was_used_beyond_the_reservation_counts_too(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("a", [hundred], tokens(10))
-    await ended(limiter, "a", tokens(120))
+    await limiter.reserve("a", [hundred], output_tokens(10))
+    await ended(limiter, "a", output_tokens(120))
     assert (await limiter.read_status([hundred]))[0].remaining == 0
     with pytest.raises(RateLimited):
-        await limiter.reserve("b", [hundred], tokens(1))
-    await limiter.reserve("c", [hundred], tokens(0))  # takes nothing of it, so it is not refused
+        await limiter.reserve("b", [hundred], output_tokens(1))
+    await limiter.reserve("c", [hundred], output_tokens(0))  # takes nothing of it, so it is not refused
 
 
 async def test_a_refused_extension_changes_nothing(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("other", [hundred], tokens(10))
-    await limiter.reserve("a", [hundred], tokens(50))
+    await limiter.reserve("other", [hundred], output_tokens(10))
+    await limiter.reserve("a", [hundred], output_tokens(50))
     with pytest.raises(RateLimited):
-        await limiter.extend("a", [hundred], tokens(41))
-    assert (await limiter.extend("a", [hundred], tokens(40)))[0].remaining == 0
+        await limiter.extend("a", [hundred], output_tokens(41))
+    assert (await limiter.extend("a", [hundred], output_tokens(40)))[0].remaining == 0
 
 
 async def test_settling_twice_or_what_nobody_claimed_changes_nothing(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("a", [hundred], tokens(60))
-    await ended(limiter, "a", tokens(50))
-    await ended(limiter, "a", tokens(0))
-    await ended(limiter, "b", tokens(10))
+    await limiter.reserve("a", [hundred], output_tokens(60))
+    await ended(limiter, "a", output_tokens(50))
+    await ended(limiter, "a", output_tokens(0))
+    await ended(limiter, "b", output_tokens(10))
     assert (await limiter.read_status([hundred]))[0].remaining == 50
-    assert await limiter.extend("a", [hundred], tokens(1)) == ()
+    assert await limiter.extend("a", [hundred], output_tokens(1)) == ()
 
 
 async def test_requests_at_once_count_while_they_run(limiter, clock):
@@ -120,27 +120,27 @@ async def test_requests_at_once_count_while_they_run(limiter, clock):
 )
 async def test_a_budget_resets_with_its_period(limiter, clock, window, hours, ends):
     budget = limit(100, OUTPUT, window)
-    await limiter.reserve("a", [budget], tokens(99))
+    await limiter.reserve("a", [budget], output_tokens(99))
     clock.advance(hours * 3600 - 1)
     with pytest.raises(BudgetExceeded) as refused:
-        await limiter.reserve("b", [budget], tokens(2))
+        await limiter.reserve("b", [budget], output_tokens(2))
     assert str(refused.value) == (
         f"You exceeded your current quota: the budget of 100 output tokens per {window} for the key key_1 "
         f"has no room for 2 output tokens more. It resets at {ends} UTC."
     )
     assert refused.value.retry_after == pytest.approx(1)
     clock.advance(1)
-    await limiter.reserve("b", [budget], tokens(100))
-    await ended(limiter, "a", tokens(0))  # of the period before
+    await limiter.reserve("b", [budget], output_tokens(100))
+    await ended(limiter, "a", output_tokens(0))  # of the period before
     assert (await limiter.read_status([budget]))[0].remaining == 0
 
 
 async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
     budget = limit(100, OUTPUT, Window.DAY)
     clock.advance(12 * 3600 - 1)
-    await limiter.reserve("a", [budget], tokens(70))
+    await limiter.reserve("a", [budget], output_tokens(70))
     clock.advance(2)
-    await limiter.reserve("b", [budget], tokens(10))
+    await limiter.reserve("b", [budget], output_tokens(10))
     clock.advance(-2)
     assert (await limiter.read_status([budget]))[0].remaining == 30
 
@@ -148,7 +148,7 @@ async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
 async def test_a_request_larger_than_the_limit_is_told_so(limiter, window):
     with pytest.raises(LargerThanLimit) as refused:
-        await limiter.reserve("a", [limit(100, OUTPUT, window)], tokens(101))
+        await limiter.reserve("a", [limit(100, OUTPUT, window)], output_tokens(101))
     assert "this request alone takes 101 output tokens, which is larger than the limit of" in str(
         refused.value
     )
@@ -158,12 +158,12 @@ async def test_a_request_larger_than_the_limit_is_told_so(limiter, window):
 async def test_so_is_one_whose_size_is_told_later(limiter):
     """The pipeline reserves before it knows the size, and extends once it does."""
     for each in (limit(100, OUTPUT), limit(100, OUTPUT, Window.DAY, "two")):
-        await limiter.reserve(each.id, [each], tokens(1))
+        await limiter.reserve(each.id, [each], output_tokens(1))
         with pytest.raises(LargerThanLimit, match="this request alone takes 101 output tokens"):
-            await limiter.extend(each.id, [each], tokens(100))
-        await limiter.extend(each.id, [each], tokens(90))
+            await limiter.extend(each.id, [each], output_tokens(100))
+        await limiter.extend(each.id, [each], output_tokens(90))
         with pytest.raises((RateLimited, BudgetExceeded)):
-            await limiter.extend(each.id, [each], tokens(10))  # it runs, and has used up what there is
+            await limiter.extend(each.id, [each], output_tokens(10))  # it runs, and has used up what there is
 
 
 async def test_of_several_refusals_the_one_that_lasts_longest_is_said(limiter, clock):
@@ -180,49 +180,49 @@ async def test_of_several_refusals_the_one_that_lasts_longest_is_said(limiter, c
 
 
 async def test_a_changed_limit_applies_to_earlier_usage_at_once(limiter):
-    await limiter.reserve("a", [limit(100, OUTPUT)], tokens(60))
+    await limiter.reserve("a", [limit(100, OUTPUT)], output_tokens(60))
     with pytest.raises(RateLimited):
-        await limiter.reserve("b", [limit(50, OUTPUT)], tokens(1))
+        await limiter.reserve("b", [limit(50, OUTPUT)], output_tokens(1))
     with pytest.raises(LargerThanLimit):
-        await limiter.extend("a", [limit(50, OUTPUT)], tokens(1))
-    assert (await limiter.reserve("c", [limit(70, OUTPUT)], tokens(10)))[0].remaining == 0
+        await limiter.extend("a", [limit(50, OUTPUT)], output_tokens(1))
+    assert (await limiter.reserve("c", [limit(70, OUTPUT)], output_tokens(10)))[0].remaining == 0
 
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.DAY])
 async def test_what_runs_is_held_to_a_limit_as_it_is_now(limiter, window):
     """Whoever reserved it knows the limit as it is; nobody else has said it to the limiter."""
     small, large, smaller = (limit(amount, OUTPUT, window) for amount in (100, 1_000, 130))
-    await limiter.reserve("a", [small], tokens(60))
-    await limiter.extend("a", [small], tokens(40))
+    await limiter.reserve("a", [small], output_tokens(60))
+    await limiter.extend("a", [small], output_tokens(40))
     with pytest.raises((RateLimited, BudgetExceeded)):
-        await limiter.extend("a", [small], tokens(1))
-    (standing,) = await limiter.extend("a", [large], tokens(20))
+        await limiter.extend("a", [small], output_tokens(1))
+    (standing,) = await limiter.extend("a", [large], output_tokens(20))
     assert (standing.limit, standing.remaining) == (large, 880)
     with pytest.raises((RateLimited, BudgetExceeded), match=r"the (limit|budget) of 130 output"):
-        await limiter.extend("a", [smaller], tokens(11))
-    assert (await limiter.extend("a", [smaller], tokens(10)))[0].remaining == 0
+        await limiter.extend("a", [smaller], output_tokens(11))
+    assert (await limiter.extend("a", [smaller], output_tokens(10)))[0].remaining == 0
 
 
 async def test_looking_at_a_limit_changes_nothing_for_what_runs(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("a", [hundred], tokens(60))
-    await limiter.extend("a", [hundred], tokens(1))
+    await limiter.reserve("a", [hundred], output_tokens(60))
+    await limiter.extend("a", [hundred], output_tokens(1))
     assert (await limiter.read_status([limit(1_000, OUTPUT)]))[0].remaining == 939
     with pytest.raises(RateLimited):
-        await limiter.extend("a", [hundred], tokens(40))
+        await limiter.extend("a", [hundred], output_tokens(40))
 
 
 async def test_a_limit_that_is_removed_refuses_nothing_that_runs(limiter):
     gone, stays = limit(100, OUTPUT), limit(300, OUTPUT, Window.DAY, "two")
     at_once = limit(1, Measure.CONCURRENT, id_="three")
-    await limiter.reserve("a", [gone, at_once, stays], tokens(90))
-    (standing,) = await limiter.extend("a", [stays], tokens(110))
+    await limiter.reserve("a", [gone, at_once, stays], output_tokens(90))
+    (standing,) = await limiter.extend("a", [stays], output_tokens(110))
     assert (standing.limit, standing.remaining) == (stays, 100)
     with pytest.raises(BudgetExceeded) as refused:
-        await limiter.extend("a", [stays], tokens(101))
+        await limiter.extend("a", [stays], output_tokens(101))
     assert [each.limit for each in refused.value.statuses if isinstance(each, LimitStatus)] == [stays]
-    assert await limiter.extend("a", [], tokens(500)) == ()
-    await ended(limiter, "a", tokens(250))
+    assert await limiter.extend("a", [], output_tokens(500)) == ()
+    await ended(limiter, "a", output_tokens(250))
     assert [each.remaining for each in await limiter.read_status([stays, at_once])] == [50, 1]
 
 
@@ -249,7 +249,7 @@ async def test_a_counter_begins_with_what_the_ledger_knows(limiters, clock):
     standings = await limiter.read_status([minute, day])
     assert [each.remaining for each in standings] == [92, 62]
     clock.advance(40.06)
-    standings = await limiter.reserve("a", [minute, day], tokens(1))
+    standings = await limiter.reserve("a", [minute, day], output_tokens(1))
     assert [each.remaining for each in standings] == [98, 61]
     assert asked == [["limit_one", "limit_two"]]
 

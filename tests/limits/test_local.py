@@ -5,7 +5,7 @@ import pytest
 from antiphon.domain.limits import Measure
 from antiphon.errors import RateLimited
 from antiphon.limits.local import LocalLimiter
-from tests.support.limits import ONE, limit, tokens
+from tests.support.limits import ONE, limit, output_tokens
 
 OUTPUT = Measure.OUTPUT_TOKENS
 
@@ -24,20 +24,20 @@ async def test_an_abandoned_claim_runs_no_more(limiter):
 
 async def test_an_abandoned_claim_used_what_it_reserved(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("a", [hundred], tokens(60))
+    await limiter.reserve("a", [hundred], output_tokens(60))
     limiter.abandon("a")
-    limiter.settle("a", tokens(0))
+    limiter.settle("a", output_tokens(0))
     assert (await limiter.read_status([hundred]))[0].remaining == 40
 
 
 async def test_an_open_claim_is_restored_beyond_any_limit(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.restore("a", [hundred], tokens(130))
-    await limiter.restore("a", [hundred], tokens(130))
+    await limiter.restore("a", [hundred], output_tokens(130))
+    await limiter.restore("a", [hundred], output_tokens(130))
     with pytest.raises(RateLimited):
-        await limiter.reserve("b", [hundred], tokens(1))
-    limiter.settle("a", tokens(20))
-    assert (await limiter.reserve("b", [hundred], tokens(1)))[0].remaining == 79
+        await limiter.reserve("b", [hundred], output_tokens(1))
+    limiter.settle("a", output_tokens(20))
+    assert (await limiter.reserve("b", [hundred], output_tokens(1)))[0].remaining == 79
 
 
 async def test_what_nobody_asks_for_is_forgotten(limiter, clock):

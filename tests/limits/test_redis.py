@@ -14,7 +14,7 @@ from antiphon.limits.redis.limiter import LEASE_S, RedisLimiter
 from antiphon.limits.windows import find_period
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import TimedRedis, ended
-from tests.support.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, output_tokens
 from tests.support.waiting import await_until
 
 OUTPUT = Measure.OUTPUT_TOKENS
@@ -111,7 +111,7 @@ async def test_what_is_sent_twice_is_done_once(node):
 
     node._call = asked
     await node.reserve("a", limits, Amounts(1, 0, 30))
-    standings = await node.extend("a", limits, tokens(20))
+    standings = await node.extend("a", limits, output_tokens(20))
     assert [each.remaining for each in standings] == [9, 50, 4]
     await ended(node, "a", Amounts(1, 0, 45))
     assert [each.remaining for each in await node.read_status(limits)] == [9, 55, 5]
@@ -232,12 +232,12 @@ async def test_a_lost_redis_learns_budgets_again_from_the_ledger(own_redis, cloc
 
     limiter = TimedRedis(own_redis.url, clock, seeds)
     budget = limit(100, OUTPUT, Window.DAY)
-    await limiter.reserve("a", [budget], tokens(20))
+    await limiter.reserve("a", [budget], output_tokens(20))
     own_redis.stop()
     own_redis.start()
-    assert (await limiter.reserve("b", [budget], tokens(20)))[0].remaining == 10
+    assert (await limiter.reserve("b", [budget], output_tokens(20)))[0].remaining == 10
     with pytest.raises(BudgetExceeded):
-        await limiter.reserve("c", [budget], tokens(20))
+        await limiter.reserve("c", [budget], output_tokens(20))
     await limiter.aclose()
 
 
@@ -303,12 +303,12 @@ async def test_leaving_during_a_reservation_leaves_nothing_counted(node, late, t
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after its end"])
 async def test_leaving_during_an_extension_counts_what_was_used(node, late):
     budget = limit(1000, OUTPUT, Window.MONTH)
-    await node.reserve("a", [budget], tokens(100))
+    await node.reserve("a", [budget], output_tokens(100))
     way = OnTheWay(node)
-    await way.left(node.extend("a", [budget], tokens(400)))
+    await way.left(node.extend("a", [budget], output_tokens(400)))
     if not late:
         await way.arrives()
-    await ended(node, "a", tokens(120))
+    await ended(node, "a", output_tokens(120))
     if late:
         await way.arrives()
     assert (await node.read_status([budget]))[0].remaining == 880
@@ -319,7 +319,7 @@ async def test_all_that_is_settled_is_told_where_two_tell_at_once(node, monkeypa
     monkeypatch.setattr("antiphon.limits.redis.limiter.BATCH", 1)
     budget = limit(100, OUTPUT, Window.DAY)
     for claim in "abc":
-        await node.reserve(claim, [budget], tokens(20))
-        node.settle(claim, tokens(1))
+        await node.reserve(claim, [budget], output_tokens(20))
+        node.settle(claim, output_tokens(1))
     await asyncio.gather(node._send_settled(), node._send_settled())
     assert (await node.read_status([budget]))[0].remaining == 97

@@ -58,7 +58,7 @@ async def test_it_keeps_the_contract_of_engines(tmp_path: Path) -> None:
 
     await check_engine(make, load=load)
     assert {request.adapter for request in tokens.requests} == {DIGEST}
-    assert not tokens.closed, "the engine is the base model's to close"
+    assert not tokens.is_closed, "the engine is the base model's to close"
 
 
 async def test_every_choice_uses_the_adapter_and_the_base_none(

@@ -89,7 +89,7 @@ async def test_leaving_ends_every_candidate():
         async for event in events:
             if isinstance(event, DiscardedTokens):
                 break
-    assert tokens.ended == len(tokens.requests) > 0
+    assert tokens.ended_count == len(tokens.requests) > 0
 
 
 @pytest.mark.parametrize("share", [False, True])

@@ -17,7 +17,7 @@ from antiphon.constraints.grammar_types import load_group
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
-from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_notation
 from antiphon.rendering.tools.call_readers import VisiblePart
 from antiphon.rendering.tools.json_call import CallArguments, CallName
 from antiphon.settings.models import ModelSettings
@@ -351,10 +351,10 @@ def test_a_template_says_its_family():
         "llama": '<|start_header_id|>{"name": "x", "parameters": ',
     }
     for name, source in signs.items():
-        assert detect_calls(source).before == CALL_FAMILIES[name](source).before
-        assert detect_calls(source).open == CALL_FAMILIES[name](source).open
-    assert detect_calls("no tools at all").open == ("<tool_call>",)
-    assert detect_calls("<tool_call>", "phi").open == CALL_FAMILIES["phi"]("").open
+        assert detect_notation(source).before == CALL_FAMILIES[name](source).before
+        assert detect_notation(source).open == CALL_FAMILIES[name](source).open
+    assert detect_notation("no tools at all").open == ("<tool_call>",)
+    assert detect_notation("<tool_call>", "phi").open == CALL_FAMILIES["phi"]("").open
 
 
 def test_the_settings_name_the_families():

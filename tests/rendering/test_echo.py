@@ -189,7 +189,7 @@ async def test_an_engine_that_scores_a_part_is_found_out():
         request = asking(RawPrompt("Hello the cat sat"), echo=True, logprobs=0, choices=choices)
         with pytest.raises(EngineError, match="did not score"):
             await answer(engine, request)
-    assert tokens.ended == len(tokens.requests)
+    assert tokens.ended_count == len(tokens.requests)
 
 
 async def test_leaving_ends_the_choices_that_wait_for_the_scores():
@@ -199,7 +199,7 @@ async def test_leaving_ends_the_choices_that_wait_for_the_scores():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await anext(events)
-    assert tokens.ended == len(tokens.requests)
+    assert tokens.ended_count == len(tokens.requests)
 
 
 async def test_completions_are_the_same_with_their_prompt():

@@ -138,7 +138,7 @@ async def test_the_deadline_is_kept_and_ends_the_work() -> None:
     context = Context("r", WHO, clock.monotonic() + 0.05, clock=clock)
     with pytest.raises(DeadlineExceeded):
         await embed_with(Renderer(engine), EmbeddingRequest("m", (RawPrompt("a"), RawPrompt("b"))), context)
-    assert engine.ended == 1
+    assert engine.ended_count == 1
 
 
 async def test_an_engines_failure_is_its_own() -> None:

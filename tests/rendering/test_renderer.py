@@ -79,7 +79,7 @@ async def test_it_keeps_the_contract_of_engines(sequences, space_prefix):
         return (await tokens.info()).load
 
     await check_engine(make, load=load)
-    assert tokens.closed
+    assert tokens.is_closed
 
 
 async def test_one_choices_events_tell_text_end_and_tokens():
@@ -396,7 +396,7 @@ async def test_a_stop_string_is_cut_and_counts_to_its_last_token(burst):
     assert found.choices[0].reason is FinishReason.STOP
     until = tokens.tokenizer.encode_plain("Hello the stop")
     assert found.usage.completion_tokens == len(until)
-    assert tokens.ended == 1
+    assert tokens.ended_count == 1
     assert (await tokens.info()).load.running == 0
 
 
@@ -415,7 +415,7 @@ async def test_a_stop_string_ends_one_choice_and_no_other():
     engine, tokens = renderer(lambda request: Script(text=("a STOP b", "a b c")[request.choice]))
     found = await answer(engine, asking(choices=2, stop=("STOP",)))
     assert [choice.text for choice in found.choices] == ["a ", "a b c"]
-    assert tokens.ended == 2
+    assert tokens.ended_count == 2
 
 
 async def test_stop_tokens_and_the_end_of_turn_are_a_stop():
@@ -499,7 +499,7 @@ async def test_a_failing_choice_ends_its_siblings_and_is_raised(choices):
     with pytest.raises(EngineDied) as raised:
         await answer(engine, asking(choices=choices))
     assert raised.value is error
-    assert tokens.ended == choices
+    assert tokens.ended_count == choices
     assert (await tokens.info()).load.running == 0
 
 
@@ -537,7 +537,7 @@ async def test_leaving_ends_every_sequence_at_once(choices):
                 break
     load = (await tokens.info()).load
     assert (load.running, load.queued, load.free_sequences) == (0, 0, 4)
-    assert tokens.ended == choices
+    assert tokens.ended_count == choices
 
 
 @pytest.mark.parametrize("choices", [1, 3])

@@ -36,7 +36,7 @@ from antiphon.rendering.template.request_template import (
     render,
 )
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES as NOTATIONS
-from antiphon.rendering.tools.call_notation import detect_calls
+from antiphon.rendering.tools.call_notation import detect_notation
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.scripted_token_engine import scripted_info
 from tests.rendering.scripted_renderer import answer, asking, renderer
@@ -73,7 +73,7 @@ def own(source, helper=None):
 
 
 def whose(source, helper, actor):
-    return RequestTemplate(source, SPECIAL, NotationFamilies(), detect_calls(source), None, helper, actor)
+    return RequestTemplate(source, SPECIAL, NotationFamilies(), detect_notation(source), None, helper, actor)
 
 
 SHORT = "{{ messages[0].content }}"

@@ -162,11 +162,11 @@ async def test_a_removed_project_leaves_nothing(index: KnowledgeIndex, tmp_path:
     for project in (PROJECT, "other"):
         for name in ("a", "b"):
             await index.create_table(project, TableSettings(name))
-    assert await index.delete_project(PROJECT) == 2
+    assert await index.delete_project_tables(PROJECT) == 2
     assert await index.list_tables(PROJECT) == ()
     assert len(await index.list_tables("other")) == 2
     assert len(list((tmp_path / "knowledge").glob("*/"))) <= 1
-    assert await index.delete_project(PROJECT) == 0
+    assert await index.delete_project_tables(PROJECT) == 0
 
 
 async def test_projects_see_nothing_of_each_other(index: KnowledgeIndex) -> None:

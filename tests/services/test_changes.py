@@ -52,7 +52,7 @@ class Node:
         self.tenants = TenancyService(self.changes, self.tenancy, PEPPER)
 
     def _told(self, known):
-        self.book.update(known.limits, known.prices, known.families())
+        self.book.update(known.limits, known.prices, known.build_families())
 
     async def accepts(self, secret):
         try:
@@ -154,7 +154,7 @@ async def test_a_change_is_checked_again_if_another_server_was_faster(deaf):
 
     await one.changes.apply(changed)
     assert seen == [1, 2]
-    assert one.changes.directory == one.tenancy.directory()
+    assert one.changes.directory == one.tenancy.load_directory()
 
 
 async def test_a_change_that_always_loses_the_race_is_a_conflict(deaf):
@@ -168,7 +168,7 @@ async def test_a_change_that_always_loses_the_race_is_a_conflict(deaf):
     with pytest.raises(Conflict, match="try again"):
         await one.changes.apply(changed)
     assert len(tries) == TRIES
-    assert "mine" not in {project.id for project in two.tenancy.directory().projects}
+    assert "mine" not in {project.id for project in two.tenancy.load_directory().projects}
 
 
 async def test_what_is_learnt_is_what_the_store_holds(deaf):
@@ -182,7 +182,7 @@ async def test_what_is_learnt_is_what_the_store_holds(deaf):
     await one.tenants.rotate_key(ADMIN, key.id, 60)
     await one.tenants.revoke_key(ADMIN, key.id)
     await one.tenants.change_user(ADMIN, user.id, lambda user: replace(user, name="Anna"), True)
-    assert one.changes.directory == one.tenancy.directory()
+    assert one.changes.directory == one.tenancy.load_directory()
 
 
 async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
@@ -194,7 +194,7 @@ async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
     of = Actor(ActorKind.SERVICE_KEY, made.key.id, "default")
     for node_ in (one, two):
         assert node_.book.rules.find_limits(of, "m") == made.limits != ()
-    assert one.changes.directory == one.tenancy.directory()
+    assert one.changes.directory == one.tenancy.load_directory()
 
 
 async def test_a_key_and_its_successor_share_limits_on_every_server(pair):
@@ -209,7 +209,7 @@ async def test_a_key_and_its_successor_share_limits_on_every_server(pair):
             of = Actor(ActorKind.SERVICE_KEY, id_, "default")
             limits = [(limit.subject, limit.id) for limit in node_.book.rules.find_limits(of, "m")]
             assert limits == [(Subject.KEY, LIMIT.id), (Subject.PROJECT, "limit-2")]
-        assert node_.changes.directory == one.tenancy.directory()
+        assert node_.changes.directory == one.tenancy.load_directory()
 
 
 async def test_a_change_that_fails_leaves_what_was_known(deaf):
@@ -268,4 +268,4 @@ async def test_two_processes_cannot_end_both_last_operators_keys(deaf, racers):
 
 def standing(node):
     """The ids of the keys that have not ended, as the store says."""
-    return [kept.key.id for kept in node.tenancy.directory().keys if kept.key.revoked is None]
+    return [kept.key.id for kept in node.tenancy.load_directory().keys if kept.key.revoked is None]

@@ -343,7 +343,7 @@ async def test_a_written_revocation_holds_without_the_database(world, monkeypatc
     def gone(*_):
         raise StoreUnavailable("the database is gone")
 
-    monkeypatch.setattr(SqlTenancy, "directory", gone)
+    monkeypatch.setattr(SqlTenancy, "load_directory", gone)
     await world.tenants.revoke_key(ADMIN, made.key.id)
     with pytest.raises(AuthenticationFailed):
         await world.ring.verify(made.secret, RequestedScope())

@@ -82,12 +82,12 @@ def test_servers_that_start_at_once_make_one_schema(url):
         with closing(Database(url)) as database:
             together.wait(30)
             database.prepare()
-            return database.schema_state().found
+            return database.schema_state().found_revision
 
     with ThreadPoolExecutor(4) as threads:
         found = [each.result() for each in [threads.submit(started) for _ in range(4)]]
     with closing(Database(url)) as database:
-        assert set(found) == {database.schema_state().wanted}
+        assert set(found) == {database.schema_state().needed_revision}
 
 
 def revised(database: Database, revision: str) -> None:
@@ -101,7 +101,7 @@ def test_a_newer_database_is_refused_and_left_alone(database):
     for attempt in (database.prepare, database.upgrade):
         with pytest.raises(StoreRefused, match=r"made by a later version of Antiphon \(revision 9999"):
             attempt()
-    assert database.schema_state().found == "9999"
+    assert database.schema_state().found_revision == "9999"
     with database.reading() as connection:
         assert set(sa.inspect(connection).get_table_names()) == {*metadata.tables, "alembic_version"}
 
@@ -153,7 +153,7 @@ def test_an_unusable_address_is_refused_without_its_password(url, said, monkeypa
 
 
 def test_a_file_is_shown_as_it_is_called(tmp_path):
-    assert Database(f"sqlite:///{tmp_path}/a@b.db").shown == f"sqlite:///{tmp_path}/a@b.db"
+    assert Database(f"sqlite:///{tmp_path}/a@b.db").display_url == f"sqlite:///{tmp_path}/a@b.db"
 
 
 def test_a_wrong_password_is_a_sentence_without_it(cluster):
@@ -271,7 +271,7 @@ def test_a_removed_or_replaced_file_takes_nothing(tmp_path, replaced, caplog):
         assert path.exists() == replaced
         aside.rename(path)
         for _ in range(2):
-            assert database.schema_state().found is not None
+            assert database.schema_state().found_revision is not None
     said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("store_")]
     assert said == ["store_moved", "store_back"]
 

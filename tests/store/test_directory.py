@@ -33,7 +33,7 @@ class Script:
         self.made = 0
 
     def step(self):
-        directory = self.tenancy.directory()
+        directory = self.tenancy.load_directory()
         self.made += 1
         can = [self.add_project, self.add_user, self.add_key, self.add_limit, self.add_price]
         can += [self.change_project, self.put_membership] if directory.users else []
@@ -117,20 +117,20 @@ def script(tenancy, database):
 
 
 def test_what_changed_since_is_what_is_read(script, tenancy):
-    known = tenancy.directory()
+    known = tenancy.load_directory()
     for _ in range(20):
         for _ in range(script.draw.choice([0, 1, 1, 1, 2, 5])):
             script.step()
-        known = tenancy.directory(known)
-        assert contents(known) == contents(tenancy.directory())
+        known = tenancy.load_directory(known)
+        assert contents(known) == contents(tenancy.load_directory())
 
 
 def test_what_did_not_change_is_not_read_again(script, tenancy):
     for _ in range(5):
         script.add_key(None)
-    known = tenancy.directory()
+    known = tenancy.load_directory()
     script.change_key(replace(known, keys=known.keys[2:3]))
-    now = tenancy.directory(known)
+    now = tenancy.load_directory(known)
     same = [new is old for new, old in zip(now.keys, known.keys, strict=True)]
     assert same == [True, True, False, True, True]
     assert now.keys[2].key.note == "ended"
@@ -138,24 +138,24 @@ def test_what_did_not_change_is_not_read_again(script, tenancy):
 
 def test_after_very_many_changes_everything_is_read(script, tenancy, database, monkeypatch):
     monkeypatch.setattr(module, "MAX_CHANGES", 4)
-    known = tenancy.directory()
+    known = tenancy.load_directory()
     for _ in range(5):
         script.add_price(None)
-    assert contents(tenancy.directory(known)) == contents(tenancy.directory())
-    known = tenancy.directory()
+    assert contents(tenancy.load_directory(known)) == contents(tenancy.load_directory())
+    known = tenancy.load_directory()
     with database.writing() as connection:  # a hand that knows of the revision and of no audit
         connection.execute(sa.text("UPDATE projects SET note = 'by hand'"))
         connection.execute(sa.text("UPDATE revision SET number = number + 1"))
-    assert contents(tenancy.directory(known)) == contents(tenancy.directory())
-    assert tenancy.directory().projects[0].note == "by hand"
+    assert contents(tenancy.load_directory(known)) == contents(tenancy.load_directory())
+    assert tenancy.load_directory().projects[0].note == "by hand"
 
 
 def test_a_database_that_was_put_back_is_read_whole(script, tenancy, database):
     script.add_user(None)
-    known = tenancy.directory()
+    known = tenancy.load_directory()
     with database.writing() as connection:  # as from a copy of an earlier day
         connection.execute(sa.text("DELETE FROM users"))
         connection.execute(sa.text("DELETE FROM audit"))
         connection.execute(sa.text("UPDATE revision SET number = 1"))
-    assert tenancy.directory(known) == tenancy.directory()
-    assert tenancy.directory(known).users == ()
+    assert tenancy.load_directory(known) == tenancy.load_directory()
+    assert tenancy.load_directory(known).users == ()

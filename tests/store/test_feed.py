@@ -41,7 +41,7 @@ def project(name: str) -> Project:
 
 def test_each_change_of_another_process_is_told(url, tenancy):
     with told(url) as revisions:
-        assert revisions.get(timeout=LATEST_S) == tenancy.revision()
+        assert revisions.get(timeout=LATEST_S) == tenancy.load_revision()
         for name in ("One", "Two", "Three"):
             made = tenancy.add_project(project(name), BY)
             assert revisions.get(timeout=LATEST_S) == made
@@ -69,7 +69,7 @@ def test_what_could_not_be_learnt_is_told_again(database, tenancy):
     feed = SqlFeed(database)
     feed.start(learn)
     try:
-        assert revisions.get(timeout=LATEST_S) == tenancy.revision()
+        assert revisions.get(timeout=LATEST_S) == tenancy.load_revision()
         assert not failing
     finally:
         feed.close()
@@ -107,7 +107,7 @@ def test_changes_while_the_database_was_away_are_told_later():
             for name in ("One", "Two"):
                 cluster.stop()
                 with pytest.raises(StoreUnavailable):
-                    tenancy.revision()
+                    tenancy.load_revision()
                 cluster.start()
                 made = tenancy.add_project(project(name), BY)
                 while (heard := revisions.get(timeout=LATEST_S)) == first:

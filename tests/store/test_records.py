@@ -32,7 +32,7 @@ def test_pages_give_the_latest_first_and_each_once(records):
     records.add(every)
     records.add(every[:3])
     seen, before = [], None
-    while page := records.page("one", 3, before):
+    while page := records.load_page("one", 3, before):
         assert len(page) <= 3
         seen += page
         before = (page[-1].at, page[-1].id)
@@ -44,7 +44,7 @@ def test_pages_give_the_latest_first_and_each_once(records):
 @pytest.fixture
 def peopled(tenancy):
     """With the projects one and two."""
-    by = ChangeAuthor("operator", 5, tenancy.revision())
+    by = ChangeAuthor("operator", 5, tenancy.load_revision())
     by = ChangeAuthor("operator", 5, tenancy.add_project(Project("one", "One", 5), by))
     tenancy.add_project(Project("two", "Two", 5), by)
     return tenancy
@@ -53,22 +53,22 @@ def peopled(tenancy):
 def test_what_has_expired_is_gone_and_a_project_is_erased(records, peopled):
     records.add([made(number, "one" if number % 2 else "two") for number in range(6)])
     assert records.expire(NOW + 2) == 3
-    assert [each.id for each in records.page("one", 9)] == ["r5", "r3"]
-    assert records.erase("one", 5_000, ChangeAuthor("ann", 9)) == (2, peopled.revision())
-    assert records.page("one", 9) == []
-    assert [each.id for each in records.page("two", 9)] == ["r4"]
+    assert [each.id for each in records.load_page("one", 9)] == ["r5", "r3"]
+    assert records.erase("one", 5_000, ChangeAuthor("ann", 9)) == (2, peopled.load_revision())
+    assert records.load_page("one", 9) == []
+    assert [each.id for each in records.load_page("two", 9)] == ["r4"]
     with pytest.raises(NotFound):
         records.erase("three", 5_000, ChangeAuthor("ann", 9))
 
 
 def test_an_erasure_is_in_the_audit(records, peopled):
-    before = peopled.revision()
+    before = peopled.load_revision()
     records.add([made(1)])
     records.erase("one", 5_000, ChangeAuthor("ann", 9))
-    (entry,) = peopled.audit(1)
+    (entry,) = peopled.load_audit_entries(1)
     assert (entry.actor, entry.at, entry.action, entry.target) == ("ann", 9, "project.erase_requests", "one")
     assert entry.detail == '{"removed": 1}'
-    assert peopled.revision() == before + 1
+    assert peopled.load_revision() == before + 1
 
 
 def test_what_began_before_an_erasure_is_not_kept_later(records, peopled):
@@ -76,11 +76,11 @@ def test_what_began_before_an_erasure_is_not_kept_later(records, peopled):
     late = [made(4), made(5), made(6), made(3, "two")]
     records.add(late)
     records.add(late)
-    assert [each.id for each in records.page("one", 9)] == ["r6"]
-    assert [each.id for each in records.page("two", 9)] == ["r3"]
+    assert [each.id for each in records.load_page("one", 9)] == ["r6"]
+    assert [each.id for each in records.load_page("two", 9)] == ["r3"]
     records.erase("one", 4_000, ChangeAuthor("ann", 10))  # a clock that is behind brings nothing back
     records.add([made(5), made(7)])
-    assert [each.id for each in records.page("one", 9)] == ["r7"]
+    assert [each.id for each in records.load_page("one", 9)] == ["r7"]
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def test_an_erasure_waits_for_what_is_being_kept(records, peopled):
     with before_inserting(inserting):
         records.add([made(1)])
     eraser.join()
-    assert erased.is_set() and records.page("one", 9) == []
+    assert erased.is_set() and records.load_page("one", 9) == []
 
 
 def test_any_text_is_kept(records):
@@ -125,12 +125,12 @@ def test_any_text_is_kept(records):
 
 
 def test_a_project_says_how_its_requests_are_kept(tenancy):
-    by = ChangeAuthor("operator", 5, tenancy.revision())
+    by = ChangeAuthor("operator", 5, tenancy.load_revision())
     plain = Project("p", "P", 5)
     by = ChangeAuthor("operator", 6, tenancy.add_project(plain, by))
     kept = Project("p", "P", 5, recording=RecordingPolicy(30, (Redaction.EMAIL, Redaction.KEY)))
     by = ChangeAuthor("operator", 7, tenancy.change_project(kept, by))
-    assert kept in tenancy.directory().projects
+    assert kept in tenancy.load_directory().projects
     tenancy.change_project(plain, by)
-    assert plain in tenancy.directory().projects
-    assert '"days": 30' in tenancy.audit(9)[1].detail.replace("\\", "")
+    assert plain in tenancy.load_directory().projects
+    assert '"days": 30' in tenancy.load_audit_entries(9)[1].detail.replace("\\", "")

@@ -40,7 +40,7 @@ def test_what_is_put_in_comes_out_also_after_a_restart(rules, url):
     for price in (LATER, PRICE):
         rules.add_price(price, BY)
     with closing(SqlTenancy(Database(url))) as restarted:
-        again = restarted.directory()
+        again = restarted.load_directory()
     assert again.limits == (MINUTE, AT_ONCE, LARGEST)
     assert again.prices == (LATER, PRICE)
 
@@ -50,12 +50,12 @@ def test_changes_take_the_place_of_what_was_and_leave_entries(rules, tenancy):
     rules.add_price(PRICE, BY)
     rules.change_limit(replace(MINUTE, amount=60, window=None), BY)
     rules.change_price(replace(PRICE, until=5_000), BY)
-    directory = tenancy.directory()
+    directory = tenancy.load_directory()
     assert [(limit.amount, limit.window) for limit in directory.limits] == [(60, None)]
     assert [price.until for price in directory.prices] == [5_000]
     rules.remove_limit(MINUTE.id, BY)
-    assert tenancy.directory().limits == ()
-    entries = tenancy.audit(10)
+    assert tenancy.load_directory().limits == ()
+    entries = tenancy.load_audit_entries(10)
     actions = ["limit.remove", "price.change", "limit.change", "price.create", "limit.create"]
     assert [entry.action for entry in entries] == actions
     about = {"models": "cantor*", "currency": "USD"}
@@ -83,28 +83,28 @@ def test_missing_rows_are_not_changed_nor_existing_ones_added(rules):
 
 
 def test_only_a_committed_change_increments_the_revision(rules, tenancy):
-    before = tenancy.revision()
-    assert rules.add_limit(MINUTE, BY) == before + 1 == tenancy.revision()
+    before = tenancy.load_revision()
+    assert rules.add_limit(MINUTE, BY) == before + 1 == tenancy.load_revision()
     assert tenancy.add_project(Project("project-1", "One", 5), BY) == before + 2
     for failing in (lambda: rules.add_limit(MINUTE, BY), lambda: rules.remove_limit("none", BY)):
         with pytest.raises((Conflict, NotFound)):
             failing()
     tenancy.set_mark("pepper", "it")
-    assert tenancy.directory().revision == tenancy.revision() == before + 2
+    assert tenancy.load_directory().revision == tenancy.load_revision() == before + 2
 
 
 def test_a_change_checked_at_an_old_revision_is_not_made(rules, tenancy):
-    known = tenancy.directory().revision
-    rules.add_limit(MINUTE, replace(BY, known=known))
+    known = tenancy.load_directory().revision
+    rules.add_limit(MINUTE, replace(BY, known_revision=known))
     for late in (
-        lambda: rules.remove_limit(MINUTE.id, replace(BY, known=known)),
-        lambda: tenancy.add_project(Project("project-1", "One", 5), replace(BY, known=known)),
+        lambda: rules.remove_limit(MINUTE.id, replace(BY, known_revision=known)),
+        lambda: tenancy.add_project(Project("project-1", "One", 5), replace(BY, known_revision=known)),
     ):
         with pytest.raises(StaleDirectory):
             late()
-    directory = tenancy.directory()
+    directory = tenancy.load_directory()
     assert (directory.limits, len(directory.projects), directory.revision) == ((MINUTE,), 1, known + 1)
-    assert len(tenancy.audit(10)) == 1
+    assert len(tenancy.load_audit_entries(10)) == 1
 
 
 def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, database):
@@ -114,7 +114,7 @@ def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, dat
     with warnings.catch_warnings(record=True) as left_open:
         warnings.simplefilter("always")
         with pytest.raises(StoreUnavailable, match="does not know"):
-            tenancy.directory()
+            tenancy.load_directory()
         gc.collect()
     assert [str(each.message) for each in left_open] == []
 

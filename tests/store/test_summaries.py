@@ -13,7 +13,7 @@ NOW = 1_000_000
 @pytest.fixture
 def summaries(database, tenancy):
     for name in ("one", "two"):
-        tenancy.add_project(Project(name, name, 5), ChangeAuthor("operator", 5, tenancy.revision()))
+        tenancy.add_project(Project(name, name, 5), ChangeAuthor("operator", 5, tenancy.load_revision()))
     return SqlSummaries(database)
 
 
@@ -68,12 +68,12 @@ def test_they_expire_and_are_erased_with_the_requests(summaries, database, tenan
         summaries.keep(made("b", project, expires=NOW + 2), 9)
     records.expire(NOW + 2)
     assert set(summaries.find("one", ["a", "b"], NOW)) == {"a"}
-    records.erase("one", 6_000, ChangeAuthor("ann", 9, tenancy.revision()))
+    records.erase("one", 6_000, ChangeAuthor("ann", 9, tenancy.load_revision()))
     assert summaries.find("one", ["a"], NOW) == {} and summaries.find("two", ["a"], NOW)
 
 
 def test_a_request_from_before_the_erasure_keeps_nothing(summaries, database, tenancy):
-    SqlRecords(database).erase("one", 6_000, ChangeAuthor("ann", 9, tenancy.revision()))
+    SqlRecords(database).erase("one", 6_000, ChangeAuthor("ann", 9, tenancy.load_revision()))
     summaries.keep(made("a", at=6_000), 9)
     summaries.keep(made("b", at=6_001), 9)
     assert set(summaries.find("one", ["a", "b"], NOW)) == {"b"}

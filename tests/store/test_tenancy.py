@@ -32,7 +32,7 @@ def test_what_is_put_in_comes_out_also_after_a_restart(peopled, url):
     peopled.put_membership(Membership("project-1", "user-1", ProjectRole.OWNER, 8), BY)
     peopled.add_key(StoredKey(KEY, b"d" * 32), BY)
     with closing(SqlTenancy(Database(url))) as restarted:
-        again = restarted.directory()
+        again = restarted.load_directory()
     assert again.projects == (Project("default", "default", 0), PROJECT)
     assert again.users == (ANN,)
     assert again.memberships == (Membership("project-1", "user-1", ProjectRole.OWNER, 8),)
@@ -44,7 +44,7 @@ def test_changes_take_the_place_of_what_was(peopled):
     peopled.change_project(replace(PROJECT, archived=9), BY)
     peopled.change_user(replace(ANN, disabled=9), BY)
     peopled.change_key(replace(KEY, revoked=9), BY)
-    directory = peopled.directory()
+    directory = peopled.load_directory()
     assert directory.projects[1].archived == directory.users[0].disabled == directory.keys[0].key.revoked == 9
     assert directory.keys[0].digest == b"d" * 32
 
@@ -52,9 +52,9 @@ def test_changes_take_the_place_of_what_was(peopled):
 def test_a_membership_is_put_changed_and_removed(peopled):
     for role in (ProjectRole.VIEWER, ProjectRole.OWNER):
         peopled.put_membership(Membership("project-1", "user-1", role, 8), BY)
-        assert [each.role for each in peopled.directory().memberships] == [role]
+        assert [each.role for each in peopled.load_directory().memberships] == [role]
     peopled.remove_membership("project-1", "user-1", BY)
-    assert peopled.directory().memberships == ()
+    assert peopled.load_directory().memberships == ()
     with pytest.raises(NotFound, match="not a member"):
         peopled.remove_membership("project-1", "user-1", BY)
 
@@ -65,23 +65,23 @@ def test_a_rotated_key_successor_and_limits_change_together(peopled):
     moved = replace(LIMIT, target="key-2")
     with pytest.raises(Conflict):
         peopled.rotate_key(replace(KEY, expires=50), successor, (moved,), BY)
-    assert peopled.directory().keys == (StoredKey(KEY, b"d" * 32),)
-    assert peopled.directory().limits == (LIMIT,) and peopled.families() == {}
+    assert peopled.load_directory().keys == (StoredKey(KEY, b"d" * 32),)
+    assert peopled.load_directory().limits == (LIMIT,) and peopled.load_families() == {}
     new = StoredKey(replace(KEY, id="key-2", family=KEY.id), b"e" * 32)
     peopled.rotate_key(replace(KEY, expires=50), new, (moved,), BY)
-    directory = peopled.directory()
+    directory = peopled.load_directory()
     assert [kept.key.expires for kept in directory.keys] == [50, None]
     assert directory.limits == (moved,)
-    assert peopled.families() == directory.families() == {"key-2": KEY.id}
+    assert peopled.load_families() == directory.build_families() == {"key-2": KEY.id}
 
 
 def test_a_new_key_and_its_limits_are_kept_together(peopled):
     with pytest.raises(Conflict):
         peopled.add_key(StoredKey(KEY, b"d" * 32), BY, (LIMIT, LIMIT))
-    assert (peopled.directory().keys, peopled.directory().limits) == ((), ())
+    assert (peopled.load_directory().keys, peopled.load_directory().limits) == ((), ())
     peopled.add_key(StoredKey(KEY, b"d" * 32), BY, (LIMIT, replace(LIMIT, id="limit-2")))
-    assert [limit.id for limit in peopled.directory().limits] == [LIMIT.id, "limit-2"]
-    (entry,) = peopled.audit(1)
+    assert [limit.id for limit in peopled.load_directory().limits] == [LIMIT.id, "limit-2"]
+    (entry,) = peopled.load_audit_entries(1)
     assert [each["amount"] for each in json.loads(entry.detail)["limits"]] == [LIMIT.amount] * 2
 
 
@@ -108,7 +108,7 @@ def test_every_change_has_its_entry_and_a_failed_one_none(peopled):
     peopled.add_key(StoredKey(KEY, b"d" * 32), ChangeAuthor("user-1", 200))
     with pytest.raises(NotFound):
         peopled.change_user(User("none", "n", 1), BY)
-    entries = peopled.audit(10)
+    entries = peopled.load_audit_entries(10)
     assert [entry.action for entry in entries] == ["key.create", "user.create", "project.create"]
     latest = entries[0]
     assert (latest.actor, latest.at, latest.target) == ("user-1", 200, "key-1")
@@ -119,8 +119,8 @@ def test_every_change_has_its_entry_and_a_failed_one_none(peopled):
 def test_the_audit_is_read_by_pages_and_by_target(peopled):
     for number in range(5):
         peopled.change_project(replace(PROJECT, note=str(number)), BY)
-    first = peopled.audit(3)
-    second = peopled.audit(10, before=first[-1].id)
+    first = peopled.load_audit_entries(3)
+    second = peopled.load_audit_entries(10, before=first[-1].id)
     assert [entry.id for entry in (*first, *second)] == list(range(7, 0, -1))
-    assert {entry.target for entry in peopled.audit(10, target="project-1")} == {"project-1"}
-    assert not peopled.audit(10, target="project-1\0")
+    assert {entry.target for entry in peopled.load_audit_entries(10, target="project-1")} == {"project-1"}
+    assert not peopled.load_audit_entries(10, target="project-1\0")

@@ -92,7 +92,7 @@ def test_the_file_of_an_earlier_revision_opens_with_every_row(revision: str, tmp
         assert rows(database, columns(before)) == before
         with database.reading() as connection:
             assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
-        directory = SqlTenancy(database).directory()
+        directory = SqlTenancy(database).load_directory()
     assert {each.name: each.archived for each in directory.projects} == {"default": None} | {
         each.name: each.archived for each in PROJECTS
     }
@@ -111,7 +111,7 @@ def test_the_second_revision_is_a_real_one_in_both_databases(
         with monkeypatch.context() as then:
             then.setattr(module, "MIGRATIONS", only("0001", tmp_path))
             database.prepare()
-            assert database.schema_state().found == "0001"
+            assert database.schema_state().found_revision == "0001"
         with closing(Database(f"sqlite:///{old}")) as source:
             before = rows(source)
         put(database, before)
@@ -126,7 +126,7 @@ def test_the_second_revision_is_a_real_one_in_both_databases(
         assert (copy is None) is (database.file is None)
         tenancy = SqlTenancy(database)
         made = SqlRules(database).add_limit(LIMIT, ChangeAuthor("admin", 1))
-        assert (tenancy.revision(), tenancy.directory().limits) == (made, (LIMIT,))
+        assert (tenancy.load_revision(), tenancy.load_directory().limits) == (made, (LIMIT,))
         with database.reading() as connection:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
@@ -163,7 +163,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(old: Path) -> None:
     assert "revision: 0001" in asked.stdout
     assert "pending:  0002 Limits, prices, the ledger" in asked.stdout
     with closing(Database(f"sqlite:///{old}")) as database:
-        assert database.schema_state().found == "0001"
+        assert database.schema_state().found_revision == "0001"
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     copy = old.with_name(f"{old.name}.0001.bak")
     assert str(copy) in done.stdout
@@ -189,7 +189,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") 
     """One more revision after those that there are."""
     migrations = shutil.copytree(module.MIGRATIONS, folder / "migrations")
     with closing(Database(f"sqlite:///{folder}/empty.db")) as empty:
-        head = empty.schema_state().wanted
+        head = empty.schema_state().needed_revision
     (migrations / "versions" / "next.py").write_text(NEXT.format(head=head, then=then))
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
 
@@ -225,10 +225,10 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
     before = rows(peopled)
     followed(monkeypatch, tmp_path, 'op.execute("SELECT nonsense FROM nowhere")')
     with closing(peopled) as database:
-        found = database.schema_state().found
+        found = database.schema_state().found_revision
         with pytest.raises(StoreUnavailable):
             database.upgrade()
         with pytest.raises(sa.exc.IntegrityError), database.writing() as connection:
             connection.execute(sa.text("DELETE FROM projects"))
         assert rows(database) == before
-        assert database.schema_state().found == found
+        assert database.schema_state().found_revision == found

@@ -231,7 +231,7 @@ def test_what_no_database_holds_is_found_as_it_was_kept(database):
     usage = SqlUsage(database)
     for condition in (Condition(EntryField.END_USER, odd), Condition(Tag(odd), odd)):
         chosen = EntrySelection(0, 1 << 52, (condition,))
-        assert [each.id for each in usage.entries(chosen, 10)] == ["e1"]
+        assert [each.id for each in usage.load_entries(chosen, 10)] == ["e1"]
         assert usage.report(chosen, (Tag(odd),), 10).total.requests == 1
     assert (
         usage.report(EntrySelection(0, 1 << 52, (Condition(Tag("\0"), "\0"),)), (), 1).total == UsageTotals()
@@ -242,7 +242,7 @@ def test_an_empty_ledger_sums_to_nothing(database):
     usage = SqlUsage(database)
     assert usage.report(EVERYTHING, (), 1) == LedgerReport(UsageTotals())
     assert usage.report(EVERYTHING, (EntryField.MODEL,), 1) == LedgerReport(UsageTotals())
-    assert usage.entries(EVERYTHING, 5) == []
+    assert usage.load_entries(EVERYTHING, 5) == []
 
 
 def test_memory_is_that_of_a_page_however_many_rows_there_are(database):
@@ -267,7 +267,7 @@ def test_memory_is_that_of_a_page_however_many_rows_there_are(database):
 
 def walked(usage: SqlUsage, chosen: EntrySelection, size: int) -> Iterator[Entry]:
     after: EntryPosition | None = None
-    while page := usage.entries(chosen, size, after):
+    while page := usage.load_entries(chosen, size, after):
         yield from page
         after = EntryPosition.from_entry(page[-1])
 

@@ -15,5 +15,5 @@ def limit(amount: int, measure: Measure = Measure.REQUESTS, window: Window | Non
 ONE = Amounts(requests=1)
 
 
-def tokens(output: int) -> Amounts:
-    return Amounts(output_tokens=output)
+def output_tokens(count: int) -> Amounts:
+    return Amounts(output_tokens=count)

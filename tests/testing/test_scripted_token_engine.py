@@ -80,7 +80,7 @@ async def test_a_failure_comes_where_it_was_asked_for() -> None:
     engine.script = Script(failure=Failure(EngineUnavailable("away"), after=None))
     with pytest.raises(EngineUnavailable):
         await heard(engine)
-    assert engine.ended == 2
+    assert engine.ended_count == 2
 
 
 async def test_a_held_sequence_waits_for_its_event() -> None:

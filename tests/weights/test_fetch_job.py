@@ -201,7 +201,7 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(tmp_path):
 
 
 def test_a_disk_that_is_full_is_the_operators_business(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr("antiphon.weights.hub.cache.HubCache.free", lambda _: 0)
+    monkeypatch.setattr("antiphon.weights.hub.cache.HubCache.count_free_bytes", lambda _: 0)
     with pytest.raises(EngineError, match="the server has no disk space") as full:
         fetch(hub, tmp_path)
     assert full.value.status == 500 and str(tmp_path) not in full.value.message

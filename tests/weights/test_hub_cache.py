@@ -21,7 +21,7 @@ def cache(tmp_path: Path) -> HubCache:
 
 def kept(cache: HubCache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> CachedFile:
     with cache.lock(reference, digest):
-        cache.place(reference, digest).write_bytes(b"weights")
+        cache.build_file_path(reference, digest).write_bytes(b"weights")
         return cache.keep(reference, commit, digest)
 
 
@@ -62,7 +62,7 @@ def test_a_record_that_is_damaged_or_names_nothing_is_no_find(cache: HubCache):
 def test_the_list_shows_a_commit_only_without_another_name(cache: HubCache):
     kept(cache, MODEL)
     kept(cache, MODEL, NEXT, OTHER)
-    assert [(entry.reference.revision, entry.digest) for entry in cache.entries()] == [
+    assert [(entry.reference.revision, entry.digest) for entry in cache.list_files()] == [
         (COMMIT, DIGEST),
         ("main", OTHER),
     ]
@@ -78,7 +78,7 @@ def test_a_file_goes_with_its_last_reference(cache: HubCache):
 
 
 def test_what_is_being_fetched_is_not_cleared(cache: HubCache):
-    partial = cache.partial(MODEL, DIGEST)
+    partial = cache.build_partial_path(MODEL, DIGEST)
     with cache.lock(MODEL, DIGEST):
         partial.write_bytes(b"some")
         assert cache.clear("ada/tiny") == 0 and partial.exists()
@@ -104,7 +104,7 @@ def test_a_link_instead_of_a_file_is_not_followed(cache: HubCache, tmp_path: Pat
     precious.write_text("mine")
     fetched.path.unlink()
     fetched.path.symlink_to(precious)
-    for use in (cache.entries, cache.leftovers, lambda: cache.find(MODEL)):
+    for use in (cache.list_files, cache.list_leftovers, lambda: cache.find(MODEL)):
         with pytest.raises(ModelFetchError, match="symbolic link"):
             use()
     assert precious.read_text() == "mine"

@@ -108,13 +108,13 @@ def test_a_download_that_was_given_up_goes_on_where_it_ended(server: HubServer, 
     message = refused(lambda: hub(server, cache).pull(MODEL, silent))
     assert "hangs up" in message and "continues the download" in message
     assert cache.find(MODEL) is None
-    (left,) = cache.leftovers()
+    (left,) = cache.list_leftovers()
     assert left.is_partial and left.size == cut
     server.faults.reset_at = None
     server.file_requests.clear()
     assert hub(server, cache).pull(MODEL, silent).path.read_bytes() == data
     assert server.ranges() == [f"bytes={cut}-"]
-    assert cache.leftovers() == []
+    assert cache.list_leftovers() == []
 
 
 def test_a_host_that_ignores_ranges_starts_again(server: HubServer, cache: HubCache, data: bytes):
@@ -126,7 +126,7 @@ def test_a_flipped_byte_is_refused_and_the_file_removed(server: HubServer, cache
     server.faults.flip_at = len(data) - 1
     message = refused(lambda: hub(server, cache).pull(MODEL, silent))
     assert hashlib.sha256(data).hexdigest() in message and "removed" in message
-    assert cache.find(MODEL) is None and cache.leftovers() == []
+    assert cache.find(MODEL) is None and cache.list_leftovers() == []
 
 
 def test_a_byte_that_flips_on_the_disk_is_found_by_the_next_pull(
@@ -236,7 +236,7 @@ def test_a_hub_in_trouble_is_told_from_a_wrong_address(server: HubServer, cache:
 
 def test_a_disk_without_room_is_seen_before_anything_is_fetched(server: HubServer, tmp_path: Path):
     class SmallDisk(HubCache):
-        def free(self) -> int:
+        def count_free_bytes(self) -> int:
             return 1000
 
     message = refused(lambda: hub(server, SmallDisk(tmp_path / "models")).pull(MODEL, silent))
@@ -265,7 +265,7 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(server: HubServer, cache: H
         check=False,
     )
     assert "ModelFetchError: cannot write all of" in ended.stderr and "continues the download" in ended.stderr
-    (left,) = cache.leftovers()
+    (left,) = cache.list_leftovers()
     assert left.is_partial and 0 < left.size <= limit
     assert hub(server, cache).pull(MODEL, silent).path.read_bytes() == data
 
@@ -291,7 +291,7 @@ def test_a_second_fetcher_waits_and_fetches_nothing(server: HubServer, cache: Hu
             pulled = pool.submit(hub(server, cache).pull, MODEL, silent)
             with pytest.raises(TimeoutError):
                 pulled.result(0.5)
-            cache.place(MODEL, hashlib.sha256(data).hexdigest()).write_bytes(data)
+            cache.build_file_path(MODEL, hashlib.sha256(data).hexdigest()).write_bytes(data)
         assert pulled.result(30).path.read_bytes() == data
     assert server.requests and server.file_requests == []
 

@@ -105,9 +105,9 @@ def build_adapters(
     models = {model.name: model for model in app_state.models.list_bases()}
     targets = build_adapter_targets(settings, models, hosts)
     lora = settings.lora
-    kept = KeptNamesFile(Path(lora.registry or ""), lora.keep_names) if allows_loading(lora) else None
+    kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names) if allows_loading(lora) else None
     adapters = AdapterRegistry(
-        app_state.models, targets, app_state.clock, app_state.metrics, coordinator, kept
+        app_state.models, targets, app_state.clock, app_state.metrics, coordinator, kept_names
     )
     adapters.quota = ProjectQuota(lora.project_adapters if lora.repositories else 0, lora.project_bytes)
     for adapter in settings.adapters:

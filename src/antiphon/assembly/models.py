@@ -35,7 +35,7 @@ class HostConnections:
         self._open: dict[HostTokenEngine, asyncio.Task[None]] = {}
         self.engines: dict[str, HostTokenEngine] = {}
         """The engine of each host, by the host's name."""
-        self.paths: dict[str, str] = {}
+        self.socket_paths: dict[str, str] = {}
         """The path of each host's socket."""
 
     def connect(self, name: str, path: str, is_parked: bool = False) -> HostTokenEngine:
@@ -46,9 +46,11 @@ class HostConnections:
         self._open[engine] = self._group.create_task(engine.keep_connected())
         return engine
 
-    def serve(self, engines: Mapping[str, HostTokenEngine], paths: Mapping[str, str]) -> None:
-        """Replaces the engines and paths by those of the local models that serve now."""
-        self.engines, self.paths = dict(engines), dict(paths)
+    def replace_serving(
+        self, engines: Mapping[str, HostTokenEngine], socket_paths: Mapping[str, str]
+    ) -> None:
+        """Replaces the engines and socket paths by those of the local models that serve now."""
+        self.engines, self.socket_paths = dict(engines), dict(socket_paths)
 
     async def close(self, engine: HostTokenEngine) -> None:
         """Ends the connection of an engine, and with it all its running generations."""
@@ -73,7 +75,7 @@ async def connect_engines(
     async with task_group() as group:
         hosts = HostConnections(group, ask_load)
         engines = {name: hosts.connect(name, path, name in parked) for name, path in sockets.items()}
-        hosts.serve(engines, sockets)
+        hosts.replace_serving(engines, sockets)
         try:
             yield hosts
         finally:
@@ -168,8 +170,8 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
     def is_same(model: RoutedModelSettings) -> bool:
         return model == settings_before.get(model.name) and all(map(is_same_source, model.list_routes()))
 
-    same = {model.name for model in after.settings.routed_models if is_same(model)}
-    same |= same_local
+    unchanged_names = {model.name for model in after.settings.routed_models if is_same(model)}
+    unchanged_names |= same_local
     sources = {
         name for name, item in after.vendors.clients.items() if before.vendors.clients.get(name) is item
     }
@@ -177,10 +179,14 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
         (model.name, route.name): route.state
         for model in registry.list_routed()
         for route in model.routes
-        if route.kind in sources or route.label in same
+        if route.kind in sources or route.label in unchanged_names
     }
-    models = {model.name: model for model in registry if model.name in same and model.parent is None}
-    patterns = {item.model.name: item for item in registry.list_patterns() if item.model.name in same}
+    models = {
+        model.name: model for model in registry if model.name in unchanged_names and model.parent is None
+    }
+    patterns = {
+        item.model.name: item for item in registry.list_patterns() if item.model.name in unchanged_names
+    }
     return UnchangedModels(models, patterns, states)
 
 

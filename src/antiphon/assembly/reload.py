@@ -103,7 +103,7 @@ class SettingsReloader:
         vendors = build_vendors(settings, parts.environ, sources_before.vendors)
         hosts, opened, parked = parts.hosts, {}, list_parked(settings.models)
         for name, path in sockets.items():
-            if hosts.paths.get(name) != path:
+            if hosts.socket_paths.get(name) != path:
                 opened[name] = hosts.connect(name, path, name in parked)
         engines = {name: opened.get(name) or hosts.engines[name] for name in sockets}
         sources = ModelSources(settings, engines, vendors)
@@ -127,7 +127,7 @@ class SettingsReloader:
         app_state.models.replace(model_set.models, model_set.aliases, model_set.patterns)
         changed = group_hosts(prepared.sources.settings.models, prepared.opened)
         parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed.keys())
-        parts.hosts.serve(prepared.sources.hosts, prepared.sockets)
+        parts.hosts.replace_serving(prepared.sources.hosts, prepared.sockets)
         parts.sources = prepared.sources
         for label in labels - {model.label for model in app_state.models}:
             app_state.metrics.forget(label)

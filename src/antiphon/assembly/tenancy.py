@@ -84,7 +84,7 @@ def build_tenancy(
     def learn(directory: Directory) -> None:
         """Passes a new directory to all parts that keep a copy in memory, and reports its revision."""
         keyring.learn(directory)
-        limit_index.update(directory.limits, directory.prices, directory.families())
+        limit_index.update(directory.limits, directory.prices, directory.build_families())
         recorder.update_projects(directory)
         for watcher in watchers:
             watcher()

@@ -59,10 +59,10 @@ class DirectoryIndex:
 
     def is_open(self, project: str | None) -> bool:
         """Whether a project exists and is not archived."""
-        found = self.projects.get(project or "")
-        return found is not None and found.archived is None
+        found_project = self.projects.get(project or "")
+        return found_project is not None and found_project.archived is None
 
     def is_active(self, user: str | None) -> bool:
         """Whether a user exists and is not disabled."""
-        found = self.users.get(user or "")
-        return found is not None and found.disabled is None
+        found_user = self.users.get(user or "")
+        return found_user is not None and found_user.disabled is None

@@ -75,8 +75,8 @@ class Keyring:
         """Returns the current actor of a key, by the key's id, for work that continues after its request;
         None if the key has ended. For a user of single sign-on, the id is the user's."""
         keys = (stored_key.key for stored_key in self._index.keys.values())
-        found = next((key for key in keys if key.id == id_), None)
-        key = found or Key(id_, KeyKind.ACCESS_TOKEN, "", 0, id_, user=id_)
+        found_key = next((key for key in keys if key.id == id_), None)
+        key = found_key or Key(id_, KeyKind.ACCESS_TOKEN, "", 0, id_, user=id_)
         if not self._is_valid(key):
             return None
         try:

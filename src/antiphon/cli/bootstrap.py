@@ -52,7 +52,9 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
     with create_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
         pepper = find_pepper(settings, home, tenancy)
         keys = [
-            stored_key.key for stored_key in tenancy.directory().keys if stored_key.key.kind is KeyKind.ADMIN
+            stored_key.key
+            for stored_key in tenancy.load_directory().keys
+            if stored_key.key.kind is KeyKind.ADMIN
         ]
         path = home / ADMIN_FILE
         _complete_pending_key(path, tenancy, pepper)
@@ -107,7 +109,7 @@ def is_valid(key: Key, now: float) -> bool:
 def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
     """Returns the configured pepper, or the one in the home directory. Raises StoreRefused if the database
     uses another pepper."""
-    mark, configured = tenancy.mark(MARK_NAME), settings.keys.pepper
+    mark, configured = tenancy.load_mark(MARK_NAME), settings.keys.pepper
     pepper = parse_pepper(configured) if configured else load_pepper(home, make=mark is None)
     _require_mark(tenancy, pepper, mark)
     return pepper
@@ -119,7 +121,7 @@ def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> No
         try:
             tenancy.set_mark(MARK_NAME, pepper.mark)
         except Conflict:  # another node was first
-            mark = tenancy.mark(MARK_NAME)
+            mark = tenancy.load_mark(MARK_NAME)
     if mark is not None and mark != pepper.mark:
         raise StoreRefused(
             "the keys of this database were made with another pepper. Use the pepper of the node that made "
@@ -154,7 +156,7 @@ def _complete_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> 
     if not pending_file.exists():
         return
     digest = pepper.digest(pending_file.read_text(encoding="ascii").strip())
-    if any(stored_key.digest == digest for stored_key in tenancy.directory().keys):
+    if any(stored_key.digest == digest for stored_key in tenancy.load_directory().keys):
         pending_file.replace(path)
     else:
         pending_file.unlink()

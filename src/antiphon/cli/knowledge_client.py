@@ -40,7 +40,7 @@ ReportItems = Callable[[int, int], None]
 """Receives the completed amount and the total."""
 
 
-class KnowledgeClient:
+class KnowledgeApiClient:
     """The knowledge API of one server. Every method raises CallFailed."""
 
     def __init__(self, client: "Client") -> None:
@@ -184,12 +184,12 @@ class KnowledgeClient:
 
 
 @contextmanager
-def connect_knowledge(url: str | None) -> Iterator[KnowledgeClient]:
+def connect_knowledge(url: str | None) -> Iterator[KnowledgeApiClient]:
     """Connects to the knowledge API of a server. An error ends the command."""
     with report_errors(_advise):
         from antiphon.cli.client import Client
 
-        yield KnowledgeClient(Client(*find_server(url)))
+        yield KnowledgeApiClient(Client(*find_server(url)))
 
 
 def _advise(problem: Problem) -> str:

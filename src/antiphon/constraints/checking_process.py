@@ -117,10 +117,10 @@ def main() -> None:
     source, target = sys.stdin.buffer, sys.stdout.buffer
     _confine(memory)
     _set_alarm(START_CPU)
-    first = read_frame(source)
-    if first is None:
+    first_frame = read_frame(source)
+    if first_frame is None:
         return
-    vocabulary = CompilerVocabulary(_read_tokens(first))
+    vocabulary = CompilerVocabulary(_read_tokens(first_frame))
     _close_stderr()
     write_frame(target, {"ready": True})
     while (job := read_frame(source)) is not None:

@@ -194,7 +194,7 @@ class Guide:
         self.workers.put(self)
 
     def abandon(self) -> None:
-        """Has the workers drop this guide, because its answers are no longer needed."""
+        """Tells the workers to drop this guide, because its answers are no longer needed."""
         self.workers.abandon(self)
 
     def _require(self, is_available: bool) -> None:

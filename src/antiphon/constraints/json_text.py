@@ -240,7 +240,8 @@ class PartialMarks(NamedTuple):
 class FoundValues(NamedTuple):
     """The state of a text: its open values and incomplete marks."""
 
-    values: tuple[JsonText, ...] = ()
+    states: tuple[JsonText, ...] = ()
+    """The state of each open value."""
     partial_marks: tuple[PartialMarks, ...] = ()
     tail: bytes = b""
     """The end of the text, which may contain the beginning of a mark."""
@@ -269,30 +270,30 @@ class JsonFinder:
             self.start = self._read(FoundValues(partial_marks=(at_start,)), b"")
         """The state of an empty text."""
 
-    def read(self, values: FoundValues, data: bytes) -> FoundValues | None:
+    def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
         """Reads more bytes and returns the new state. Returns None if the bytes repeat or misspell a key."""
         if self.is_whole:
-            value, _ = values.values[0].read(data)
-            return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
-        values = self._read(values, data)
-        return None if any(value.mode is JsonMode.REFUSED for value in values.values) else values
+            state, _ = found.states[0].read(data)
+            return None if state.mode is JsonMode.REFUSED else FoundValues((state,))
+        found = self._read(found, data)
+        return None if any(state.mode is JsonMode.REFUSED for state in found.states) else found
 
-    def _read(self, found_values: FoundValues, data: bytes) -> FoundValues:
+    def _read(self, found: FoundValues, data: bytes) -> FoundValues:
         """Reads more bytes of all open values and incomplete marks. Returns the new state."""
         open_now: list[JsonText | PartialMarks] = []
-        parts: list[JsonText | PartialMarks] = [*found_values.values, *found_values.partial_marks]
+        parts: list[JsonText | PartialMarks] = [*found.states, *found.partial_marks]
         for part in parts:
             open_now += self._follow(part, data, 0)
         tail = b""
         if self._anywhere:
-            text = found_values.tail + data
-            mark_ends = self._find_mark_ends(text, len(found_values.tail))
+            text = found.tail + data
+            mark_ends = self._find_mark_ends(text, len(found.tail))
             for at in mark_ends:
                 open_now += self._follow(JsonText(), data, at)
             tail = text[-self._longest :]
-        values = tuple(each for each in open_now if isinstance(each, JsonText))
+        states = tuple(each for each in open_now if isinstance(each, JsonText))
         partial_marks = tuple(each for each in open_now if isinstance(each, PartialMarks))
-        return FoundValues(values, partial_marks, tail)
+        return FoundValues(states, partial_marks, tail)
 
     def _follow(
         self, part: JsonText | PartialMarks, data: bytes, at: int

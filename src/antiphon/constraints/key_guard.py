@@ -55,22 +55,24 @@ class KeyTables:
         text."""
         self.spellings = spellings
         closing = sorted((piece, token) for token, piece in enumerate(spellings) if QUOTE in piece)
-        self._closing = [piece for piece, _ in closing]
+        self._closing_pieces = [piece for piece, _ in closing]
         self._closing_ids = [token for _, token in closing]
         self._string_starters = [
             token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece
         ]
         """Tokens that can begin a string and complete or misspell it."""
-        self.with_value = [token for token in self._string_starters if self._contains_refused_value(token)]
+        self.tokens_with_value = [
+            token for token in self._string_starters if self._contains_refused_value(token)
+        ]
         """Tokens that contain the beginning of a value, and repeat or misspell a key in it."""
         self._key_openers: dict[tuple[JsonMode, bool], Sequence[int]] = {}
         self._suspects: dict[tuple[JsonMode, bool, bytes], SuspectTokens] = {}
 
-    def find_completing(self, rest: bytes) -> Sequence[int]:
+    def find_completing_tokens(self, rest: bytes) -> Sequence[int]:
         """Returns tokens that begin with the rest of a key and its closing quote."""
         rest += QUOTE
-        first = last = bisect_left(self._closing, rest)
-        while last < len(self._closing) and self._closing[last].startswith(rest):
+        first = last = bisect_left(self._closing_pieces, rest)
+        while last < len(self._closing_pieces) and self._closing_pieces[last].startswith(rest):
             last += 1
         return self._closing_ids[first:last]
 
@@ -82,7 +84,7 @@ class KeyTables:
             ids[piece] = (*ids.get(piece, ()), token)
         return ids
 
-    def find_beginning(self, rest: bytes) -> Iterator[int]:
+    def find_beginning_tokens(self, rest: bytes) -> Iterator[int]:
         """Yields tokens that are the rest of a key, without its quote, or a beginning of the rest."""
         for size in range(1, len(rest) + 1):
             yield from self._ids.get(rest[:size], ())
@@ -166,13 +168,13 @@ def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
     return tuple(masks.items())
 
 
-class RivalKeys(NamedTuple):
-    """The keys of an object that begin like its open key."""
+class KeySearch(NamedTuple):
+    """The latest search for keys of an object that begin like its open key."""
 
     keys: frozenset[bytes]
     key_start: bytes
     """The written part of the open key."""
-    rivals: list[bytes]
+    matches: list[bytes]
 
 
 class KeyGuard:
@@ -182,7 +184,7 @@ class KeyGuard:
         self._tables = tables
         self._finder = JsonFinder(places, tables.spellings.__getitem__)
         self._found = self._finder.start
-        self._last_rivals = RivalKeys(frozenset(), b"", [])
+        self._last_search = KeySearch(frozenset(), b"", [])
         self.keys_run_out = places.keys_run_out
         """Whether the text can reach a state in which no new key is possible."""
         self.continuations: dict[FoundValues, bool] = {}
@@ -196,12 +198,12 @@ class KeyGuard:
     def consume(self, tokens: Iterable[int]) -> None:
         """Appends tokens. Raises EngineError for a token that repeats or misspells a key."""
         for token in tokens:
-            values = self._read(self._found, token)
-            if values is None:
+            found = self._read(self._found, token)
+            if found is None:
                 raise EngineError("a token came that repeats or misspells a key")
-            if not _are_alike(values, self._found):
+            if not _are_alike(found, self._found):
                 self.continuations = {}
-            self._found = values
+            self._found = found
 
     def read_token(self, token: int) -> FoundValues | None:
         """Returns the state of the text after a token; None if the token is refused."""
@@ -209,69 +211,73 @@ class KeyGuard:
 
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
         """Returns the tokens before the first token that repeats or misspells a key."""
-        values: FoundValues | None = self._found
+        found: FoundValues | None = self._found
         for at, token in enumerate(tokens):
-            if values is None or (values := self._read(values, token)) is None:
+            if found is None or (found := self._read(found, token)) is None:
                 return tokens[:at]
         return tokens
 
     def restrict(self, mask: bytes) -> bytes:
         """Returns the mask without tokens that repeat or misspell a key."""
         bits, refused = list[Bit](), list[int]()
-        suspected = [] if self._finder.is_whole else [*self._tables.with_value]
-        for value in self._found.values:
-            suspects = self._tables.get_suspects(value)
+        suspected = [] if self._finder.is_whole else [*self._tables.tokens_with_value]
+        for state in self._found.states:
+            suspects = self._tables.get_suspects(state)
             bits += suspects.refused
             suspected += suspects.others
-            if keys := value.levels and value.levels[-1]:
-                refused += self._find_completing(value, keys, suspects)
+            if keys := state.levels and state.levels[-1]:
+                refused += self._find_completing_tokens(state, keys, suspects)
         refused += [
             token for token in suspected if _is_allowed(mask, token) and self.read_token(token) is None
         ]
         return remove_tokens(mask, refused, bits) if bits or refused else mask
 
-    def find_narrowing(self, mask: bytes) -> list[int]:
+    def find_risky_tokens(self, mask: bytes) -> list[int]:
         """Returns the allowed tokens after which the open key begins like an existing key, or an object needs
         another key."""
         tokens = list[int]()
-        for value in self._found.values:
-            if value.mode is not JsonMode.KEY:
-                tokens += self._tables.find_key_openers(value)
-            elif keys := value.levels[-1]:
-                key_start = value.key + value.escape
-                for key in self._find_rivals(keys, key_start):
-                    tokens += self._tables.find_beginning(key[len(key_start) :])
-        return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_narrowing(token)]
+        for state in self._found.states:
+            if state.mode is not JsonMode.KEY:
+                tokens += self._tables.find_key_openers(state)
+            elif keys := state.levels[-1]:
+                key_start = state.key + state.escape
+                for key in self._find_keys_with_start(keys, key_start):
+                    tokens += self._tables.find_beginning_tokens(key[len(key_start) :])
+        return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_risky_token(token)]
 
-    def _is_narrowing(self, token: int) -> bool:
+    def _is_risky_token(self, token: int) -> bool:
         """Whether a key is needed after the token, and perhaps only existing keys are possible."""
-        values = self.read_token(token)
-        return values is not None and any(map(_is_narrow, values.values))
+        found = self.read_token(token)
+        return found is not None and any(map(_is_risky_state, found.states))
 
-    def _find_completing(
-        self, value: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
+    def _find_completing_tokens(
+        self, state: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
     ) -> Iterator[int]:
         """Yields the tokens that complete one of the keys."""
-        key_start = value.key + value.escape
-        if value.mode is not JsonMode.KEY or not key_start:
+        key_start = state.key + state.escape
+        if state.mode is not JsonMode.KEY or not key_start:
             for key in keys & suspects.keys:
                 yield from suspects.by_key[key]
         else:
-            for key in self._find_rivals(keys, key_start):
-                yield from self._tables.find_completing(key[len(key_start) :])
+            for key in self._find_keys_with_start(keys, key_start):
+                yield from self._tables.find_completing_tokens(key[len(key_start) :])
 
-    def _find_rivals(self, keys: frozenset[bytes], key_start: bytes) -> list[bytes]:
+    def _find_keys_with_start(self, keys: frozenset[bytes], key_start: bytes) -> list[bytes]:
         """Returns the keys that begin like the open key. While the same key is open, it searches only the
         result of the last call."""
-        last = self._last_rivals
-        within = last.rivals if last.keys is keys and key_start.startswith(last.key_start) else keys
-        rivals = [key for key in within if key.startswith(key_start)]
-        self._last_rivals = RivalKeys(keys, key_start, rivals)
-        return rivals
+        last_search = self._last_search
+        within = (
+            last_search.matches
+            if last_search.keys is keys and key_start.startswith(last_search.key_start)
+            else keys
+        )
+        matches = [key for key in within if key.startswith(key_start)]
+        self._last_search = KeySearch(keys, key_start, matches)
+        return matches
 
-    def _read(self, values: FoundValues, token: int) -> FoundValues | None:
+    def _read(self, found: FoundValues, token: int) -> FoundValues | None:
         """Returns the text after a token; None if the token repeats or misspells a key."""
-        return self._finder.read(values, self._tables.spellings[token])
+        return self._finder.read(found, self._tables.spellings[token])
 
 
 def _is_allowed(mask: bytes, token: int) -> bool:
@@ -279,19 +285,19 @@ def _is_allowed(mask: bytes, token: int) -> bool:
     return bool(mask[token >> 3] >> (token & 7) & 1)
 
 
-def _is_narrow(value: JsonText) -> bool:
+def _is_risky_state(state: JsonText) -> bool:
     """Whether a key is needed, and perhaps only existing keys are possible."""
-    keys = value.levels[-1] if value.levels else None
-    if not keys or value.mode is JsonMode.NEXT_KEY:
+    keys = state.levels[-1] if state.levels else None
+    if not keys or state.mode is JsonMode.NEXT_KEY:
         return bool(keys)
-    key_start = value.key + value.escape
-    return value.mode is JsonMode.KEY and any(key.startswith(key_start) for key in keys)
+    key_start = state.key + state.escape
+    return state.mode is JsonMode.KEY and any(key.startswith(key_start) for key in keys)
 
 
 def _are_alike(left: FoundValues, right: FoundValues) -> bool:
     """Whether the same objects are open, with the same keys."""
-    pairs = zip(left.values, right.values, strict=False)
-    return len(left.values) == len(right.values) and all(a.levels is b.levels for a, b in pairs)
+    pairs = zip(left.states, right.states, strict=False)
+    return len(left.states) == len(right.states) and all(a.levels is b.levels for a, b in pairs)
 
 
 def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:

@@ -20,7 +20,7 @@ from antiphon.constraints.json_text import FoundValues
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
-MAX_PLACES = 64
+MAX_STATES = 64
 """The most states that are examined for the same keys. If a dead end is not found, the text ends with an
 error."""
 
@@ -30,31 +30,31 @@ class DeadEndSearch:
     """Looks ahead from the current state of a text, and does not change the state."""
 
     matcher: LLMatcher
-    keys: KeyGuard
+    key_guard: KeyGuard
     continuations: dict[FoundValues, bool]
     """Whether the text can continue, for each examined state."""
 
     def find_dead_ends(self, mask: bytes) -> list[int]:
         """Returns the tokens of a mask after which the text cannot continue."""
-        return [token for token in self.keys.find_narrowing(mask) if not self._can_continue(token)]
+        return [token for token in self.key_guard.find_risky_tokens(mask) if not self._can_continue(token)]
 
     def _can_continue(self, token: int) -> bool:
         """Whether the text can continue after the token. Caches the result for the state after the token."""
-        values = self.keys.read_token(token)
-        if values is None:
+        state = self.key_guard.read_token(token)
+        if state is None:
             return False
-        if values in self.continuations or len(self.continuations) >= MAX_PLACES:
-            return self.continuations.get(values, True)
-        ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.continuations)
+        if state in self.continuations or len(self.continuations) >= MAX_STATES:
+            return self.continuations.get(state, True)
+        ahead = DeadEndSearch(self.matcher.deep_copy(), self.key_guard.copy(), self.continuations)
         ahead.matcher.consume_token(token)
-        ahead.keys.consume([token])
-        mask = ahead.keys.restrict(ahead.matcher.compute_bitmask())
+        ahead.key_guard.consume([token])
+        mask = ahead.key_guard.restrict(ahead.matcher.compute_bitmask())
         if ahead.matcher.is_error():
             return True  # a limit was exceeded, so the result is unknown
-        narrowing = ahead.keys.find_narrowing(mask)
-        has_other_tokens = bool(remove_tokens(mask, narrowing).strip(b"\0"))
-        can_continue = has_other_tokens or any(ahead._can_continue(each) for each in narrowing)
-        self.continuations[values] = can_continue
+        risky_tokens = ahead.key_guard.find_risky_tokens(mask)
+        has_other_tokens = bool(remove_tokens(mask, risky_tokens).strip(b"\0"))
+        can_continue = has_other_tokens or any(ahead._can_continue(each) for each in risky_tokens)
+        self.continuations[state] = can_continue
         return can_continue
 
 
@@ -161,7 +161,7 @@ class Matcher:
         self._vocabulary = vocabulary
         self._matcher = LLMatcher(vocabulary.tokenizer, grammar.text, log_level=0, limits=vocabulary.limits)
         places = grammar.places
-        self._keys = None if places is None else KeyGuard(places, vocabulary.key_tables)
+        self._key_guard = None if places is None else KeyGuard(places, vocabulary.key_tables)
         self._require_no_error()
 
     def copy(self) -> "Matcher":
@@ -169,7 +169,7 @@ class Matcher:
         other = object.__new__(Matcher)
         other._vocabulary = self._vocabulary
         other._matcher = self._matcher.deep_copy()
-        other._keys = None if self._keys is None else self._keys.copy()
+        other._key_guard = None if self._key_guard is None else self._key_guard.copy()
         return other
 
     def compute_mask(self) -> bytes:
@@ -177,12 +177,12 @@ class Matcher:
         EngineError."""
         mask = self._matcher.compute_bitmask()
         self._require_no_error()
-        if self._keys is None:
+        if self._key_guard is None:
             return mask
-        mask = self._keys.restrict(mask)
-        if not self._keys.keys_run_out:
+        mask = self._key_guard.restrict(mask)
+        if not self._key_guard.keys_run_out:
             return mask
-        search = DeadEndSearch(self._matcher, self._keys, self._keys.continuations)
+        search = DeadEndSearch(self._matcher, self._key_guard, self._key_guard.continuations)
         return remove_tokens(mask, search.find_dead_ends(mask))
 
     def find_forced(self) -> list[int]:
@@ -193,7 +193,7 @@ class Matcher:
             return [self._vocabulary.tokens.ends[0]]
         tokens = self._matcher.compute_ff_tokens()
         self._require_no_error()
-        return tokens if self._keys is None else self._keys.cut_to_allowed(tokens)
+        return tokens if self._key_guard is None else self._key_guard.cut_to_allowed(tokens)
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Appends tokens. Raises EngineError for a token that the grammar does not allow."""
@@ -201,8 +201,8 @@ class Matcher:
         self._require_no_error()
         if not is_accepted:
             raise EngineError("a token came that the constraint does not allow")
-        if self._keys is not None:
-            self._keys.consume(tokens)
+        if self._key_guard is not None:
+            self._key_guard.consume(tokens)
 
     @property
     def is_complete(self) -> bool:

@@ -306,15 +306,17 @@ def _remove_stale(directory: Path) -> None:
 def _require_locks(path: Path) -> None:
     """Raises StartupError if the file system does not support locks. Without locks the drain would take
     running writers for dead ones, and two drains could run at once."""
-    first = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    second = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    first_lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    second_lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        is_exclusive = not try_lock(first) or not try_lock(second)  # the first fails while a drain runs
+        is_exclusive = not try_lock(first_lock) or not try_lock(
+            second_lock
+        )  # the first fails while a drain runs
     except OSError:
         is_exclusive = False
     finally:
-        os.close(first)
-        os.close(second)
+        os.close(first_lock)
+        os.close(second_lock)
     if not is_exclusive:
         raise StartupError(
             f"{path.parent} is on a file system without locks: set ANTIPHON_SPOOL to a local one"

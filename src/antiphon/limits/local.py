@@ -44,10 +44,10 @@ class ClaimPart:
     """The amounts that one claim has taken of one limit."""
 
     limit_counter: LimitCounter
-    parts: list[tuple[int, int]]
-    """Pairs of a place (see `limits.windows`) and the amount that counts there, the oldest first."""
+    additions: list[tuple[int, int]]
+    """Pairs of a window slot (see `limits.windows`) and the amount that counts there, the oldest first."""
     amount: int = 0
-    """The sum of all parts."""
+    """The sum of all additions."""
     is_extended: bool = False
     """Whether the claim was extended after its first reservation."""
 
@@ -57,26 +57,26 @@ class ClaimPart:
         if self.is_extended:
             return 0
         counter = self.limit_counter.counter
-        return sum(amount for place, amount in self.parts if counter.is_current(now, place))
+        return sum(amount for window_slot, amount in self.additions if counter.is_current(now, window_slot))
 
     def add(self, now: ClockReading, amount: int) -> None:
         """Adds an amount to the claim, and counts it."""
         limit_counter = self.limit_counter
         limit_counter.reserved += amount
         self.amount += amount
-        self.parts.append((limit_counter.counter.add(now, amount), amount))
+        self.additions.append((limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
-        """Changes the claim's amount to the used amount. Gives the excess back, the newest part first, or
+        """Changes the claim's amount to the used amount. Gives the excess back, the newest addition first, or
         counts what is missing."""
-        parts, counter, excess = self.parts, self.limit_counter.counter, self.amount - used
+        additions, counter, excess = self.additions, self.limit_counter.counter, self.amount - used
         self.limit_counter.reserved -= self.amount
         self.amount = used
         if excess < 0:
-            parts.append((counter.add(now, -excess), -excess))
+            additions.append((counter.add(now, -excess), -excess))
         while excess > 0:
-            place, amount = parts.pop()
-            counter.subtract(place, min(amount, excess))
+            window_slot, amount = additions.pop()
+            counter.subtract(window_slot, min(amount, excess))
             excess -= amount
 
 
@@ -107,12 +107,12 @@ class LocalLimiter:
         if claim in self._claims:
             raise ValueError(f"claim {claim} is already open")
         now = self.now()
-        needed = [claim_amount(limit, amounts) for limit in limits]
+        needed_amounts = [claim_amount(limit, amounts) for limit in limits]
         parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-        totals = self._require_room(limits, parts, needed, now)
-        self._add_claim(claim, parts, needed, now)
+        totals = self._require_room(limits, parts, needed_amounts, now)
+        self._add_claim(claim, parts, needed_amounts, now)
         self._drop_one_unused(now)
-        return _build_statuses(limits, parts, map(add, totals, needed), now)
+        return _build_statuses(limits, parts, map(add, totals, needed_amounts), now)
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         return self.extend_seeded(claim, limits, amounts)
@@ -123,13 +123,13 @@ class LocalLimiter:
         limits = [limit for limit in limits if limit.id in by_id]
         parts = [by_id[limit.id] for limit in limits]
         now = self.now()
-        needed = [amounts.get_amount(limit.measure) for limit in limits]
-        totals = self._require_room(limits, parts, needed, now)
-        for part, amount in zip(parts, needed, strict=True):
+        needed_amounts = [amounts.get_amount(limit.measure) for limit in limits]
+        totals = self._require_room(limits, parts, needed_amounts, now)
+        for part, amount in zip(parts, needed_amounts, strict=True):
             if amount:
                 part.add(now, amount)
             part.is_extended = True
-        return _build_statuses(limits, parts, map(add, totals, needed), now)
+        return _build_statuses(limits, parts, map(add, totals, needed_amounts), now)
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         now = self.now()
@@ -199,7 +199,7 @@ class LocalLimiter:
             ClaimState(
                 claim,
                 tuple(
-                    PartState(part.limit_counter.limit.id, tuple(part.parts), part.is_extended)
+                    PartState(part.limit_counter.limit.id, tuple(part.additions), part.is_extended)
                     for part in parts
                 ),
             )

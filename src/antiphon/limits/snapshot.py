@@ -25,7 +25,7 @@ class CounterState:
 
     limit: Limit
     places: Mapping[int, int]
-    """Amounts by place; see `limits.windows`."""
+    """Amounts by window slot; see `limits.windows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PartState:
     limit: str
     """Id of the limit."""
     parts: tuple[tuple[int, int], ...]
-    """Pairs of a place and the amount that counts there, the oldest first."""
+    """Pairs of a window slot and the amount that counts there, the oldest first."""
     is_extended: bool
 
 

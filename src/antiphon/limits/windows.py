@@ -1,7 +1,7 @@
 """Usage counters. A counter covers the last 60 seconds, a calendar period, or the requests that run now.
 
-A counter refuses nothing. `add` returns a place: the number of the bucket or period that counts the amount.
-`subtract` removes an amount from that place.
+A counter refuses nothing. `add` returns a window slot: the number of the bucket or period that counts the
+amount. `subtract` removes an amount from that slot.
 """
 
 from collections import OrderedDict
@@ -39,13 +39,13 @@ class UsageCounter(Protocol):
         """Returns the amount that counts now."""
 
     def add(self, now: ClockReading, amount: int) -> int:
-        """Counts an amount from now on, and returns its place."""
+        """Counts an amount from now on, and returns its window slot."""
 
-    def subtract(self, place: int, amount: int) -> None:
-        """Removes an amount from a place. A place that no longer counts is ignored."""
+    def subtract(self, window_slot: int, amount: int) -> None:
+        """Removes an amount from a window slot. A slot that no longer counts is ignored."""
 
-    def is_current(self, now: ClockReading, place: int) -> bool:
-        """Whether a place still counts."""
+    def is_current(self, now: ClockReading, window_slot: int) -> bool:
+        """Whether a window slot still counts."""
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         """Counts an amount that was used earlier. `at`: the time of the usage in Unix seconds."""
@@ -57,10 +57,10 @@ class UsageCounter(Protocol):
         """Returns the seconds until the total is 0, if nothing more is added."""
 
     def export_amounts(self) -> dict[int, int]:
-        """Returns the amounts by place."""
+        """Returns the amounts by window slot."""
 
-    def import_amounts(self, places: Mapping[int, int]) -> None:
-        """Replaces all amounts. `places`: from `export_amounts` of a counter of the same kind."""
+    def import_amounts(self, amounts_by_slot: Mapping[int, int]) -> None:
+        """Replaces all amounts. `amounts_by_slot`: from `export_amounts` of a counter of the same kind."""
 
 
 class SlidingWindow:
@@ -88,15 +88,15 @@ class SlidingWindow:
         self._total += amount
         return bucket
 
-    def subtract(self, place: int, amount: int) -> None:
-        if place in self._buckets:
-            self._buckets[place] -= amount
+    def subtract(self, window_slot: int, amount: int) -> None:
+        if window_slot in self._buckets:
+            self._buckets[window_slot] -= amount
             self._total -= amount
-            if self._buckets[place] <= 0:
-                del self._buckets[place]
+            if self._buckets[window_slot] <= 0:
+                del self._buckets[window_slot]
 
-    def is_current(self, now: ClockReading, place: int) -> bool:
-        return place >= now.monotonic // BUCKET - BUCKETS
+    def is_current(self, now: ClockReading, window_slot: int) -> bool:
+        return window_slot >= now.monotonic // BUCKET - BUCKETS
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         ago = max(0, int((now.wall - at) * SECOND))
@@ -120,9 +120,9 @@ class SlidingWindow:
     def export_amounts(self) -> dict[int, int]:
         return dict(self._buckets)
 
-    def import_amounts(self, places: Mapping[int, int]) -> None:
-        self._buckets = OrderedDict(sorted(places.items()))
-        self._total = sum(places.values())
+    def import_amounts(self, amounts_by_slot: Mapping[int, int]) -> None:
+        self._buckets = OrderedDict(sorted(amounts_by_slot.items()))
+        self._total = sum(amounts_by_slot.values())
         self._last_cleaned = 0
 
     @staticmethod
@@ -155,12 +155,12 @@ class CalendarWindow:
             periods.popitem(last=False)
         return begin
 
-    def subtract(self, place: int, amount: int) -> None:
-        if place in self._periods:
-            self._periods[place] -= amount
+    def subtract(self, window_slot: int, amount: int) -> None:
+        if window_slot in self._periods:
+            self._periods[window_slot] -= amount
 
-    def is_current(self, now: ClockReading, place: int) -> bool:
-        return place == self._find_begin(now.wall)
+    def is_current(self, now: ClockReading, window_slot: int) -> bool:
+        return window_slot == self._find_begin(now.wall)
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         if find_period(self._window, at)[0] == self._find_begin(now.wall):
@@ -178,8 +178,8 @@ class CalendarWindow:
     def export_amounts(self) -> dict[int, int]:
         return dict(self._periods)
 
-    def import_amounts(self, places: Mapping[int, int]) -> None:
-        self._periods = OrderedDict(places)
+    def import_amounts(self, amounts_by_slot: Mapping[int, int]) -> None:
+        self._periods = OrderedDict(amounts_by_slot)
 
     def _find_begin(self, wall: float) -> int:
         """Returns the beginning of the current period in Unix seconds."""
@@ -201,10 +201,10 @@ class ConcurrencyCounter:
         self._running += amount
         return 0
 
-    def subtract(self, place: int, amount: int) -> None:
+    def subtract(self, window_slot: int, amount: int) -> None:
         self._running -= amount
 
-    def is_current(self, now: ClockReading, place: int) -> bool:
+    def is_current(self, now: ClockReading, window_slot: int) -> bool:
         return True
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
@@ -219,8 +219,8 @@ class ConcurrencyCounter:
     def export_amounts(self) -> dict[int, int]:
         return {0: self._running}
 
-    def import_amounts(self, places: Mapping[int, int]) -> None:
-        self._running = places.get(0, 0)
+    def import_amounts(self, amounts_by_slot: Mapping[int, int]) -> None:
+        self._running = amounts_by_slot.get(0, 0)
 
 
 def create_counter(limit: Limit) -> UsageCounter:

@@ -27,14 +27,16 @@ def keep_last_messages(
     leading = count_leading(messages)
     cut = max(leading, len(messages) - k)
     calls_of_results = pair_results(messages)
-    kept = tuple(messages[at] for at in range(cut, len(messages)) if calls_of_results.get(at, at) >= cut)
-    if not kept and leading < len(messages):
+    kept_messages = tuple(
+        messages[at] for at in range(cut, len(messages)) if calls_of_results.get(at, at) >= cut
+    )
+    if not kept_messages and leading < len(messages):
         raise InvalidValue(
             f"{field}.k: the last {k} messages are results of a tool whose call is cut, so none would "
             "remain; send a larger k",
             param=f"{field}.k",
         )
-    return messages[:leading] + kept
+    return messages[:leading] + kept_messages
 
 
 class TurnSearch:

@@ -92,11 +92,11 @@ def digest_beginnings(messages: Sequence[Message], cuts: Sequence[int], *salt: s
 def insert_summary(messages: tuple[Message, ...], cut: int, text: str) -> tuple[Message, ...]:
     """Returns the leading messages and the messages from the cut on. The summary is put at the beginning of
     the message at the cut."""
-    first = messages[cut]
+    first_kept = messages[cut]
     added = f"{BEFORE}\n{text}\n{AFTER}\n\n"
-    content = (TextContent(added), *first.content) if first.content else ()
-    first = replace(first, text=added + first.text, content=content)
-    return (*messages[: count_leading(messages)], first, *messages[cut + 1 :])
+    content = (TextContent(added), *first_kept.content) if first_kept.content else ()
+    first_kept = replace(first_kept, text=added + first_kept.text, content=content)
+    return (*messages[: count_leading(messages)], first_kept, *messages[cut + 1 :])
 
 
 def write_transcript(messages: Sequence[Message]) -> str:

@@ -84,18 +84,18 @@ async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
 class StartedStream:
     """A stream whose first event has arrived, as a context that closes it."""
 
-    __slots__ = ("_stream", "_use", "events", "first")
+    __slots__ = ("_stream", "_use", "events", "first_event")
 
     def __init__(
         self,
         stream: AbstractAsyncContextManager[AsyncIterator[Event]],
-        first: Event,
+        first_event: Event,
         events: AsyncIterator[Event],
         use: RouteUse,
     ) -> None:
         self._stream = stream
         self._use = use
-        self.first = first
+        self.first_event = first_event
         self.events = events
         """Yields all events after the first one."""
 
@@ -275,9 +275,9 @@ def _can_wait(route: ModelRoute, error: AntiphonError) -> bool:
 
 def _build_rest_error(resting: Sequence[ModelRoute], now: float) -> AntiphonError:
     """Returns the last error of the route that is available again first, with the seconds until then."""
-    first = min(resting, key=lambda route: route.state.held_until)
-    seconds_left = math.ceil(first.state.held_until - now)
-    vendor_failure = first.state.vendor_failure
+    next_route = min(resting, key=lambda route: route.state.held_until)
+    seconds_left = math.ceil(next_route.state.held_until - now)
+    vendor_failure = next_route.state.vendor_failure
     error_type = (
         ProviderRateLimited
         if vendor_failure is not None and vendor_failure.code == RATE_LIMITED
@@ -285,7 +285,7 @@ def _build_rest_error(resting: Sequence[ModelRoute], now: float) -> AntiphonErro
     )
     reason = "" if vendor_failure is None else f": {vendor_failure.message}"
     return error_type(
-        f"the route {first.name} rests for another {seconds_left} s{reason}", retry_after=seconds_left
+        f"the route {next_route.name} rests for another {seconds_left} s{reason}", retry_after=seconds_left
     )
 
 
@@ -309,13 +309,13 @@ async def _start_route(
     """Starts the stream on one route, and waits for its first event. Closes the stream if it fails before."""
     prepared = await prepare(use.route.engine, request, context)
     await reserve(use.route, prepared.size)
-    use.begin()
+    use.begin_attempt()
     stream = prepared.stream(use.context)
     events = await stream.__aenter__()
     try:
-        first = await anext(events)
+        first_event = await anext(events)
     except BaseException as error:
         await stream.__aexit__(type(error), error, error.__traceback__)
         raise
-    use.serve()
-    return StartedStream(stream, first, events, use)
+    use.record_first_event()
+    return StartedStream(stream, first_event, events, use)

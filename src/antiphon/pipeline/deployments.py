@@ -126,12 +126,12 @@ class Deployments:
         model = self._models.find_adapter(name, actor.project) if actor.may_use(name) else None
         if model is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
-        return self._redact_creator(model, actor)
+        return self._build_record(model, actor)
 
     def list_deployed(self, actor: Actor) -> Iterator[DeployedAdapter]:
         """Returns all adapters that the actor's key allows, including adapters that nobody deployed."""
         return (
-            self._redact_creator(model, actor)
+            self._build_record(model, actor)
             for model in self._models.list_usable(actor)
             if model.parent is not None
         )
@@ -224,16 +224,16 @@ class Deployments:
         )
         return deployed
 
-    def _redact_creator(self, model: Model, actor: Actor) -> DeployedAdapter:
+    def _build_record(self, model: Model, actor: Actor) -> DeployedAdapter:
         """Returns the record of a deployment. Only the operator and actors in the creator's project see its
-        creator."""
+        creator. An adapter that nobody deployed gets a record of origin LOCAL."""
         deployed = model.deployed
         if deployed is not None:
             creator = deployed.creator
             may_see_creator = actor.admin or (creator is not None and creator.project == actor.project)
             return deployed if may_see_creator else replace(deployed, creator=None)
-        content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
-        return DeployedAdapter(model.name, model.parent or "", content, AdapterOrigin.LOCAL, model.created)
+        content_id = f"sha256:{model.adapter.digest}" if model.adapter else model.name
+        return DeployedAdapter(model.name, model.parent or "", content_id, AdapterOrigin.LOCAL, model.created)
 
 
 async def unload_adapter(models: ModelRegistry, adapters: AdapterRegistry, name: str, actor: Actor) -> None:

@@ -137,9 +137,9 @@ async def _embed(request: EmbeddingRequest, context: Context, use: RouteUse, res
         )
     prepared = await engine.prepare_embedding(request, context)
     await reserve(use.route, prepared.size)
-    use.begin()
+    use.begin_attempt()
     answer = await prepared.embed(use.context)
-    use.serve()
+    use.record_first_event()
     use.close()
     return answer
 
@@ -151,9 +151,9 @@ async def _rank(request: RerankRequest, context: Context, use: RouteUse, reserve
         raise UnsupportedParameter(f"{request.model} is not a reranker; name one", param="model")
     prepared = await engine.prepare_rerank(request, context)
     await reserve(use.route, prepared.size)
-    use.begin()
+    use.begin_attempt()
     answer = await prepared.rank(use.context)
-    use.serve()
+    use.record_first_event()
     use.close()
     return answer
 

@@ -194,7 +194,7 @@ async def meter_stream(
         tally.answer = RecordedAnswer()
     settlement = Settlement(tally, model, context, metrics, meter)
     async with settlement, await _start_metered(start_stream, meter) as stream:
-        event: Event | None = stream.first
+        event: Event | None = stream.first_event
         while event is not None:
             tally.add(event, clock)
             if tally.answer is not None:

@@ -259,16 +259,16 @@ class Reservation:
     async def grow(self, output_tokens: int) -> None:
         """Reserves another step of output, or as much of it as the limits allow. `output_tokens`: the output
         so far. Raises RateLimited or BudgetExceeded if there is no room for these."""
-        needed = output_tokens - self.granted
-        step = max(needed, min(self._step_tokens, self._max_output_tokens - self.granted))
+        needed_tokens = output_tokens - self.granted
+        step = max(needed_tokens, min(self._step_tokens, self._max_output_tokens - self.granted))
         while True:
             try:
                 return await self._extend(self.granted + step)
             except REFUSALS as refusal:
-                if step <= needed:
+                if step <= needed_tokens:
                     self._count_refusal(refusal)
                     raise
-            step = max(needed, step // 2)
+            step = max(needed_tokens, step // 2)
 
     def settle(self, used: Amounts, ended_ms: int | None = None) -> None:
         """Ends the reservation. `used`: the amounts that were used. `ended_ms`: the end of the request in the

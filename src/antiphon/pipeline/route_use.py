@@ -104,7 +104,7 @@ class RouteUse:
         self._claim = claim
         return True
 
-    def begin(self) -> None:
+    def begin_attempt(self) -> None:
         """Counts an attempt. Call it just before the engine is called."""
         self.has_begun = True
         self.context.progress.attempts += 1
@@ -112,7 +112,7 @@ class RouteUse:
         if self.context.span is not None:
             self.context = open_attempt(self.route, self._model, self.context, self.context.span)
 
-    def serve(self) -> None:
+    def record_first_event(self) -> None:
         """Records that the first event has arrived, so the route works."""
         route, progress, now = self.route, self.context.progress, self.context.clock.monotonic()
         seconds = now - self._started_at

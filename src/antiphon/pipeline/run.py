@@ -137,8 +137,8 @@ class Pipeline:
                 describe_references(span, references)
         stream = await attempt(model, request, context, self.policy, reserve)
         if references is not None:
-            stream.events = ReferencedEvents(references, stream.first, stream.events)
-            stream.first = references
+            stream.events = ReferencedEvents(references, stream.first_event, stream.events)
+            stream.first_event = references
         return stream
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:

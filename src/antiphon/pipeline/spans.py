@@ -37,8 +37,8 @@ JSON_KINDS = (ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA)
 
 def open_generation(request: GenerationRequest, model: Model, context: Context, span: Span) -> Context:
     """Returns the context of a generation, with a span of its own. `span`: the context's."""
-    first = request.prompts[0]
-    operation = CHAT if isinstance(first, Conversation) else COMPLETION
+    first_prompt = request.prompts[0]
+    operation = CHAT if isinstance(first_prompt, Conversation) else COMPLETION
     context = open_operation(operation, model, context, span)
     child = context.span
     if child is not None and child.is_recorded:

@@ -177,10 +177,10 @@ class EngineHosts:
     def list_news(self) -> Iterable[bytes]:
         """Yields the latest news of each host, for a new HTTP process. The reason of a failed load is left
         out."""
-        known = (host.news for host in self._serving.values() if host.news is not None)
+        known_news = (host.news for host in self._serving.values() if host.news is not None)
         return (
             to_line(News(engine=replace(news, detail="") if news.state is EngineState.PARKED else news))
-            for news in known
+            for news in known_news
         )
 
     def make(self, model: ModelSettings, name: str) -> EngineHost:

@@ -184,14 +184,15 @@ async def _add_echo(
 def _last_message_text(prompt: Conversation) -> str:
     """Returns the text of the last message. Raises UnsupportedParameter if the assistant did not write that
     message."""
-    last = prompt.messages[-1]
-    if last.role is not Role.ASSISTANT:
+    last_message = prompt.messages[-1]
+    if last_message.role is not Role.ASSISTANT:
         raise UnsupportedParameter(
-            f"echo repeats the last message where it is the assistant's, and here it is the {last.role}'s: "
+            f"echo repeats the last message where it is the assistant's, and here it is "
+            f"the {last_message.role}'s: "
             "leave it out",
             param="echo",
         )
-    return last.text
+    return last_message.text
 
 
 def truncate_tokens(tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> tuple[int, ...]:

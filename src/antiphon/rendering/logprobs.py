@@ -192,7 +192,7 @@ class ScoredDecoder(ChoiceDecoder):
                 self._total += steps.logprobs[index]
             piece = self._decode_token(token, steps, index)
             text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
-            if self._filter.stopped:
+            if self._filter.has_stopped:
                 break
         return text
 

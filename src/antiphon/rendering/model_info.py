@@ -21,7 +21,7 @@ from antiphon.rendering.template.chat_template import (
     build_proof,
 )
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate, TemplateHelper
-from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_calls
+from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_notation
 from antiphon.telemetry.logs import record
 
 PROOF = "antiphon.rendering.template.chat_template:prove"
@@ -153,7 +153,7 @@ def with_template(
     if model_info.info.embedding is not None:
         raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
     source, template = prompt.template, model_info.template
-    layout = detect_calls(source, model_info.families.calls)
+    layout = detect_notation(source, model_info.families.calls)
     has_call_sign = any(sign in source for sign, _ in CALL_SIGNS)
     if model_info.families.calls is None and not has_call_sign and template is not None:
         layout = template.call_notation  # the model was trained with this notation

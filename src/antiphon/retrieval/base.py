@@ -282,7 +282,7 @@ class KnowledgeIndex(Protocol):
     async def delete_table(self, project: str, table: str) -> None:
         """Removes a table with its content."""
 
-    async def delete_project(self, project: str) -> int:
+    async def delete_project_tables(self, project: str) -> int:
         """Removes all tables of a project. Returns their number."""
 
     async def count_usage(self, project: str) -> IndexUsage:

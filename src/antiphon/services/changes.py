@@ -71,7 +71,7 @@ class DirectoryChanges:
 
     async def load(self) -> None:
         """Reads the directory and starts the feed. Raises StoreUnavailable."""
-        await self.run_in_thread(lambda: self._set_directory(self._store.directory()))
+        await self.run_in_thread(lambda: self._set_directory(self._store.load_directory()))
         if self._feed is not None:
             self._feed.start(self._catch_up)
 
@@ -133,7 +133,7 @@ class DirectoryChanges:
         return (before or self.now()) if is_on else None
 
     def _apply(self, work: Callable[[], T]) -> T:
-        self._require_revision(self._store.revision())
+        self._require_revision(self._store.load_revision())
         for _ in range(TRIES):
             try:
                 return work()
@@ -151,7 +151,7 @@ class DirectoryChanges:
             self._read()
 
     def _read(self) -> None:
-        self._set_directory(self._store.directory(self.directory))
+        self._set_directory(self._store.load_directory(self.directory))
 
     def _set_directory(self, directory: Directory) -> None:
         self._view = _IndexedDirectory(directory, DirectoryIndex.from_directory(directory))

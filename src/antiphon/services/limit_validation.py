@@ -55,8 +55,10 @@ def require_all_valid(limits: Sequence[LimitRequest]) -> None:
     for number, limit in enumerate(limits):
         path = f"limits[{number}]"
         require_valid(limit, f"{path}.")
-        if (same := paths.setdefault(_get_quantity(limit), path)) != path:
-            raise InvalidValue(f"{path} limits the same as {same}: give one amount", param=path)
+        if (earlier_path := paths.setdefault(_get_quantity(limit), path)) != path:
+            raise InvalidValue(
+                f"{path} and {earlier_path} limit the same quantity; send only one of them", param=path
+            )
 
 
 def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:

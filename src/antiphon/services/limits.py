@@ -32,7 +32,7 @@ class LimitService:
     ) -> list[Limit]:
         """Lists the limits that the actor can see, oldest first. `subject` and `target` select limits if they
         are given. All keys of a family share their limits."""
-        families = self._changes.directory.families()
+        families = self._changes.directory.build_families()
         return [
             limit
             for limit in self._changes.directory.limits
@@ -153,7 +153,7 @@ class LimitService:
     def _list_siblings(self, limit: Limit) -> list[Limit]:
         """Lists the limits of the same target. For a key, these are the limits of all keys of its family."""
         directory = self._changes.directory
-        families = directory.families()
+        families = directory.build_families()
         return [
             sibling
             for sibling in directory.limits

@@ -42,7 +42,7 @@ class RequestLog:
         self._require_owner(actor, project)
 
         def read() -> tuple[Sequence[RecordedRequest], bool]:
-            records = self._records.page(project, most + 1, before)
+            records = self._records.load_page(project, most + 1, before)
             self._note_reading(actor, project, {"requests": min(len(records), most)})
             return records[:most], len(records) > most
 

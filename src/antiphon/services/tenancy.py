@@ -179,7 +179,7 @@ class TenancyService:
     def list_limits(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
         """Returns the limits of keys by key id, oldest first. All keys of a family share their limits."""
         directory = self._changes.directory
-        families = directory.families()
+        families = directory.build_families()
         limits: dict[str, list[Limit]] = {}
         for limit in directory.limits:
             if limit.subject is Subject.KEY:
@@ -267,7 +267,9 @@ class TenancyService:
     ) -> Sequence[AuditEntry]:
         """Lists audit entries, the latest first. Only for the operator."""
         require_admin(actor)
-        return await self._changes.run_in_thread(lambda: self._tenancy.audit(limit, before, target))
+        return await self._changes.run_in_thread(
+            lambda: self._tenancy.load_audit_entries(limit, before, target)
+        )
 
     # --- internals ---
 
@@ -299,7 +301,7 @@ class TenancyService:
         """Returns the limits of the key's family, with the key as their target. Their ids stay, because the
         counters use them."""
         directory = self._changes.directory
-        families = directory.families()
+        families = directory.build_families()
         return tuple(
             replace(limit, target=successor.id)
             for limit in directory.limits

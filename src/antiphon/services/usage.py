@@ -76,7 +76,7 @@ class UsageService:
         if self._get_role(actor) is ProjectRole.VIEWER:
             raise PermissionDenied("a viewer sees the project's sums, but not single requests")
         visible = self._restrict(actor, selection)
-        return lambda most, after: self._usage.entries(visible, most, after)
+        return lambda most, after: self._usage.load_entries(visible, most, after)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Runs a blocking read in a thread, and returns its result."""

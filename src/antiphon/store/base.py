@@ -34,7 +34,7 @@ class Directory:
     revision: int = 0
     """The number of the last change."""
 
-    def families(self) -> dict[str, str]:
+    def build_families(self) -> dict[str, str]:
         """Returns the family of each rotated key: the id of the first key, by the id of the successor."""
         return {
             stored_key.key.id: stored_key.key.family
@@ -50,7 +50,7 @@ class ChangeAuthor:
     actor: str
     at: int
     """Unix seconds."""
-    known: int | None = None
+    known_revision: int | None = None
     """The revision of the directory against which the change was checked. None: any revision."""
 
 
@@ -69,15 +69,15 @@ class TenancyStore(Protocol):
     and returns the new revision of the directory.
 
     Every method blocks, so call it in a thread. It raises NotFound for an unknown id, Conflict for a
-    duplicate, and StaleDirectory if the directory is no longer at the revision `author.known`.
+    duplicate, and StaleDirectory if the directory is no longer at the revision `author.known_revision`.
     """
 
-    def directory(self, known_directory: Directory | None = None) -> Directory:
+    def load_directory(self, known_directory: Directory | None = None) -> Directory:
         """Reads the directory, including archived projects and revoked keys.
 
         `known_directory`: an earlier result; only the changes since then are read."""
 
-    def revision(self) -> int:
+    def load_revision(self) -> int:
         """Reads the current revision of the directory."""
 
     def add_project(self, project: Project, author: ChangeAuthor) -> int:
@@ -107,17 +107,19 @@ class TenancyStore(Protocol):
     def rotate_key(self, old: Key, new: StoredKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
         """Adds the new key, changes the old one, and updates the limits, in one transaction."""
 
-    def families(self) -> Mapping[str, str]:
+    def load_families(self) -> Mapping[str, str]:
         """Returns the family of each rotated key: the id of the first key, by the id of the successor."""
 
-    def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
+    def load_audit_entries(
+        self, limit: int, before: int | None = None, target: str | None = None
+    ) -> Sequence[AuditEntry]:
         """Returns at most `limit` audit entries, the latest first. `before`: only entries with a smaller id.
         `target`: only entries about this object."""
 
     def note_erasure(self, project: str, removed: Mapping[str, int], author: ChangeAuthor) -> int:
         """Writes an audit entry that counts the removed knowledge tables of a project."""
 
-    def mark(self, name: str) -> str | None:
+    def load_mark(self, name: str) -> str | None:
         """Returns the value of a mark: a short text about the whole database, such as the pepper's digest."""
 
     def set_mark(self, name: str, value: str) -> None:
@@ -172,7 +174,7 @@ class RecordStore(Protocol):
         """Adds records. Skips records that started before their project's last erasure, and records whose id
         exists. Raises StoreUnavailable."""
 
-    def page(
+    def load_page(
         self, project: str, most: int, before: tuple[int, str] | None = None
     ) -> Sequence[RecordedRequest]:
         """Returns at most `most` records of a project, the latest first. `before`: only records before this
@@ -226,7 +228,7 @@ class UsageStore(Protocol):
         """Returns the totals of the selected entries and, if there are dimensions, at most `most` groups. The
         groups are ordered by time bucket, then by the number of requests, descending."""
 
-    def entries(
+    def load_entries(
         self, selection: EntrySelection, most: int, after: EntryPosition | None = None
     ) -> Sequence[Entry]:
         """Returns at most `most` entries, ordered by start and id. To read the next page, pass the position

@@ -70,7 +70,7 @@ def change_directory(database: Database, author: ChangeAuthor, conflict_message:
     duplicate row or a missing reference. Raises StaleDirectory, Conflict and StoreUnavailable."""
     try:
         with database.writing() as connection:
-            change = Change(connection, author, _increment_revision(connection, author.known))
+            change = Change(connection, author, _increment_revision(connection, author.known_revision))
             yield change
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(change.revision))))
@@ -145,13 +145,13 @@ class SqlFeed:
             for revision in revisions:
                 on_change(revision)
                 if self._pause > SHORTEST_S:
-                    record("feed_resumed", logging.INFO, database=self._database.shown)
+                    record("feed_resumed", logging.INFO, database=self._database.display_url)
                 self._pause = SHORTEST_S
 
     def _report_loss(self, problem: StoreUnavailable) -> None:
         """Logs once that the database failed, then pauses. Each pause is longer than the one before."""
         if self._pause == SHORTEST_S:
-            record("feed_lost", logging.WARNING, database=self._database.shown, problem=problem.message)
+            record("feed_lost", logging.WARNING, database=self._database.display_url, problem=problem.message)
         self._is_closed.wait(self._pause)
         self._pause = min(2 * self._pause, LONGEST_S)
 

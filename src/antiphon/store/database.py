@@ -74,9 +74,9 @@ QUERY_SECRETS = ("password", "sslpassword", "passfile")
 class SchemaState:
     """Compares the schema of the database with the schema of this version."""
 
-    found: str | None
+    found_revision: str | None
     """The database's revision; None for an empty database."""
-    wanted: str
+    needed_revision: str
     pending: tuple[str, ...]
     """The migrations to apply, in order: number and title."""
     newer: bool
@@ -100,9 +100,9 @@ class Database:
             raise StoreRefused(
                 f"{_mask(url.partition('?')[0])} is no address of a database; say sqlite:///PATH"
             ) from None
-        self.shown = _hide_secrets(self._url, url)
+        self.display_url = _hide_secrets(self._url, url)
         """The address without name and password."""
-        engine = _make_engine(self._url, self.shown, connect_s)
+        engine = _make_engine(self._url, self.display_url, connect_s)
         self._opened_file: tuple[int, int] | None = None
         """Device and inode of SQLite's file when it was first opened."""
         self._may_create = show_details
@@ -131,15 +131,17 @@ class Database:
         state = self.schema_state()
         if state.newer:
             raise StoreRefused(
-                f"the database {self.shown} was made by a later version of Antiphon (revision "
-                f"{state.found}, this one knows {state.wanted}): run that version, or another database"
+                f"the database {self.display_url} was made by a later version of Antiphon (revision "
+                f"{state.found_revision}, this one knows {state.needed_revision}): "
+                "run that version, or another database"
             )
-        if state.found is None:
+        if state.found_revision is None:
             self._upgrade()
         elif state.pending:
             raise StoreRefused(
-                f"the database {self.shown} is of an earlier version (revision {state.found}, wanted "
-                f"{state.wanted}): run `{UPGRADE}`, which keeps every row"
+                f"the database {self.display_url} is of an earlier version (revision "
+                f"{state.found_revision}, wanted {state.needed_revision}): "
+                f"run `{UPGRADE}`, which keeps every row"
             )
 
     def schema_state(self) -> SchemaState:
@@ -153,7 +155,7 @@ class Database:
         with self.reading() as connection:
             current = MigrationContext.configure(connection).get_current_revision()
             if current is None and sa.inspect(connection).get_table_names():
-                raise StoreRefused(f"the database {self.shown} holds tables that are not Antiphon's")
+                raise StoreRefused(f"the database {self.display_url} holds tables that are not Antiphon's")
         revisions = [migration.revision for migration in script.walk_revisions()]
         newer = current is not None and current not in revisions
         pending = () if newer else tuple(_list_pending(script, current))
@@ -168,11 +170,11 @@ class Database:
             self.prepare()
         if backup and not self.file:
             raise StoreRefused(
-                f"{self.shown} is not a file and cannot be copied: leave --backup out and use pg_dump"
+                f"{self.display_url} is not a file and cannot be copied: leave --backup out and use pg_dump"
             )
         if not state.pending:
             return None
-        copy = self._copy_file(backup, state.found) if self.file and state.found else None
+        copy = self._copy_file(backup, state.found_revision) if self.file and state.found_revision else None
         self._upgrade()
         return copy
 
@@ -203,14 +205,14 @@ class Database:
             identity = _get_file_identity(self.file)
         elif identity is None or self._opened_file not in (None, identity):
             if not self._is_missing:
-                record("store_moved", logging.ERROR, database=self.shown)
+                record("store_moved", logging.ERROR, database=self.display_url)
             self._is_missing = True
             raise StoreUnavailable(
                 "the file of the database was removed or replaced while it was in use; put it back, or start "
                 f"the server again: {UNCHANGED}"
             )
         elif self._is_missing:
-            record("store_back", logging.INFO, database=self.shown)
+            record("store_back", logging.INFO, database=self.display_url)
             self._is_missing = False
         self._opened_file = identity
 
@@ -219,14 +221,14 @@ class Database:
         StoreRefused if the copy exists, or if the database is not a file."""
         source = self.file
         if source is None:
-            raise StoreRefused(f"the database {self.shown} is not a file and cannot be copied")
+            raise StoreRefused(f"the database {self.display_url} is not a file and cannot be copied")
         target = backup or source.with_name(f"{source.name}.{revision}.bak")
         if target.exists():
             raise StoreRefused(f"{target} exists already; move it away, or name another path for the copy")
         with self.reading() as connection, closing(create_copy(target)) as copy:
             raw = connection.connection.driver_connection
             if raw is None:
-                raise StoreUnavailable(f"the database {self.shown} does not answer")
+                raise StoreUnavailable(f"the database {self.display_url} does not answer")
             raw.backup(copy)
         shutil.copymode(source, target)
         return target
@@ -271,7 +273,7 @@ class Database:
             with _without_foreign_keys(connection) if sqlite else nullcontext(), connection.begin():
                 yield connection
                 if sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
-                    raise StoreRefused(f"rows of {self.shown} refer to other rows that are missing")
+                    raise StoreRefused(f"rows of {self.display_url} refer to other rows that are missing")
 
     @contextmanager
     def _translate_errors(self, consequence: str = UNCHANGED) -> Iterator[None]:
@@ -290,8 +292,8 @@ class Database:
             driver = problem if isinstance(problem, self._driver_error) else getattr(problem, "orig", None)
             reason = str(driver or type(problem).__name__).strip().split("\n")[0]
             if self._show_details:
-                raise StoreUnavailable(f"the database {self.shown} failed: {reason}") from None
-            record("store_failed", logging.ERROR, database=self.shown, problem=reason)
+                raise StoreUnavailable(f"the database {self.display_url} failed: {reason}") from None
+            record("store_failed", logging.ERROR, database=self.display_url, problem=reason)
             raise StoreUnavailable(f"the database does not answer; {consequence}") from None
 
     def close(self) -> None:

@@ -157,7 +157,7 @@ class SqlUsage:
                 return LedgerReport(_load_total(connection, selection), groups[:most], more=True)
             return LedgerReport(sum((group.totals for group in groups), UsageTotals()), groups)
 
-    def entries(
+    def load_entries(
         self, selection: EntrySelection, most: int, after: EntryPosition | None = None
     ) -> Sequence[Entry]:
         with self._database.reading(TIME_LIMIT_S) as connection:

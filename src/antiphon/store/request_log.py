@@ -43,7 +43,7 @@ class SqlRecords:
             if rows:
                 connection.execute(build_insert_or_ignore(RECORDS, connection.dialect.name), rows)
 
-    def page(
+    def load_page(
         self, project: str, most: int, before: tuple[int, str] | None = None
     ) -> Sequence[RecordedRequest]:
         row = RECORDS.c

@@ -25,7 +25,7 @@ class SqlTenancy:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def directory(self, known_directory: Directory | None = None) -> Directory:
+    def load_directory(self, known_directory: Directory | None = None) -> Directory:
         try:
             with self._database.reading() as connection:
                 return (
@@ -39,7 +39,7 @@ class SqlTenancy:
                 "the database holds rows that this version does not know; nothing was changed"
             ) from None
 
-    def revision(self) -> int:
+    def load_revision(self) -> int:
         with self._database.reading() as connection:
             return read_revision(connection)
 
@@ -135,7 +135,7 @@ class SqlTenancy:
             change.note("key.rotate", old.id, changes | details)
         return change.revision
 
-    def families(self) -> dict[str, str]:
+    def load_families(self) -> dict[str, str]:
         key = schema.keys.c
         query = sa.select(key.id, key.family).where(key.family.is_not(None))
         with self._database.reading() as connection:
@@ -147,7 +147,9 @@ class SqlTenancy:
             change.note("project.erase_knowledge", project, removed)
         return change.revision
 
-    def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
+    def load_audit_entries(
+        self, limit: int, before: int | None = None, target: str | None = None
+    ) -> Sequence[AuditEntry]:
         if target is not None and "\0" in target:
             return []  # no target contains a NUL, and PostgreSQL refuses to search for it
         row = schema.audit.c
@@ -160,7 +162,7 @@ class SqlTenancy:
         with self._database.reading() as connection:
             return [AuditEntry(**row) for row in connection.execute(query).mappings()]
 
-    def mark(self, name: str) -> str | None:
+    def load_mark(self, name: str) -> str | None:
         query = sa.select(schema.marks.c.value).where(schema.marks.c.name == name)
         with self._database.reading() as connection:
             return connection.execute(query).scalar()

@@ -192,7 +192,7 @@ class Metrics:
 
     running: Counter[str] = field(default_factory=Counter)
     """Generations in progress, by model."""
-    ended: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    ended_requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Generations that ended, by model and status."""
     prompt_tokens: Counter[str] = field(default_factory=Counter)
     completion_tokens: Counter[str] = field(default_factory=Counter)
@@ -240,7 +240,7 @@ class Metrics:
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds, self.rerank_seconds):
             times.pop(model, None)
-        for counter in (self.ended, self.embeddings, self.reranks, self.cost):
+        for counter in (self.ended_requests, self.embeddings, self.reranks, self.cost):
             for labels in [labels for labels in counter if labels[0] == model]:
                 del counter[labels]
         for route in [route for route in self.routes if route[0] == model]:
@@ -260,7 +260,7 @@ class Metrics:
 
     def _add_generation(self, generation: Generation, model: str) -> None:
         """Adds the figures of a generation to the model's counters."""
-        self.ended[model, generation.status] += 1
+        self.ended_requests[model, generation.status] += 1
         self.prompt_tokens[model] += generation.prompt_tokens
         self.completion_tokens[model] += generation.completion_tokens
         self.cached_tokens[model] += generation.cached_tokens
@@ -298,7 +298,7 @@ class Metrics:
         yield REQUESTS, {**self.requests}
         yield REQUEST_SECONDS, _build_histograms(self.request_seconds)
         yield RUNNING, {(model,): count for model, count in self.running.items()}
-        yield ENDED, {**self.ended}
+        yield ENDED, {**self.ended_requests}
         yield SECONDS, _build_histograms(self.seconds)
         yield FIRST_TOKEN, _build_histograms(self.first_tokens)
         yield TOKENS, _label_by_type(input=self.prompt_tokens, output=self.completion_tokens)

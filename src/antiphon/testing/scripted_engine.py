@@ -120,7 +120,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
                 yield Vectors(index, make_score(text) if ranks else make_vector(text))
         finally:
             self._count(queued=-1)
-            self.ended += 1
+            self.ended_count += 1
 
     def _fail(self, texts: int | None) -> None:
         """Raises the scripted error if it is due after this number of texts; None means before the first."""
@@ -130,7 +130,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
     def _require_texts(self, request: EmbedRequest) -> None:
         """Raises an error if the engine is closed, or if a text is empty, too long, or has an unknown token
         id."""
-        if self.closed:
+        if self.is_closed:
             raise EngineUnavailable("the scripted engine is closed")
         if not request.texts or not all(request.texts):
             raise InvalidValue("a text has no tokens", param="input")
@@ -249,7 +249,7 @@ class ScriptedEngine:
         self.streams: list[StreamRecord] = []
         self.prepared = 0
         """The number of requests to `prepare`."""
-        self.closed = False
+        self.is_closed = False
         self.engine_state = state
         """The value of `state`; a test may set it."""
         self._profile = profile
@@ -301,7 +301,7 @@ class ScriptedEngine:
         return self.engine_state
 
     async def aclose(self) -> None:
-        self.closed = True
+        self.is_closed = True
         self.engine_state = EngineState.FAILED
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:

@@ -168,8 +168,8 @@ class ScriptedTokenEngine:
         """Only the queue's limits and the size of a prefill chunk of `spec` are used."""
         self.script = script
         self.requests: list[TokenRequest] = []
-        self.ended = 0
-        self.closed = False
+        self.ended_count = 0
+        self.is_closed = False
         self.table = vocabulary or build_vocabulary()
         self.tokenizer = ToyTokenizer(self.table)
         self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
@@ -202,7 +202,7 @@ class ScriptedTokenEngine:
         self.adapters.remove(digest)
 
     async def aclose(self) -> None:
-        self.closed = True
+        self.is_closed = True
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         with self.adapters.use(request.adapter):
@@ -244,7 +244,7 @@ class ScriptedTokenEngine:
             sequence.group.members -= 1
             if not sequence.group.members and request.group is not None:
                 self._groups.pop(request.group, None)
-            self.ended += 1
+            self.ended_count += 1
 
     # --- one sequence ---
 
@@ -262,7 +262,7 @@ class ScriptedTokenEngine:
         impossible."""
         prompt = self._join_segments(request.segments)
         free_tokens = self._facts.context_length - len(prompt)
-        if self.closed:
+        if self.is_closed:
             raise EngineUnavailable("the scripted engine is closed")
         least = 1 if request.prompt_logprobs is None else 0
         if not prompt or request.max_tokens < least:

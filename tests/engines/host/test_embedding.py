@@ -43,7 +43,7 @@ async def test_leaving_ends_the_work_on_the_other_side() -> None:
     async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         async with aclosing(link.client.embed(EmbedRequest(TEXTS))) as events:
             assert isinstance(await anext(events), SequenceStarted)
-        while not engine.ended:
+        while not engine.ended_count:
             await asyncio.sleep(0.002)
 
 

@@ -35,7 +35,7 @@ def waited(made: Simulation, one: TokenSequence) -> float:
     """Seconds until it is admitted."""
     began = made.now
     made.add(one)
-    while not one.started:
+    while not one.has_started:
         made.step()
         assert made.now - began < 60, "it starves"
     return made.now - began

@@ -76,8 +76,8 @@ class Trial:
             self.lose(seat)
 
     def evict(self) -> None:
-        seat = self.dice.choice(list(self.tree.kept))
-        leaf = self.tree.kept[seat]
+        seat = self.dice.choice(list(self.tree.kept_nodes))
+        leaf = self.tree.kept_nodes[seat]
         stop = self.dice.randint(leaf.start, leaf.stop - 1)
         if self.dice.random() < 0.3:
             self.tree.forget(seat)
@@ -92,7 +92,7 @@ class Trial:
 
     def check(self) -> None:
         running = set(self.running)
-        assert set(self.tree.kept) == self.model.cells.keys() - running
+        assert set(self.tree.kept_nodes) == self.model.cells.keys() - running
         assert self.tree.used_cells == self.model.count(running)
         assert self.tree.used_cells + self.tree.cached_cells == self.model.count(set(self.model.cells))
 
@@ -103,14 +103,14 @@ def test_the_tree_finds_counts_and_forgets_as_a_table_does(seed):
     for _ in range(600):
         steps = [trial.begin]
         steps += [trial.compute, trial.compute, trial.finish] if trial.running else []
-        steps += [trial.evict] if len(trial.tree.kept) > 6 else []
+        steps += [trial.evict] if len(trial.tree.kept_nodes) > 6 else []
         trial.dice.choice(steps)()
         trial.check()
     for seat in list(trial.running):
         trial.tree.finish(trial.running.pop(seat), keep=False)
-    for seat in list(trial.tree.kept):
+    for seat in list(trial.tree.kept_nodes):
         trial.tree.forget(seat)
-    assert (trial.tree.used_cells, trial.tree.cached_cells, trial.tree.kept) == (0, 0, {})
+    assert (trial.tree.used_cells, trial.tree.cached_cells, trial.tree.kept_nodes) == (0, 0, {})
 
 
 def test_a_prefix_is_found_under_its_own_adapter_and_salt_only():

@@ -599,7 +599,7 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
             made.scheduler.drop(dice.choice(sorted(alive, key=lambda one: one.arrival)))
         plan = made.step(dice.choice([1, 16, BUDGET]))
         for one in alive:
-            if one.is_complete and one.started:
+            if one.is_complete and one.has_started:
                 made.scheduler.drop(one)
         alive = {one for one in alive if one.phase is not SequencePhase.OVER}
         assert plan.calls or not alive or plan.admitted

@@ -53,8 +53,13 @@ samplings = st.builds(
 
 
 def drawing(asked: Sampling, size: int, choice: int = 0, **others: Any) -> SamplingState:
-    values: dict[str, Any] = {"logprobs": None, "prompt": (), "ends": (END,), "stops": (STOP,)} | others
-    return SamplingState(asked, choice, vocabulary=size, **values)
+    values: dict[str, Any] = {
+        "logprobs": None,
+        "prompt": (),
+        "end_tokens": (END,),
+        "stop_tokens": (STOP,),
+    } | others
+    return SamplingState(asked, choice, vocabulary_size=size, **values)
 
 
 def copies(row: np.ndarray, asked: Sampling, count: int = COPIES, **others: Any) -> list[int]:

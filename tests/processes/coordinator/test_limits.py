@@ -23,7 +23,7 @@ from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
-from tests.support.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, output_tokens
 from tests.support.stores import open_new_store
 from tests.support.waiting import await_until
 
@@ -61,11 +61,11 @@ async def test_two_workers_share_a_limit_and_refusals_carry_its_status(pair) -> 
     standings = [each for each in refused.value.statuses if isinstance(each, LimitStatus)]
     assert [each.limit for each in standings] == [requests, few]
     with pytest.raises(LargerThanLimit) as larger:
-        await other.extend("2", [requests, few], tokens(101))
+        await other.extend("2", [requests, few], output_tokens(101))
     assert larger.value.limit == few.id
-    (_, standing) = await other.extend("2", [requests, few], tokens(40))
+    (_, standing) = await other.extend("2", [requests, few], output_tokens(40))
     assert standing.remaining == 60
-    other.settle("2", tokens(10))
+    other.settle("2", output_tokens(10))
     (asked,) = await other.read_status([few])
     assert asked.remaining == 90, "what is settled is told before what is asked later"
 
@@ -93,9 +93,9 @@ async def test_the_end_of_a_worker_ends_its_claims_and_no_others(path: str) -> N
     at_once, used = limit(2, Measure.CONCURRENT), limit(100, Measure.OUTPUT_TOKENS, id_="two")
     async with coordinating(path), connected(path) as client:
         worker = client.limits
-        await worker.reserve("1", [at_once, used], tokens(10))
+        await worker.reserve("1", [at_once, used], output_tokens(10))
         async with connected(path) as leaving:
-            await leaving.limits.reserve("2", [at_once, used], tokens(20))
+            await leaving.limits.reserve("2", [at_once, used], output_tokens(20))
             assert [each.remaining for each in await worker.read_status([at_once, used])] == [0, 70]
         async with asyncio.timeout(PATIENCE):
             while (await worker.read_status([at_once]))[0].remaining == 0:

@@ -22,7 +22,7 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.testing.clock import FakeClock
 from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes
 from tests.support.host_link import short_directory
-from tests.support.limits import ONE, limit, tokens
+from tests.support.limits import ONE, limit, output_tokens
 from tests.support.waiting import await_until
 
 MINUTE = limit(100, Measure.OUTPUT_TOKENS, id_="minute")
@@ -55,27 +55,27 @@ async def left(client: CoordinatorClient) -> list[int]:
 async def test_a_new_process_coordinates_once_the_old_one_leaves(processes):
     old = await processes.begin()
     await await_until(lambda: counts(old))
-    await old.limits.reserve("ended", ALL, tokens(10))
-    old.limits.settle("ended", tokens(5))
-    await old.limits.reserve("runs", ALL, tokens(20))
+    await old.limits.reserve("ended", ALL, output_tokens(10))
+    old.limits.settle("ended", output_tokens(5))
+    await old.limits.reserve("runs", ALL, output_tokens(20))
     new = await processes.begin()
     assert not counts(new) and new.limits.available
     assert await left(new) == [75, 75, 2]
-    await new.limits.reserve("mine", ALL, tokens(30))
+    await new.limits.reserve("mine", ALL, output_tokens(30))
     old.leave()
     await await_until(lambda: counts(new) and old.limits.available)
-    await old.limits.extend("runs", ALL, tokens(10))
+    await old.limits.extend("runs", ALL, output_tokens(10))
     assert await left(old) == await left(new) == [35, 35, 1]
     with pytest.raises((RateLimited, BudgetExceeded)):
-        await new.limits.reserve("too much", ALL, tokens(36))
-    old.limits.settle("runs", tokens(25))
+        await new.limits.reserve("too much", ALL, output_tokens(36))
+    old.limits.settle("runs", output_tokens(25))
     async with asyncio.timeout(PATIENCE):
         while await left(new) != [40, 40, 2]:
             await asyncio.sleep(0.002)
     await processes.end(old)
-    await new.limits.extend("mine", ALL, tokens(40))
+    await new.limits.extend("mine", ALL, output_tokens(40))
     assert await left(new) == [0, 0, 2]
-    new.limits.settle("mine", tokens(1))
+    new.limits.settle("mine", output_tokens(1))
     assert await left(new) == [69, 69, 3]
 
 
@@ -89,10 +89,10 @@ async def test_requests_during_the_handover_count_once(processes):
         """One request after the other, each of which reserves two and uses one."""
         for number in range(300):
             claim = f"{name}-{number}"
-            await client.limits.reserve(claim, [many, AT_ONCE], tokens(1))
-            await client.limits.extend(claim, [many, AT_ONCE], tokens(1))
+            await client.limits.reserve(claim, [many, AT_ONCE], output_tokens(1))
+            await client.limits.extend(claim, [many, AT_ONCE], output_tokens(1))
             await asyncio.sleep(0)
-            client.limits.settle(claim, tokens(1), LATER)
+            client.limits.settle(claim, output_tokens(1), LATER)
             if number == 100:
                 under_way.set()
 
@@ -109,17 +109,17 @@ async def test_requests_during_the_handover_count_once(processes):
 
 async def test_a_third_that_comes_meanwhile_counts_with_the_same(processes):
     first = await processes.begin()
-    await first.limits.reserve("1", ALL, tokens(10))
+    await first.limits.reserve("1", ALL, output_tokens(10))
     second = await processes.begin()
     first.leave()
     await await_until(lambda: counts(second) and first.limits.available)
-    await second.limits.reserve("2", ALL, tokens(20))
+    await second.limits.reserve("2", ALL, output_tokens(20))
     third = await processes.begin()
-    await third.limits.reserve("3", ALL, tokens(30))
+    await third.limits.reserve("3", ALL, output_tokens(30))
     second.leave()
     await await_until(lambda: counts(third) and first.limits.available and second.limits.available)
-    first.limits.settle("1", tokens(5))
-    second.limits.settle("2", tokens(15))
+    first.limits.settle("1", output_tokens(5))
+    second.limits.settle("2", output_tokens(15))
     async with asyncio.timeout(PATIENCE):
         while await left(third) != [50, 50, 2]:
             await asyncio.sleep(0.002)
@@ -128,7 +128,7 @@ async def test_a_third_that_comes_meanwhile_counts_with_the_same(processes):
 async def test_claims_that_nobody_restates_count_as_used(processes, monkeypatch):
     monkeypatch.setattr(module, "UNCLAIMED_S", 0.2)
     old = await processes.begin()
-    await old.limits.reserve("1", ALL, tokens(20))
+    await old.limits.reserve("1", ALL, output_tokens(20))
     await processes.end(old)
     new = await processes.begin()
     assert await left(new) in ([80, 80, 2], [80, 80, 3])
@@ -140,14 +140,14 @@ async def test_claims_that_nobody_restates_count_as_used(processes, monkeypatch)
 async def test_after_the_old_process_dies_the_new_ones_claims_count(processes):
     old = await processes.begin()
     new = await processes.begin()
-    await new.limits.reserve("mine", ALL, tokens(30))
-    await new.limits.reserve("ends", ALL, tokens(30))
+    await new.limits.reserve("mine", ALL, output_tokens(30))
+    await new.limits.reserve("ends", ALL, output_tokens(30))
     new._send = lambda _: None  # nobody reads what it says any more
-    new.limits.settle("ends", tokens(30), 0)  # the ledger has it, which there is none of here
+    new.limits.settle("ends", output_tokens(30), 0)  # the ledger has it, which there is none of here
     await processes.kill(old)
     await await_until(lambda: counts(new))
     assert await left(new) == [70, 70, 2]
-    new.limits.settle("mine", tokens(1))
+    new.limits.settle("mine", output_tokens(1))
     assert await left(new) == [99, 99, 3]
 
 
@@ -195,7 +195,7 @@ async def test_no_limit_starts_at_zero_while_the_ledger_is_unreadable(processes)
 
     old = await processes.begin()
     new = await processes.begin(seeds)
-    await new.limits.reserve("runs", [DAY], tokens(10))
+    await new.limits.reserve("runs", [DAY], output_tokens(10))
     await processes.kill(old)
     async with asyncio.timeout(PATIENCE):
         while not counts(new):
@@ -216,14 +216,14 @@ async def test_a_new_one_that_never_serves_changes_nothing(processes):
 async def test_where_no_lock_or_socket_can_be_made_it_counts_alone(path, processes, missing):
     Path(f"{path}{missing}").mkdir()  # noqa: ASYNC240
     only = await processes.begin()
-    await only.limits.reserve("1", ALL, tokens(10))
+    await only.limits.reserve("1", ALL, output_tokens(10))
     assert await left(only) == [90, 90, 2]
 
 
 async def test_what_was_counted_outlives_a_stop_and_a_start_in_a_file(path, processes):
     first = await processes.begin()
-    await first.limits.reserve("1", ALL, tokens(30))
-    first.limits.settle("1", tokens(20))
+    await first.limits.reserve("1", ALL, output_tokens(30))
+    first.limits.settle("1", output_tokens(20))
     await processes.end(first)
     kept = Path(path).parent / KEPT
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600

@@ -109,7 +109,7 @@ async def test_removed_tables_leave_no_relation(knowledge_database: str) -> None
     for name in ("a", "b"):
         await index.create_table(PROJECT, TableSettings(name, "m", DIMENSIONS))
         await add_document(index, name, "a", make_chunks(["an apple"], DIMENSIONS))
-    assert await index.delete_project(PROJECT) == 2
+    assert await index.delete_project_tables(PROJECT) == 2
     assert list_relations(knowledge_database) == before
     await index.aclose()
 

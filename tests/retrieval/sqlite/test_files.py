@@ -18,7 +18,7 @@ async def test_a_file_has_no_name_of_a_caller(tmp_path: Path) -> None:
     files = list_files(tmp_path, "*.db")
     assert {path.parent.parent for path in files} == {tmp_path / "knowledge"} and len(files) == 3
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    assert await index.delete_project("../x") == 1
+    assert await index.delete_project_tables("../x") == 1
     assert len(list((tmp_path / "knowledge").glob("*/"))) == 2
     await index.aclose()
 

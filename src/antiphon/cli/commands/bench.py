@@ -62,9 +62,9 @@ class RequestTiming:
     """The times of one request in monotonic seconds: its start, its end and the arrival of each text
     piece."""
 
-    started: float
+    start_time: float
     arrivals: list[float] = field(default_factory=list)
-    ended: float = 0.0
+    end_time: float = 0.0
     usage: TokenUsage | None = None
     problem: str = ""
 
@@ -137,7 +137,7 @@ def measure(results: Sequence[RequestTiming]) -> Figures:
     return Figures(
         answered=len(answered),
         failed=len(results) - len(answered),
-        wall=max(result.ended for result in results) - min(result.started for result in results),
+        wall=max(result.end_time for result in results) - min(result.start_time for result in results),
         prompt_tokens=prompts.median if prompts else None,
         tokens=sum(
             result.usage.completion_tokens if result.usage else len(result.arrivals) for result in answered
@@ -151,7 +151,7 @@ def measure(results: Sequence[RequestTiming]) -> Figures:
 
 def list_first_token_times(results: Sequence[RequestTiming]) -> list[float]:
     """Returns the seconds to the first text of each request that received text."""
-    return [result.arrivals[0] - result.started for result in results if result.arrivals]
+    return [result.arrivals[0] - result.start_time for result in results if result.arrivals]
 
 
 def list_token_intervals(results: Sequence[RequestTiming]) -> list[float]:
@@ -282,12 +282,12 @@ def _run_worker(
 ) -> None:
     """Sends one request after another until no prompt is pending."""
     for prompt in _take_prompts(pending):
-        timing = RequestTiming(started=time.monotonic())
+        timing = RequestTiming(start_time=time.monotonic())
         try:
             _receive_answer(client, _build_body(model, prompt, max_tokens), timing)
         except CallFailed as problem:
             timing.problem = problem.message
-        timing.ended = time.monotonic()
+        timing.end_time = time.monotonic()
         finished.put(timing)
 
 

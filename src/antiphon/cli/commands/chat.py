@@ -115,7 +115,7 @@ class Terminal:
         import readline  # noqa: F401
 
         try:
-            return input(self._style(prompt, BOLD, hidden=True))
+            return input(self._style(prompt, BOLD, zero_width=True))
         except EOFError:
             self.write("\n")
             return None
@@ -136,12 +136,12 @@ class Terminal:
         if self.interactive:
             print(self._style(text, DIM), file=sys.stderr, flush=True)
 
-    def _style(self, text: str, style: str, *, hidden: bool = False) -> str:
-        """Returns the text in a style. `hidden`: the line editor does not count the style's characters as
+    def _style(self, text: str, style: str, *, zero_width: bool = False) -> str:
+        """Returns the text in a style. `zero_width`: the line editor does not count the style's characters as
         columns."""
         if not self._colour:
             return text
-        start, end = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if hidden else (style, PLAIN)
+        start, end = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if zero_width else (style, PLAIN)
         return f"{start}{text}{end}"
 
 
@@ -195,7 +195,7 @@ class ChatHistory:
 class PartialAnswer:
     """An answer that is being received. Times are in monotonic seconds."""
 
-    started: float
+    start_time: float
     text: str = ""
     first_token_at: float = 0.0
     finish: str = ""
@@ -205,7 +205,7 @@ class PartialAnswer:
         """Formats the number of tokens, the tokens per second and the time to the first token."""
         if self.usage is None or not self.first_token_at:
             return self.finish
-        duration, wait = time.monotonic() - self.first_token_at, self.first_token_at - self.started
+        duration, wait = time.monotonic() - self.first_token_at, self.first_token_at - self.start_time
         rate = f"{(self.usage.completion_tokens - 1) / duration:.0f} tokens/s, " if duration > 0 else ""
         note = ", stopped at the token limit" if self.finish == "length" else ""
         return f"{self.usage.completion_tokens} tokens, {rate}first after {wait:.2f} s{note}"
@@ -266,7 +266,7 @@ class Chat:
 
         The history keeps an answer that Ctrl-C interrupted, but not a failed one.
         """
-        answer = PartialAnswer(started=time.monotonic())
+        answer = PartialAnswer(start_time=time.monotonic())
         try:
             self._receive_answer(self.conversation.build_request(question), answer)
         except CallFailed as problem:

@@ -198,9 +198,9 @@ def rotate(
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
         key = find_id(server, KEY, key)
-        is_operators = read_operator_key() is not None and _fetch_is_operator_key(server, key)
+        was_operator_key = read_operator_key() is not None and _fetch_is_operator_key(server, key)
         card = server.send("POST", "keys", key, "rotate", overlap=seconds)
-        message = replace_operator_key(str(card.get("secret"))) if is_operators else ""
+        message = replace_operator_key(str(card.get("secret"))) if was_operator_key else ""
         _show_once(card, as_json)
         say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
         if message:
@@ -212,8 +212,11 @@ def revoke(key: Key, url: options.ServerUrl = None) -> None:
     """Revoke a key immediately."""
     with connect_admin(url) as server:
         key = find_id(server, KEY, key)
-        is_operators = is_operator_key(server.send("POST", "keys", key, "revoke"))
-        say(f"revoked {key}{f'; {rename_operator_file()}' if is_operators else ''}")
+        was_operator_key = is_operator_key(server.send("POST", "keys", key, "revoke"))
+        message = f"revoked {key}"
+        if was_operator_key:
+            message += f"; {rename_operator_file()}"
+        say(message)
 
 
 def audit(

@@ -80,7 +80,7 @@ def list_models(config: options.Config = None, as_json: options.Json = False) ->
     """List fetched models with their sizes and references."""
 
     with _find_cache(config) as cache:
-        rows, leftovers = list(_list_files(cache)), cache.leftovers()
+        rows, leftovers = list(_list_files(cache)), cache.list_leftovers()
         if as_json:
             print_json(_build_listing(cache, rows, leftovers))
         else:
@@ -147,7 +147,7 @@ def _remove(cache: "HubCache", text: str) -> list[str]:
     """
     if text == MINILM.name and (size := remove_wheel_model(MINILM, cache.root)):
         return [f"removed {text}, {_format_size(size)}"]
-    entries = cache.entries()
+    entries = cache.list_files()
     repository = text.removeprefix("hf:")
     if repository != text and ":" not in repository:
         matches = [entry for entry in entries if entry.reference.repository == repository]
@@ -187,7 +187,7 @@ class _FileRow:
 
 def _list_files(cache: "HubCache") -> Iterator[_FileRow]:
     """Yields the files of the hub, then the model in the wheel."""
-    for entry in cache.entries():
+    for entry in cache.list_files():
         name, reference = entry.reference.name, str(entry.reference)
         yield _FileRow(name, reference, entry.commit, entry.digest, entry.size, str(entry.path))
     if path := find_wheel_model(MINILM, cache.root):

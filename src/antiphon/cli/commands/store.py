@@ -47,7 +47,7 @@ def upgrade(
         copy = database.upgrade(backup)
         if copy is not None:
             print(f"a copy of the old database is in {copy}")
-        print(f"the database is at revision {database.schema_state().found}")
+        print(f"the database is at revision {database.schema_state().found_revision}")
 
 
 @app.command()
@@ -66,7 +66,7 @@ def backup(
         manifest = write_backup(_find_files(config, database), folder)
         print(f"copied {len(manifest.files)} files to {folder}")
         if database.file is None:
-            note(f"{database.shown} is not in the backup: copy it with pg_dump, see docs/backup.md")
+            note(f"{database.display_url} is not in the backup: copy it with pg_dump, see docs/backup.md")
 
 
 @app.command()
@@ -91,7 +91,9 @@ def restore(
         config = _find_settings(config, folder, manifest)
     with _open_database(config) as database:
         if manifest.has_database and database.file is None:
-            raise StoreRefused(f"{folder} has a SQLite database, but the settings name {database.shown}")
+            raise StoreRefused(
+                f"{folder} has a SQLite database, but the settings name {database.display_url}"
+            )
         restore_backup(folder, manifest, _find_files(config, database))
         print(f"{len(manifest.files)} files were restored")
         if not manifest.has_database:
@@ -160,7 +162,7 @@ def _find_files(config: Path | None, database: "Database") -> "BackupSources":
         "adapters": Path(adapters).expanduser().absolute(),
     }
     file = database.file
-    revision = database.schema_state().found if file is None or file.exists() else None
+    revision = database.schema_state().found_revision if file is None or file.exists() else None
     return BackupSources(file, revision, home, folders)
 
 
@@ -183,8 +185,9 @@ def _open_database(config: Path | None) -> "Iterator[Database]":
 def _print_status(database: "Database") -> bool:
     """Prints the schema's state. Returns whether it needs no upgrade."""
     state = database.schema_state()
-    print(f"database: {database.shown}")
-    print(f"revision: {state.found or 'none, it is empty'} (this version needs {state.wanted})")
+    print(f"database: {database.display_url}")
+    revision = state.found_revision or "none, it is empty"
+    print(f"revision: {revision} (this version needs {state.needed_revision})")
     for step in state.pending:
         print(f"pending:  {step}")
     if state.newer:

@@ -248,14 +248,16 @@ def check_cache(settings: Settings) -> Finding:
     path = next(path for path in (cache.root, *cache.root.parents) if os.path.lexists(path))
     try:
         os.listdir(path)
-        entries = cache.entries()
+        entries = cache.list_files()
     except OSError as problem:
         return report_problem("cache-unusable", f"cannot read the model cache {path}: {problem.strerror}")
     except AntiphonError as error:
         return to_finding("cache-unusable", error)
     if not os.access(path, os.W_OK | os.X_OK):
         return report_problem("cache-unusable", f"cannot write to the model cache {path}")
-    return report_ok("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
+    return report_ok(
+        "cache", f"{cache.root}: {len(entries)} fetched, {cache.count_free_bytes() / GIGABYTE:.0f} GB free"
+    )
 
 
 def check_confinement(settings: Settings) -> Finding:
@@ -382,14 +384,17 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         return
     state = database.schema_state()
     if state.newer:
-        yield report_problem("store-newer", f"a later version of Antiphon created {database.shown}")
-    elif state.found is None:
-        yield report_ok("store", f"{database.shown} is empty; the first start creates its tables")
+        yield report_problem("store-newer", f"a later version of Antiphon created {database.display_url}")
+    elif state.found_revision is None:
+        yield report_ok("store", f"{database.display_url} is empty; the first start creates its tables")
     elif state.pending:
-        message = f"{database.shown} has revision {state.found}, but this version needs {state.wanted}"
+        message = (
+            f"{database.display_url} has revision {state.found_revision}, "
+            f"but this version needs {state.needed_revision}"
+        )
         yield report_problem("store-outdated", message)
     else:
-        yield report_ok("store", f"{database.shown} answers, at revision {state.found}")
+        yield report_ok("store", f"{database.display_url} answers, at revision {state.found_revision}")
         yield _check_pepper(database, settings, home)
     if database.file is None and settings.knowledge.storage != "files":
         yield _check_knowledge(database, settings)
@@ -408,12 +413,14 @@ def _check_knowledge(database: Database, settings: Settings) -> Finding:
         is_required = settings.knowledge.storage == "database"
         return finding if is_required else replace(finding, severity=FindingSeverity.ADVICE)
     version = ".".join(map(str, pgvector.version))
-    return report_ok("knowledge", f"{database.shown} can store knowledge tables, with pgvector {version}")
+    return report_ok(
+        "knowledge", f"{database.display_url} can store knowledge tables, with pgvector {version}"
+    )
 
 
 def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
     """Checks that the local pepper matches the database's keys."""
-    mark, configured = SqlTenancy(database).mark(MARK_NAME), settings.keys.pepper
+    mark, configured = SqlTenancy(database).load_mark(MARK_NAME), settings.keys.pepper
     source = "ANTIPHON_PEPPER" if configured else str(home / PEPPER_FILE)
     if mark is None and not configured and not (home / PEPPER_FILE).exists():
         return report_ok("pepper", f"{source} does not exist yet; the first start creates it")

@@ -56,8 +56,8 @@ class Form:
         """Raises UnknownParameter if the form has any other field."""
         for name in (*self.fields, *self.files):
             if name not in names:
-                known = ", ".join(names)
-                raise UnknownParameter(f"unknown field {name[:40]!r}; known: {known}", param=name[:40])
+                known_names = ", ".join(names)
+                raise UnknownParameter(f"unknown field {name[:40]!r}; known: {known_names}", param=name[:40])
 
     def require_file(self, name: str) -> FormFile:
         """Returns a file. Raises MissingParameter."""

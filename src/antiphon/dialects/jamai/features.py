@@ -32,7 +32,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 NO_KEYS = "access tokens, since keys are off; set ANTIPHON_KEYS=true and restart the server"
 """The message about access tokens if keys are off."""
 
-CHANGED_PROJECTS = "changes of projects; the admin API has them"
+PROJECT_CHANGES = "changes of projects; the admin API has them"
 """The message about methods other than GET for a project."""
 
 
@@ -47,12 +47,12 @@ def _declare_missing(features: Mapping[str, str]) -> Iterator[Endpoint]:
     for path, noun in features.items():
         yield from (_declare(method, f"{BASE}/{path}", noun) for method in METHODS)
     for path in ("v2/projects/members", "v2/projects/invites", "v2/projects/import", "v2/projects/export"):
-        yield from (_declare(method, f"{BASE}/{path}", CHANGED_PROJECTS) for method in METHODS)
+        yield from (_declare(method, f"{BASE}/{path}", PROJECT_CHANGES) for method in METHODS)
     for method in ("POST", "PATCH", "DELETE"):
         yield Endpoint(
             method=method,
             path=f"{BASE}/v2/projects",
-            handler=_build_handler(CHANGED_PROJECTS),
+            handler=_build_handler(PROJECT_CHANGES),
             right=Right.READ,
             is_suggested=False,
         )

@@ -40,7 +40,7 @@ from antiphon.dialects.common.request_types import ChatCompletionRequest, Comple
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.models import OpenAIModels, declare_adapters
+from antiphon.dialects.openai.models import OpenAIModels, declare_adapter_endpoints
 from antiphon.dialects.openai.rerank import Rerank
 from antiphon.dialects.openai.tokens import declare_tokens
 from antiphon.domain.collect import CollectedGeneration
@@ -145,7 +145,7 @@ class OpenAI(DialectDefaults):
             Rerank(report_unknown).declare(),
             *declare_models("/v1/models", OpenAIModels(), "Show one model and its profile"),
             *declare_tokens(),
-            *declare_adapters(),
+            *declare_adapter_endpoints(),
         )
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:

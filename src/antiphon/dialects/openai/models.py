@@ -157,15 +157,15 @@ def _confirm(name: str, verb: str) -> Response:
     return Response(f"Success: LoRA adapter '{name}' {verb} successfully.".encode(), media_type=PLAIN)
 
 
-def declare_adapters() -> tuple[Endpoint, Endpoint]:
-    """Declares the endpoints that load and unload adapters of the server's disk."""
+def declare_adapter_endpoints() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints that load and unload adapters from the server's disk."""
     load = Endpoint(
         method="POST",
         path="/v1/load_lora_adapter",
         handler=load_adapter,
         right=Right.ADAPT,
         body=RequestBody(shape=LoadAdapterRequest),
-        summary="Make a LoRA adapter a model",
+        summary="Load a LoRA adapter as a model",
         tag="adapters",
         answers={PLAIN: str},
     )
@@ -174,7 +174,7 @@ def declare_adapters() -> tuple[Endpoint, Endpoint]:
         path="/v1/unload_lora_adapter",
         handler=unload_adapter,
         body=RequestBody(shape=UnloadAdapterRequest),
-        summary="Take a LoRA adapter's name away",
+        summary="Unload a LoRA adapter",
         ends_with_caller=False,
     )
     return load, unload

@@ -247,7 +247,7 @@ class HostTokenEngine:
         level = logging.DEBUG if is_expected else logging.WARNING
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
-            call.push(self._build_death(reason) if call.started else self._build_loss(reason))
+            call.push(self._build_death(reason) if call.has_started else self._build_loss(reason))
 
     def _build_absence(self) -> EngineUnavailable:
         """Builds the error of a call that is made while there is no connection."""
@@ -320,7 +320,7 @@ class HostTokenEngine:
         if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
             call = self._calls.get(message.call)
             if call is not None:
-                call.started = True
+                call.has_started = True
                 call.push(message)
         elif (last_call := self._calls.pop(message.call, None)) is not None:
             last_call.push(message)

@@ -11,10 +11,10 @@ from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 class PendingCall:
     """The unread replies of one call."""
 
-    __slots__ = ("_arrived", "_replies", "started")
+    __slots__ = ("_arrived", "_replies", "has_started")
 
     def __init__(self) -> None:
-        self.started = False
+        self.has_started = False
         self._replies: deque[Reply | AntiphonError] = deque()
         self._arrived: asyncio.Future[None] | None = None
 

@@ -228,7 +228,7 @@ class DecodeLoop:
     def _end_all(self) -> None:
         """Ends every sequence when the thread stops."""
         for sequence in tuple(self._streams):
-            error_type = EngineDied if sequence.started else EngineUnavailable
+            error_type = EngineDied if sequence.has_started else EngineUnavailable
             self._release_sequence(sequence, StreamEnd(error_type("the engine has stopped")))
 
     def _run_step(self) -> None:
@@ -287,7 +287,7 @@ class DecodeLoop:
         apply_changes(self._context, plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
-            queued = now - self._streams[sequence].began
+            queued = now - self._streams[sequence].start_time
             self._meters.queue.add(queued)
             self._queue_event(
                 sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queued)
@@ -422,7 +422,7 @@ class DecodeLoop:
             stream = self._streams[sequence]
             previous_times[stream.last_token_at] += 1
             if not stream.last_token_at:
-                self._meters.first_token.add(now - stream.began)
+                self._meters.first_token.add(now - stream.start_time)
             stream.last_token_at = now
             cause = sequence.accept(result.token, self._ends)
             scores = () if result.logprob is None else ((result.logprob,), (result.alternatives,))

@@ -87,8 +87,8 @@ class EmbeddingStream(EventMailbox[EmbeddingEvent]):
     __slots__ = ("actor", "is_over", "sent_count", "started_count", "texts")
     priority = 0
 
-    def __init__(self, request: EmbedRequest, began: float) -> None:
-        super().__init__(began)
+    def __init__(self, request: EmbedRequest, start_time: float) -> None:
+        super().__init__(start_time)
         self.actor = request.actor
         self.texts = [array("i", text) for text in request.texts]
         self.started_count = 0
@@ -294,9 +294,9 @@ class EmbeddingLoop:
         for stream in dict.fromkeys(stream for stream, _ in batch):
             if stream.started_count - sum(other is stream for other, _ in batch):
                 continue
-            self._waits.add(now - stream.began)
+            self._waits.add(now - stream.start_time)
             tokens = sum(map(len, stream.texts))
-            self._outbox.append((stream, SequenceStarted(tokens, 0, now - stream.began)))
+            self._outbox.append((stream, SequenceStarted(tokens, 0, now - stream.start_time)))
         self._deliver_events()
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:

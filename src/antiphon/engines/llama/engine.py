@@ -135,7 +135,7 @@ class LlamaTokenEngine:
             while (event := await stream.take()) is not None:
                 yield event
         finally:
-            if stream.ended is None:
+            if stream.end_event is None:
                 decoder.close(stream)
                 await stream.end()
 
@@ -150,7 +150,7 @@ class LlamaTokenEngine:
             while (event := await stream.take()) is not None:
                 yield event
         finally:
-            if stream.ended is None:
+            if stream.end_event is None:
                 embedder.close(stream)
                 await stream.end()
 
@@ -231,9 +231,9 @@ class LlamaTokenEngine:
             request.choice,
             request.logprobs,
             prompt=prompt,
-            ends=loaded.ends,
-            stops=request.stop_token_ids,
-            vocabulary=loaded.info.vocabulary,
+            end_tokens=loaded.ends,
+            stop_tokens=request.stop_token_ids,
+            vocabulary_size=loaded.info.vocabulary,
             listed_tokens=request.logprob_token_ids,
         )
         return TokenSequence(request, prompt, context, sampling_state)

@@ -124,19 +124,19 @@ class EventMailbox(Generic[E]):
     """Events for one reader. Only the event loop's thread uses a mailbox; the decode thread only passes the
     object on."""
 
-    __slots__ = ("_events", "_waiting", "began", "ended")
+    __slots__ = ("_events", "_waiting", "end_event", "start_time")
 
-    def __init__(self, began: float) -> None:
-        self.began = began
+    def __init__(self, start_time: float) -> None:
+        self.start_time = start_time
         """The time of the request, in seconds of the engine's clock."""
-        self.ended: StreamEnd | None = None
+        self.end_event: StreamEnd | None = None
         self._events: deque[E] = deque()
         self._waiting: asyncio.Future[None] | None = None
 
     def put(self, event: E | StreamEnd) -> None:
         """Adds an event and wakes the reader."""
         if isinstance(event, StreamEnd):
-            self.ended = event
+            self.end_event = event
         else:
             self._events.append(event)
         if self._waiting is not None and not self._waiting.done():
@@ -145,24 +145,24 @@ class EventMailbox(Generic[E]):
     async def take(self) -> E | None:
         """Waits for the next event and returns it; None after the last one. Raises the error of a failed
         request."""
-        while not self._events and self.ended is None:
+        while not self._events and self.end_event is None:
             await self._wait_for_event()
         if self._events:
             return self._events.popleft()
         # A variable that refers to the error would form a cycle with the error's traceback, and keep the
         # request alive.
-        ended, self.ended = self.ended, StreamEnd()
+        end_event, self.end_event = self.end_event, StreamEnd()
         try:
-            if ended is not None and ended.error is not None:
-                raise ended.error
+            if end_event is not None and end_event.error is not None:
+                raise end_event.error
         finally:
-            del ended
+            del end_event
         return None
 
     async def end(self) -> None:
         """Waits until the decode thread has released the request, and drops the events that arrive until
         then."""
-        while self.ended is None:
+        while self.end_event is None:
             await self._wait_for_event()
         self._events.clear()
 
@@ -180,8 +180,8 @@ class SequenceStream(EventMailbox[TokenEvent]):
 
     __slots__ = ("last_token_at", "sequence")
 
-    def __init__(self, sequence: TokenSequence, began: float) -> None:
-        super().__init__(began)
+    def __init__(self, sequence: TokenSequence, start_time: float) -> None:
+        super().__init__(start_time)
         self.sequence = sequence
         self.last_token_at = 0.0
         """The time at which the sequence's last token was drawn. Only the decode thread uses it."""

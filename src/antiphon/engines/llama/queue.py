@@ -58,7 +58,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
     def remove(self, sequence: TokenSequence) -> None:
         """Removes a sequence that is admitted or cancelled."""
-        if sequence.started and sequence in self._preempted:
+        if sequence.has_started and sequence in self._preempted:
             self._count -= 1
             self._preempted.remove(sequence)
         else:
@@ -70,7 +70,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
     def note_departure(self, sequence: TokenSequence, now: float) -> None:
         """Notes that a sequence has left the queue and the batch."""
-        if sequence.started:
+        if sequence.has_started:
             self.note_end(now)
         if sequence.group is not None:
             self._groups[sequence.group] -= 1

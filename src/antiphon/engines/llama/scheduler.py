@@ -198,9 +198,9 @@ class Scheduler:
         self.layout.admit(sequence, match)
         self._running[sequence] = None
         sequence.running_since = self._now
-        if sequence.started:
+        if sequence.has_started:
             return
-        sequence.started = True
+        sequence.has_started = True
         sequence.shared_tokens = match.length
         self.totals.admitted += 1
         self.totals.hits += match.length > 0

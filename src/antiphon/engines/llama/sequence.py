@@ -42,6 +42,7 @@ class TokenSequence:
         "forced_spans",
         "group",
         "guide",
+        "has_started",
         "id",
         "key",
         "max_computed",
@@ -54,7 +55,6 @@ class TokenSequence:
         "sampling_state",
         "scored_tokens",
         "shared_tokens",
-        "started",
         "stops",
         "tokens",
         "waits_for",
@@ -98,7 +98,7 @@ class TokenSequence:
         """The number of tokens whose keys and values are in the cache."""
         self.shared_tokens = 0
         """The number of prompt tokens whose cells it took from the cache."""
-        self.started = False
+        self.has_started = False
         """Whether the sequence was admitted before. A preempted sequence is queued again, but its client was
         already told that it runs."""
         self.scored_tokens = 0 if request.prompt_logprobs is not None else len(prompt)

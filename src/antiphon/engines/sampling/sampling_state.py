@@ -52,7 +52,7 @@ class MirostatThreshold:
         of the weights."""
         return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
-    def count_kept(self, best: NDArray[np.float64], vocabulary: int) -> int:
+    def count_kept(self, best: NDArray[np.float64], vocabulary_size: int) -> int:
         """For version 1: returns how many of the likeliest tokens to keep, by Zipf's law. `best`: the largest
         weights, in descending order."""
         best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
@@ -63,13 +63,13 @@ class MirostatThreshold:
         exponent = float((rank_steps * weight_steps).sum() / (rank_steps * rank_steps).sum())
         nats = max(self.threshold, 0.0) * log(2.0)
         if exponent <= 0:
-            return vocabulary  # all weights are equal, so there is no tail to cut
+            return vocabulary_size  # all weights are equal, so there is no tail to cut
         excess = exponent - 1.0
         # By logarithms: (excess * 2^threshold / (1 - vocabulary^-excess)) ^ (1 / exponent). For an excess of
         # 0, this is the mathematical limit.
-        scale = log(vocabulary) if abs(excess) < 1e-9 else (1.0 - vocabulary**-excess) / excess
+        scale = log(vocabulary_size) if abs(excess) < 1e-9 else (1.0 - vocabulary_size**-excess) / excess
         log_size = (nats - log(scale)) / exponent
-        return vocabulary if log_size > log(vocabulary) else max(1, round(exp(log_size)))
+        return vocabulary_size if log_size > log(vocabulary_size) else max(1, round(exp(log_size)))
 
     def observe(self, surprise: float) -> None:
         """Moves the threshold after a token with this surprise in bits."""
@@ -83,15 +83,15 @@ class BannedSequences:
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each sequence has at least one token."""
         always: set[int] = set()
-        self._after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        self._banned_after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         longest = 0
         for *before, last in sequences:
             if before:
-                self._after.setdefault(before[-1], []).append((tuple(before), last))
+                self._banned_after.setdefault(before[-1], []).append((tuple(before), last))
                 longest = max(longest, len(before))
             else:
                 always.add(last)
-        self._always: Ids = np.array(sorted(always), dtype=np.intp)
+        self._always_banned: Ids = np.array(sorted(always), dtype=np.intp)
         self._output: deque[int] = deque(maxlen=longest)
 
     def add(self, token: int) -> None:
@@ -100,15 +100,15 @@ class BannedSequences:
 
     def find_banned(self) -> Ids:
         """Returns the tokens that would complete a banned sequence now. A token can occur twice."""
-        candidates = self._after.get(self._output[-1], ()) if self._output else ()
+        candidates = self._banned_after.get(self._output[-1], ()) if self._output else ()
         if not candidates:
-            return self._always
+            return self._always_banned
         output = tuple(self._output)
         completing = [last for before, last in candidates if output[-len(before) :] == before]
         return (
-            np.concatenate((self._always, np.array(completing, dtype=np.intp)))
+            np.concatenate((self._always_banned, np.array(completing, dtype=np.intp)))
             if completing
-            else self._always
+            else self._always_banned
         )
 
 
@@ -171,11 +171,11 @@ class SamplingState:
     """How many of the likeliest tokens are reported with their log-probabilities, besides the drawn token.
     None reports nothing."""
     prompt: InitVar[Sequence[int]]
-    ends: InitVar[Iterable[int]]
+    end_tokens: InitVar[Iterable[int]]
     """The model's end-of-generation tokens."""
-    stops: InitVar[Iterable[int]]
+    stop_tokens: InitVar[Iterable[int]]
     """Tokens that also end this sequence."""
-    vocabulary: InitVar[int]
+    vocabulary_size: InitVar[int]
     listed_tokens: tuple[int, ...] = ()
     """Tokens whose log-probabilities are reported instead of the k likeliest."""
 
@@ -194,17 +194,21 @@ class SamplingState:
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
     _allowed: Ids | None = field(init=False, default=None)
     _bans: BannedSequences | None = field(init=False, default=None)
-    _always_changes: bool = field(init=False, default=False)
+    _changes_every_draw: bool = field(init=False, default=False)
     """Whether logit bias, penalties, or allowed or banned tokens apply to every draw."""
-    _early_ends: Ids | None = field(init=False, default=None)
+    _banned_early: Ids | None = field(init=False, default=None)
     """Tokens that must not be drawn before `min_tokens`."""
 
     def __post_init__(
-        self, prompt: Sequence[int], ends: Iterable[int], stops: Iterable[int], vocabulary: int
+        self,
+        prompt: Sequence[int],
+        end_tokens: Iterable[int],
+        stop_tokens: Iterable[int],
+        vocabulary_size: int,
     ) -> None:
         sampling = self.sampling
-        require_valid_sampling(sampling, vocabulary)
-        require_token_ids("logprob_token_ids", self.listed_tokens, vocabulary)
+        require_valid_sampling(sampling, vocabulary_size)
+        require_token_ids("logprob_token_ids", self.listed_tokens, vocabulary_size)
         self.key = hash_seed(sampling.seed, self.choice)
         self.is_greedy = sampling.temperature <= MAX_GREEDY_TEMPERATURE or (
             sampling.top_k == 1 and sampling.mirostat is None
@@ -220,28 +224,28 @@ class SamplingState:
         if sampling.banned:
             self._bans = BannedSequences(sampling.banned)
         changes = (self._penalties, self._bias, self._allowed, self._bans)
-        self._always_changes = any(change is not None for change in changes)
+        self._changes_every_draw = any(change is not None for change in changes)
         if sampling.min_tokens > 0:
-            early = {*stops} if sampling.ignore_eos else {*stops, *ends}
-            early_tokens = [token for token in sorted(early) if 0 <= token < vocabulary]
-            self._early_ends = np.array(early_tokens, dtype=np.intp)
+            banned_early = {*stop_tokens} if sampling.ignore_eos else {*stop_tokens, *end_tokens}
+            tokens = [token for token in sorted(banned_early) if 0 <= token < vocabulary_size]
+            self._banned_early = np.array(tokens, dtype=np.intp)
 
     @property
     def changes_logits(self) -> bool:
         """Whether the next draw changes the model's logits."""
-        if self._early_ends is not None and self.position >= self.sampling.min_tokens:
-            self._early_ends = None
-        return self._always_changes or self._early_ends is not None or self.mask is not None
+        if self._banned_early is not None and self.position >= self.sampling.min_tokens:
+            self._banned_early = None
+        return self._changes_every_draw or self._banned_early is not None or self.mask is not None
 
     def may_forbid(self, tokens: Sequence[int]) -> bool:
         """Whether the settings can forbid one of these next tokens. Then the tokens must be drawn one by one,
         even if a constraint allows no others."""
         if self._bans is not None or self._allowed is not None:
             return True
-        if self._early_ends is None:
+        if self._banned_early is None:
             return False
-        early = tokens[: max(self.sampling.min_tokens - self.position, 0)]
-        return bool(np.isin(early, self._early_ends).any())
+        tokens_before_minimum = tokens[: max(self.sampling.min_tokens - self.position, 0)]
+        return bool(np.isin(tokens_before_minimum, self._banned_early).any())
 
     @property
     def is_plain(self) -> bool:
@@ -262,8 +266,8 @@ class SamplingState:
             row[self._allowed] = allowed_logits
         if self._bans is not None:
             row[self._bans.find_banned()] = -np.inf
-        if self._early_ends is not None:
-            row[self._early_ends] = -np.inf
+        if self._banned_early is not None:
+            row[self._banned_early] = -np.inf
         if self.mask is not None:
             row[~self.mask] = -np.inf
 
@@ -278,7 +282,7 @@ class SamplingState:
             self.mirostat.observe(surprise)
 
 
-def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
+def require_valid_sampling(sampling: Sampling, vocabulary_size: int) -> None:
     """Raises InvalidValue for a value outside its valid range. A dialect may allow a smaller range."""
     invalid = {
         "temperature": not 0 <= sampling.temperature < float("inf"),
@@ -304,15 +308,15 @@ def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
         ("banned", banned),
     )
     for name, tokens in named_values:
-        require_token_ids(name, tokens, vocabulary)
+        require_token_ids(name, tokens, vocabulary_size)
 
 
-def require_token_ids(name: str, tokens: Iterable[int], vocabulary: int) -> None:
+def require_token_ids(name: str, tokens: Iterable[int], vocabulary_size: int) -> None:
     """Raises InvalidValue for an id outside the vocabulary."""
     for token in tokens:
-        if not 0 <= token < vocabulary:
+        if not 0 <= token < vocabulary_size:
             raise InvalidValue(
-                f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary - 1}",
+                f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary_size - 1}",
                 param=name,
             )
 

@@ -87,18 +87,18 @@ class Admission:
 
     @asynccontextmanager
     async def hold(self, request: TokenRequest) -> AsyncIterator[Prefill]:
-        """Waits for a place at the caller's turn, and holds it while the context lasts. Yields the prompt of
-        the sequence's group. Raises Overloaded or EngineBusy if too many sequences wait. A sibling of a
-        waiting or running sequence is never refused."""
+        """Waits for a place at the caller's turn, and holds it while the context lasts. Yields the
+        shared prefill state of the sequence's group. Raises Overloaded or EngineBusy if too many sequences
+        wait. A sequence whose group already waits or runs is never refused."""
         prefill = None if request.group is None else self._groups.get(request.group)
-        is_sibling = prefill is not None
+        has_known_group = prefill is not None
         if prefill is None:
             prefill = Prefill()
             if request.group is not None:
                 self._groups[request.group] = prefill
         prefill.members += 1
         try:
-            await self._acquire(request, is_sibling)
+            await self._acquire(request, has_known_group)
             try:
                 yield prefill
             finally:
@@ -108,7 +108,7 @@ class Admission:
             if request.group is not None and not prefill.members:
                 del self._groups[request.group]
 
-    async def _acquire(self, request: TokenRequest, is_sibling: bool) -> None:
+    async def _acquire(self, request: TokenRequest, has_known_group: bool) -> None:
         """Takes a place, or waits for one."""
         if self.running < self._limits.sequences and not len(self._queue):
             self._running[request.actor] += 1
@@ -116,7 +116,7 @@ class Admission:
         waiter = Waiter(request.actor, request.priority)
         await waiter.wait(
             self._queue,
-            None if is_sibling else self._queue.find_refusal(waiter, time.monotonic()),
+            None if has_known_group else self._queue.find_refusal(waiter, time.monotonic()),
             lambda: self._release(request.actor),
         )
 

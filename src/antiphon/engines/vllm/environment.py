@@ -46,21 +46,21 @@ def require_environment(model: str, interpreter: str) -> None:
         answer = subprocess.run(
             [interpreter, "-P", "-c", PROBE], capture_output=True, timeout=PROBE_TIMEOUT, check=True
         ).stdout
-        found = json.loads(answer)
+        environment = json.loads(answer)
     except OSError as problem:
         raise SettingsError(f"{message_start}{problem.strerror}; {REMEDY}") from None
     except (subprocess.SubprocessError, ValueError):
         raise SettingsError(f"{message_start}it is no working Python 3.11 or later; {REMEDY}") from None
-    if found["vllm"] is None:
+    if environment["vllm"] is None:
         raise SettingsError(f"{message_start}it has no vLLM; {REMEDY}")
-    if not found["vllm"].startswith(VERSION):
+    if not environment["vllm"].startswith(VERSION):
         raise SettingsError(
-            f"{message_start}it has vLLM {found['vllm']}, and Antiphon needs {VERSION}x; {REMEDY}"
+            f"{message_start}it has vLLM {environment['vllm']}, and Antiphon needs {VERSION}x; {REMEDY}"
         )
-    if found["missing"]:
-        raise SettingsError(f"{message_start}it lacks {', '.join(found['missing'])}; {REMEDY}")
-    if found["antiphon"] != antiphon.__version__:
-        found_antiphon = f"Antiphon {found['antiphon']}" if found["antiphon"] else "no Antiphon"
+    if environment["missing"]:
+        raise SettingsError(f"{message_start}it lacks {', '.join(environment['missing'])}; {REMEDY}")
+    if environment["antiphon"] != antiphon.__version__:
+        found_antiphon = f"Antiphon {environment['antiphon']}" if environment["antiphon"] else "no Antiphon"
         raise SettingsError(
             f"{message_start}it has {found_antiphon}, and this server is {antiphon.__version__}; {REMEDY}"
         )

@@ -107,9 +107,9 @@ def build_state(request: TokenRequest, prompt: Sequence[int], limits: ModelLimit
         request.choice,
         None,
         prompt=prompt,
-        ends=limits.ends,
-        stops=request.stop_token_ids,
-        vocabulary=limits.vocabulary,
+        end_tokens=limits.ends,
+        stop_tokens=request.stop_token_ids,
+        vocabulary_size=limits.vocabulary,
         listed_tokens=request.logprob_token_ids,
     )
 

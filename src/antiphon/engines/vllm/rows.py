@@ -129,9 +129,9 @@ class RowTable:
             request.choice,
             None,
             prompt=prompt,
-            ends=request.ends,
-            stops=request.stops,
-            vocabulary=self.vocabulary,
+            end_tokens=request.ends,
+            stop_tokens=request.stops,
+            vocabulary_size=self.vocabulary,
         )
         guide = None if request.grammar is None else self.get_guides().create_guide(request.grammar)
         return Row(request, state, output, guide)

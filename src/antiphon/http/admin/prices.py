@@ -160,8 +160,8 @@ class PriceResource:
 
     async def end(self, request: Request) -> Response:
         """Ends a price now."""
-        ended = await self._prices.end(request.actor, request.path_params["price"])
-        return self._answer_price(request.actor, ended)
+        ended_price = await self._prices.end(request.actor, request.path_params["price"])
+        return self._answer_price(request.actor, ended_price)
 
     def _answer_price(self, actor: Actor, price: Price, status: int = 200) -> Response:
         """Answers with the card of a price and warnings about its models."""

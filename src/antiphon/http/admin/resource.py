@@ -185,6 +185,11 @@ def read_query(
     return values
 
 
+def require_no_query(request: Request) -> None:
+    """Raises UnknownParameter if the request has a query field."""
+    read_query(request)
+
+
 def read_page_size(query: Mapping[str, str], default: int = DEFAULT_PAGE, maximum: int = MAX_PAGE) -> int:
     """Returns the page size. Raises InvalidValue."""
     text = query.get("limit", str(default))

@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Answer, Endpoint, Request, Services
 from antiphon.domain.identity import Right
-from antiphon.http.admin.resource import answer_json, decode_request, read_query
+from antiphon.http.admin.resource import answer_json, decode_request, require_no_query
 from antiphon.http.knowledge.endpoints import (
     ROOT,
     TABLE,
@@ -155,14 +155,14 @@ def declare_tables() -> tuple[Endpoint, ...]:
 
 async def list_tables(request: Request, services: Services) -> Answer:
     """Lists the tables of the caller's project."""
-    read_query(request)
+    require_no_query(request)
     tables = await services.knowledge.list_tables(request.actor)
     return answer_json(TableList(data=[build_table_card(info) for info in tables]))
 
 
 async def show_usage(request: Request, services: Services) -> Answer:
     """Shows what the caller's project keeps, and its limits."""
-    read_query(request)
+    require_no_query(request)
     used, limits = await services.knowledge.count_usage(request.actor)
     amounts = [
         KnowledgeAmounts(
@@ -185,7 +185,7 @@ async def create_table(request: Request, services: Services) -> Answer:
 
 async def show_table(request: Request, services: Services) -> Answer:
     """Shows one table."""
-    read_query(request)
+    require_no_query(request)
     return answer_json(
         build_table_card(await services.knowledge.get_table(request.actor, request.path_params["table"]))
     )
@@ -209,7 +209,7 @@ async def duplicate_table(request: Request, services: Services) -> Answer:
 
 async def delete_table(request: Request, services: Services) -> Answer:
     """Removes a table with all that it contains."""
-    read_query(request)
+    require_no_query(request)
     table = request.path_params["table"]
     await services.knowledge.delete_table(request.actor, table)
     return answer_json(Removed(id=table))

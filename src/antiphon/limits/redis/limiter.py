@@ -166,9 +166,9 @@ class RedisLimiter:
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Reserves amounts in Redis, or in the fallback limiter while Redis is unreachable."""
         redis_claim = RedisClaim(tuple(limits))
-        needed = [claim_amount(limit, amounts) for limit in limits]
+        needed_amounts = [claim_amount(limit, amounts) for limit in limits]
         try:
-            statuses = await self._take_amounts(claim, redis_claim.step, limits, needed)
+            statuses = await self._take_amounts(claim, redis_claim.step, limits, needed_amounts)
         except asyncio.CancelledError:
             self._settle_uncertain(claim)
             raise

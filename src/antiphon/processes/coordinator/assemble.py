@@ -39,7 +39,7 @@ async def open_coordinator(
     also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool is unusable.
     """
     async with AsyncExitStack() as stack:
-        runtime, began = Path(path).parent, int(clock.wall() * SECOND)
+        runtime_folder, started_ms = Path(path).parent, int(clock.wall() * SECOND)
         drain = snapshot_file = None
         budget_totals = Totals()
         limiter = LocalLimiter(clock)
@@ -51,8 +51,10 @@ async def open_coordinator(
             drain = await stack.enter_async_context(open_drain(settings, entries))
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
-                seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock, began))
-                limiter = LocalLimiter(clock, seeds, fails_open=settings.limits.unavailable == "open")
+                past_usage = await stack.enter_async_context(
+                    open_seeds(entries, tenancy, drain, clock, started_ms)
+                )
+                limiter = LocalLimiter(clock, past_usage, fails_open=settings.limits.unavailable == "open")
                 limiter.watch = await stack.enter_async_context(
                     open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
                 )
@@ -60,8 +62,8 @@ async def open_coordinator(
 
         def build_coordinator(tasks: asyncio.TaskGroup) -> Coordinator:
             """Builds the coordinator, with the saved counters of the previous one."""
-            coordinator = Coordinator(tasks, runtime, began, limiter, drain, snapshot_file)
-            coordinator.ended = budget_totals
+            coordinator = Coordinator(tasks, runtime_folder, started_ms, limiter, drain, snapshot_file)
+            coordinator.ended_totals = budget_totals
             lora = settings.lora
             coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
             if snapshot_file is not None:
@@ -115,8 +117,8 @@ async def open_seeds(
         if drain is not None and not drain.drain_now() and not drain.status.other_is_draining:
             raise StoreUnavailable("the spool is not in the database yet")
 
-    seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, started_ms)
+    past_usage = LedgerSeeder(entries, clock.wall, drain_first, tenancy.load_families, started_ms)
     try:
-        yield seeds
+        yield past_usage
     finally:
-        await asyncio.to_thread(seeds.close)
+        await asyncio.to_thread(past_usage.close)

@@ -286,7 +286,7 @@ class CoordinatorClient:
             finally:
                 self.coordinator = None
                 self._lose_coordinator()
-                self._inherited.add(coordinator.ended)
+                self._inherited.add(coordinator.ended_totals)
                 coordinator.save_snapshot()
                 if lock is not None:
                     fcntl.flock(lock, fcntl.LOCK_UN)

@@ -51,7 +51,7 @@ class Coordinator:
         self,
         tasks: asyncio.TaskGroup,
         runtime: Path,
-        began: int,
+        started_ms: int,
         limiter: LocalLimiter | None = None,
         drain: Drain | None = None,
         snapshot_file: Path | None = None,
@@ -62,7 +62,7 @@ class Coordinator:
         self.kept_names: KeptNamesFile | None = None
         """The file of adapter names for the next start; None stores none."""
         self.tasks = tasks
-        self.began = began
+        self.started_ms = started_ms
         self.drain = drain
         self.unclaimed: set[str] = set()
         """Claims of a snapshot that no process has repeated yet."""
@@ -73,7 +73,7 @@ class Coordinator:
         self._path = runtime / ADAPTERS
         self._names = _read_names(self._path)
         self._sessions: dict[ProcessSession, None] = {}
-        self.ended = Totals()
+        self.ended_totals = Totals()
         """The sum of the metrics of ended processes."""
         self._has_change = asyncio.Event()
         self._abandoning: asyncio.Task[None] | None = None
@@ -118,15 +118,15 @@ class Coordinator:
     def join(self, session: ProcessSession) -> None:
         """Adds a process and sends it the current state."""
         self._sessions[session] = None
-        session.known[Topic.ADAPTERS] = UNKNOWN
-        session.link.put(Welcome(self.began))
+        session.known_revisions[Topic.ADAPTERS] = UNKNOWN
+        session.link.put(Welcome(self.started_ms))
         session.link.put(Names(*self._names))
 
     def remove_session(self, session: ProcessSession) -> None:
         """Removes a process. Its metrics stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
-            self.ended.add(session.totals, is_running=False)
+            self.ended_totals.add(session.totals, is_running=False)
         self.note_change()
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class Coordinator:
 
         def count_late() -> int:
             """Counts the processes that have not reported the revision."""
-            return sum(session.known.get(topic, revision) < revision for session in self._sessions)
+            return sum(session.known_revisions.get(topic, revision) < revision for session in self._sessions)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(MOST_S):
@@ -213,7 +213,7 @@ class Coordinator:
         """Returns the number of other processes, and the sum of their metrics and the metrics of ended
         processes."""
         totals = Totals()
-        totals.add(self.ended)
+        totals.add(self.ended_totals)
         others = [other for other in self._sessions if other is not session]
         for other in others:
             totals.add(other.totals)

@@ -67,7 +67,7 @@ class Owner(Protocol):
     """The attributes of the coordinator that a session uses."""
 
     tasks: asyncio.TaskGroup
-    began: int
+    started_ms: int
     unclaimed: set[str]
     is_loaded: bool
 
@@ -89,7 +89,7 @@ class ProcessSession:
         self._owner = owner
         self.link: Link
         """Set before the session receives a message."""
-        self.known: dict[Topic, int] = {}
+        self.known_revisions: dict[Topic, int] = {}
         """The revision of each topic that the process uses."""
         self.totals = Totals()
         self._claims: set[str] = set()
@@ -122,7 +122,7 @@ class ProcessSession:
     def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
         match message:
             case KnownRevision(topic, revision):
-                self.known[topic] = revision
+                self.known_revisions[topic] = revision
                 self._owner.note_change()
             case Report(totals):
                 self.totals = totals
@@ -213,7 +213,7 @@ class ProcessSession:
     def _end(self, message: Ended) -> None:
         """Counts a repeated settled claim, unless the counters already include it."""
         is_unclaimed = message.claim in self._owner.unclaimed
-        ended_since = message.at is not None and message.at >= self._owner.began
+        ended_since = message.at is not None and message.at >= self._owner.started_ms
         if is_unclaimed or (ended_since and not self._owner.is_loaded):
             self._restore(message)
             self._settle(message.claim, message.used)

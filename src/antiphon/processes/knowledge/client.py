@@ -100,8 +100,8 @@ class KnowledgeClient:
     async def delete_table(self, project: str, table: str) -> None:
         await self._call(type(None), "delete_table", project, table)
 
-    async def delete_project(self, project: str) -> int:
-        return await self._call(int, "delete_project", project)
+    async def delete_project_tables(self, project: str) -> int:
+        return await self._call(int, "delete_project_tables", project)
 
     async def count_usage(self, project: str) -> IndexUsage:
         return await self._call(IndexUsage, "count_usage", project)

@@ -81,7 +81,7 @@ class ChoiceDecoder:
             async for event in events:
                 for decoded in self._convert_event(event):
                     yield decoded
-                if self._filter.stopped:
+                if self._filter.has_stopped:
                     break
         for decoded in self._end_events():
             yield decoded
@@ -109,11 +109,11 @@ class ChoiceDecoder:
 
     def _end_events(self) -> Iterator[Event]:
         """Yields the rest of the text and the event that ends the choice."""
-        if not self._filter.stopped:
+        if not self._filter.has_stopped:
             last_text = self._flush()
             if last_text:
                 yield self._build_delta(last_text)
-        reason = FinishReason.STOP if self._filter.stopped else self._reason
+        reason = FinishReason.STOP if self._filter.has_stopped else self._reason
         yield self._build_finished(reason)
 
     def _decode_steps(self, steps: Steps) -> str:
@@ -128,7 +128,7 @@ class ChoiceDecoder:
                 self.reasoning_counter.add_token(len(piece))
             if piece:
                 text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
-                if self._filter.stopped:
+                if self._filter.has_stopped:
                     break
         return text
 
@@ -136,7 +136,7 @@ class ChoiceDecoder:
         """Returns the text that the stop filter and the detokenizer held back. Call it after the last
         token."""
         text = self._filter.add(self._detokenizer.end())
-        return text if self._filter.stopped else text + self._filter.end()
+        return text if self._filter.has_stopped else text + self._filter.end()
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta of the text, with the number of tokens since the last event."""

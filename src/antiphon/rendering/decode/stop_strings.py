@@ -20,7 +20,7 @@ automaton."""
 class _State:
     """A state of the automaton: a text with which some stop string begins."""
 
-    __slots__ = ("ends", "length", "longest", "next")
+    __slots__ = ("length", "longest", "next", "stop_length")
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -28,7 +28,7 @@ class _State:
         self.longest: _State = self
         """The state of the longest proper ending of this text with which a stop string begins. The root
         refers to itself."""
-        self.ends = 0
+        self.stop_length = 0
         """Length of the longest stop string with which this text ends; 0 if there is none."""
 
 
@@ -38,16 +38,18 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], keep_stop: bool = False) -> None:
         """`keep_stop`: whether the text keeps the stop string that ends it; then no text is held back. Raises
         InvalidValue for stop strings that are too long together."""
-        self.kept = keep_stop
+        self.keeps_stop = keep_stop
         if sum(map(len, stops)) > MOST_CHARACTERS:
-            raise InvalidValue(f"stop strings together may have {MOST_CHARACTERS} characters", param="stop")
+            raise InvalidValue(
+                f"all stop strings together may have at most {MOST_CHARACTERS} characters", param="stop"
+            )
         self.root = _State(0)
         stop_strings = [stop for stop in stops if stop]
         for stop in stop_strings:
             self._insert(stop)
         self._link()
-        firsts = "".join(map(re.escape, sorted({stop[0] for stop in stop_strings})))
-        self.first = re.compile(f"[{firsts}]" if firsts else r"(?!)")
+        first_characters = "".join(map(re.escape, sorted({stop[0] for stop in stop_strings})))
+        self.first_pattern = re.compile(f"[{first_characters}]" if first_characters else r"(?!)")
         """Finds where a stop string can begin."""
 
     def _insert(self, stop: str) -> None:
@@ -55,7 +57,7 @@ class StopStrings:
         state = self.root
         for length, character in enumerate(stop, start=1):
             state = state.next.setdefault(character, _State(length))
-        state.ends = len(stop)
+        state.stop_length = len(stop)
 
     def _link(self) -> None:
         """Sets `longest` of each state. Shorter texts come first, because an ending is shorter than its
@@ -67,7 +69,7 @@ class StopStrings:
             state = pending.popleft()
             for character, following in state.next.items():
                 following.longest = find_next_state(state.longest, character, self.root)
-                following.ends = following.ends or following.longest.ends
+                following.stop_length = following.stop_length or following.longest.stop_length
                 pending.append(following)
 
 
@@ -85,40 +87,42 @@ def find_next_state(state: _State, character: str, root: _State) -> _State:
 
 
 class StopFilter:
-    """Cuts one text at the first stop string. `stopped`: whether it found one."""
+    """Cuts one text at the first stop string. `has_stopped`: whether it found one."""
 
-    __slots__ = ("_held", "_state", "_stops", "stopped")
+    __slots__ = ("_held_text", "_state", "_stops", "has_stopped")
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
         self._state = stops.root
-        self._held = ""
+        self._held_text = ""
         """The end of the text with which a stop string can begin."""
-        self.stopped = False
+        self.has_stopped = False
 
     def add(self, text: str) -> str:
         """Returns the text that can be shown now. It returns no text after the stop string."""
         root, state = self._stops.root, self._state
         at = 0
         if state is root:
-            match = self._stops.first.search(text)
+            match = self._stops.first_pattern.search(text)
             if match is None:
                 return text
             at = match.start()
-        held_length = len(self._held)
-        full_text = self._held + text
+        held_length = len(self._held_text)
+        full_text = self._held_text + text
         for position in range(at, len(text)):
             state = find_next_state(state, text[position], root)
-            if state.ends:
-                self.stopped = True
-                self._held, self._state = "", root
-                return full_text[: held_length + position + 1 - (0 if self._stops.kept else state.ends)]
+            if state.stop_length:
+                self.has_stopped = True
+                self._held_text, self._state = "", root
+                return full_text[
+                    : held_length + position + 1 - (0 if self._stops.keeps_stop else state.stop_length)
+                ]
         self._state = state
-        shown_length = len(full_text) - (0 if self._stops.kept else state.length)
-        self._held = full_text[shown_length:]
+        shown_length = len(full_text) - (0 if self._stops.keeps_stop else state.length)
+        self._held_text = full_text[shown_length:]
         return full_text[:shown_length]
 
     def end(self) -> str:
         """Returns the text that was held back when the text ends without a stop string."""
-        held_text, self._held, self._state = self._held, "", self._stops.root
+        held_text, self._held_text, self._state = self._held_text, "", self._stops.root
         return held_text

@@ -54,7 +54,7 @@ from antiphon.rendering.template.support import (
     probe_roles,
     write_out_tools,
 )
-from antiphon.rendering.tools.call_notation import CallNotation, detect_calls
+from antiphon.rendering.tools.call_notation import CallNotation, detect_notation
 
 LONGEST_SOURCE = 500_000
 """The most characters of a template. The longest known template has 30,000."""
@@ -166,7 +166,7 @@ class ChatTemplate:
         self._parts = self._has_reasoning_part = False
         """Whether the template reads reasoning as a part of the content. Set only while it is probed."""
         self._roles = RoleSupport(developer="developer" in source)
-        self.call_notation: CallNotation = detect_calls(source, families.calls)
+        self.call_notation: CallNotation = detect_notation(source, families.calls)
         """How the model writes calls."""
         self.reasoning_notation: ReasoningNotation | None = detect_reasoning(source, families.reasoning)
         """How the model writes reasoning; None if the model does not reason."""

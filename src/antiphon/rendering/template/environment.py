@@ -40,7 +40,7 @@ STRING_METHODS = frozenset(
 )
 """Methods of texts that a template may call."""
 
-CASES = frozenset("capitalize casefold lower swapcase title upper".split())
+LETTER_CASE_FILTERS = frozenset("capitalize casefold lower swapcase title upper".split())
 """Methods of texts, and filters, that change letters."""
 
 SECONDS = 5.0
@@ -93,10 +93,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         }
         self.filters = {
             **{name: FILTERS[name] for name in PLAIN_FILTERS},
-            **{name: _build_case_filter(FILTERS[name]) for name in CASES & set(FILTERS)},
+            **{name: _build_case_filter(FILTERS[name]) for name in LETTER_CASE_FILTERS & set(FILTERS)},
             "tojson": tojson,
             "safe": lambda value: value,  # this environment escapes nothing
-            TIMED: limit_time,
+            TIME_LIMIT_FILTER: limit_time,
         }
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -108,7 +108,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         text, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
-        if isinstance(text, str) and name in CASES:
+        if isinstance(text, str) and name in LETTER_CASE_FILTERS:
             return apply_uncovered(getattr(str, name), text)
         return super().call(context, obj, *args, **kwargs)
 
@@ -145,7 +145,7 @@ def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str
 
 # --- loops --------------------------------------------------------------------------------------------------
 
-TIMED = "_timed"
+TIME_LIMIT_FILTER = "_timed"
 _until: ContextVar[float] = ContextVar("until")
 
 
@@ -155,7 +155,9 @@ class LoopTimer(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2's name
         self.generic_visit(node)
         if isinstance(node.iter, nodes.Expr):
-            node.iter = nodes.Filter(node.iter, TIMED, [], [], None, None, lineno=node.iter.lineno)
+            node.iter = nodes.Filter(
+                node.iter, TIME_LIMIT_FILTER, [], [], None, None, lineno=node.iter.lineno
+            )
         return node
 
 

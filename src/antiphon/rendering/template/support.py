@@ -199,11 +199,14 @@ def _explain_tools(tools: tuple[Tool, ...], layout: CallNotation) -> str:
 def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupport) -> tuple[Message, ...]:
     """Puts the text into the system message, or into the first message if the template accepts no system
     message."""
-    first = messages[0]
-    if support.system and first.role not in (Role.SYSTEM, Role.DEVELOPER):
+    first_message = messages[0]
+    if support.system and first_message.role not in (Role.SYSTEM, Role.DEVELOPER):
         return (Message(Role.SYSTEM, text), *messages)
-    before, after = (first.text, text) if support.system else (text, first.text)
-    return (replace(first, text=f"{before}\n\n{after}" if first.text else text), *messages[1:])
+    before, after = (first_message.text, text) if support.system else (text, first_message.text)
+    return (
+        replace(first_message, text=f"{before}\n\n{after}" if first_message.text else text),
+        *messages[1:],
+    )
 
 
 def _build_signature(tool: Tool) -> dict[str, object]:

@@ -292,9 +292,9 @@ def phi(source: str) -> CallNotation:
     )
 
 
-Family = Callable[[str], CallNotation]
+NotationBuilder = Callable[[str], CallNotation]
 
-CALL_FAMILIES: Mapping[str, Family] = MappingProxyType(
+CALL_FAMILIES: Mapping[str, NotationBuilder] = MappingProxyType(
     {
         "deepseek": deepseek,
         "harmony": harmony,
@@ -307,7 +307,7 @@ CALL_FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 """The families by the name in a model's settings."""
 
-CALL_SIGNS: tuple[tuple[str, Family], ...] = (
+CALL_SIGNS: tuple[tuple[str, NotationBuilder], ...] = (
     ("<tool_call>", hermes),
     ("<｜tool▁calls▁begin｜>", deepseek),
     ("[ARGS]", mistral_headed),
@@ -322,9 +322,10 @@ CALL_SIGNS: tuple[tuple[str, Family], ...] = (
 """Texts in a template's source that identify the family. The most reliable text is first."""
 
 
-def detect_calls(source: str, family: str | None = None) -> CallNotation:
+def detect_notation(source: str, family: str | None = None) -> CallNotation:
     """Returns the notation of the named family. Without a name, finds the family in the template; if the
     template has no calls, returns Hermes' notation."""
     if family is not None:
         return CALL_FAMILIES[family](source)
-    return next((family for sign, family in CALL_SIGNS if sign in source), hermes)(source)
+    build_notation = next((build_notation for sign, build_notation in CALL_SIGNS if sign in source), hermes)
+    return build_notation(source)

@@ -245,11 +245,11 @@ class ObjectReader:
             call.parts = []
             self._raw = ""
             self._visible_text.record_call()
-        if call.done:
+        if call.is_complete:
             self._object, self._raw = None, ""
-        elif call.broken:
+        elif call.is_broken:
             self._end_group()
-        return call.done or call.broken
+        return call.is_complete or call.is_broken
 
     def _consume(self, count: int) -> None:
         """Moves the first `count` characters of the buffer to the group's text."""

@@ -188,6 +188,6 @@ class HeaderReader:
         at = value.take(self._buffer, 0)
         self._read_parts += [CallArguments(self._buffer[:at])] if at else []
         self._buffer = self._buffer[at:]
-        if value.done:
+        if value.is_complete:
             self._value, self._after = None, True
-        return value.done
+        return value.is_complete

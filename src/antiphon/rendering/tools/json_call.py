@@ -28,12 +28,12 @@ class CallArguments:
 class JsonValue:
     """Finds the end of one JSON value in a text that arrives in parts."""
 
-    __slots__ = ("_depth", "_escaped", "_quoted", "_scalar", "done", "text")
+    __slots__ = ("_depth", "_is_escaped", "_is_in_string", "_is_scalar", "is_complete", "text")
 
     def __init__(self) -> None:
         self._depth = 0
-        self._quoted = self._escaped = self._scalar = False
-        self.done = False
+        self._is_in_string = self._is_escaped = self._is_scalar = False
+        self.is_complete = False
         self.text = ""
         """The text of the value so far."""
 
@@ -41,9 +41,9 @@ class JsonValue:
         """Reads characters of the value from index `at` of the text on. Returns the index after the last one
         that it read."""
         begin = at
-        while at < len(text) and not self.done:
-            if self._scalar and text[at] in ",}]" + SPACE:
-                self.done = True
+        while at < len(text) and not self.is_complete:
+            if self._is_scalar and text[at] in ",}]" + SPACE:
+                self.is_complete = True
                 break
             self._step(text[at])
             at += 1
@@ -52,23 +52,23 @@ class JsonValue:
 
     def _step(self, char: str) -> None:
         """Reads one character, and records whether it ends the value."""
-        if self._quoted:
-            if self._escaped:
-                self._escaped = False
+        if self._is_in_string:
+            if self._is_escaped:
+                self._is_escaped = False
             elif char == "\\":
-                self._escaped = True
+                self._is_escaped = True
             elif char == '"':
-                self._quoted = False
-                self.done = not self._depth
+                self._is_in_string = False
+                self.is_complete = not self._depth
         elif char == '"':
-            self._quoted = True
+            self._is_in_string = True
         elif char in "{[":
             self._depth += 1
         elif char in "}]":
             self._depth -= 1
-            self.done = self._depth <= 0
+            self.is_complete = self._depth <= 0
         elif not self._depth:
-            self._scalar = True
+            self._is_scalar = True
 
 
 class _At(Enum):
@@ -82,7 +82,18 @@ class _At(Enum):
 class JsonCall:
     """Reads one object with a name and arguments, from its first brace on."""
 
-    __slots__ = ("_at", "_kept", "_key", "_name_first", "_sent", "_value", "broken", "done", "named", "parts")
+    __slots__ = (
+        "_at",
+        "_early_arguments",
+        "_key",
+        "_name_first",
+        "_sent_length",
+        "_value",
+        "has_name",
+        "is_broken",
+        "is_complete",
+        "parts",
+    )
 
     def __init__(self, name_first: bool = False) -> None:
         """`name_first`: whether an object must begin with the name to be a call."""
@@ -90,34 +101,34 @@ class JsonCall:
         self._at = _At.OPEN
         self._key = ""
         self._value: JsonValue | None = None
-        self.named = False
+        self.has_name = False
         """Whether the name is known."""
-        self._kept = ""
+        self._early_arguments = ""
         """Arguments that came before the name."""
-        self._sent = 0
+        self._sent_length = 0
         """Number of characters of the value that were already passed on."""
         self.parts: list[CallName | CallArguments] = []
         """Parts that can be returned now. The reader empties the list."""
-        self.done = False
-        self.broken = False
+        self.is_complete = False
+        self.is_broken = False
         """Whether the object names no call, or is no valid object."""
 
     @property
     def is_call(self) -> bool:
         """Whether the object must be a call, because its name or the key of its name is known."""
-        return self.named or self._key == NAME
+        return self.has_name or self._key == NAME
 
     def take(self, text: str, at: int) -> int:
         """Reads characters of the object from index `at` of the text on. Returns the index after the last one
         that it read."""
-        while at < len(text) and not (self.done or self.broken):
+        while at < len(text) and not (self.is_complete or self.is_broken):
             if self._value is not None:
                 at = self._take_value(self._value, text, at)
-            elif text[at] in SPACE or self._takes_sign(text[at]):
+            elif text[at] in SPACE or self._take_structure(text[at]):
                 at += 1
         return at
 
-    def _takes_sign(self, char: str) -> bool:
+    def _take_structure(self, char: str) -> bool:
         """Whether a character between values is structure. Any other character begins a value or breaks the
         object."""
         match self._at, char:
@@ -128,15 +139,15 @@ class JsonCall:
             case _At.COMMA, ",":
                 self._at = _At.KEY
             case ((_At.COMMA | _At.KEY), "}"):
-                self.done, self.broken = self.named, not self.named
+                self.is_complete, self.is_broken = self.has_name, not self.has_name
             case _At.VALUE, _:
-                self._value, self._sent = JsonValue(), 0
+                self._value, self._sent_length = JsonValue(), 0
                 return False
             case _At.KEY, '"':
                 self._value = JsonValue()
                 return False
             case _:
-                self.broken = True
+                self.is_broken = True
                 return False
         return True
 
@@ -145,9 +156,9 @@ class JsonCall:
         at = value.take(text, at)
         is_arguments = self._at is _At.VALUE and self._key in ARGUMENTS
         if is_arguments and value.text[:1] != '"':
-            self._say(value.text[self._sent :])
-            self._sent = len(value.text)
-        if value.done:
+            self._say(value.text[self._sent_length :])
+            self._sent_length = len(value.text)
+        if value.is_complete:
             self._value = None
             self._take_whole(value.text)
         return at
@@ -157,23 +168,23 @@ class JsonCall:
         if self._at is _At.KEY:
             first, self._key = not self._key, str(_parse_json(text))
             self._at = _At.COLON
-            self.broken = self._name_first and first and self._key != NAME
+            self.is_broken = self._name_first and first and self._key != NAME
             return
         self._at = _At.COMMA
-        if self._key == NAME and not self.named:
+        if self._key == NAME and not self.has_name:
             name = _parse_json(text)
-            self.broken = not (isinstance(name, str) and name)
-            if not self.broken:
-                self.named = True
+            self.is_broken = not (isinstance(name, str) and name)
+            if not self.is_broken:
+                self.has_name = True
                 self.parts.append(CallName(str(name)))
-                self._say(self._kept)
+                self._say(self._early_arguments)
         elif self._key in ARGUMENTS and text[:1] == '"':
             self._say(str(_parse_json(text)))  # the arguments are a JSON text inside a string
 
     def _say(self, text: str) -> None:
         """Passes on a piece of the arguments, or keeps it until the name is known."""
-        if not self.named:
-            self._kept += text
+        if not self.has_name:
+            self._early_arguments += text
         elif text:
             self.parts.append(CallArguments(text))
 

@@ -124,14 +124,14 @@ def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
     is_contradiction = by_name is not None and by_type is not None and by_name is not by_type
     if is_contradiction and {by_name, by_type} & BINARY_FORMATS:
         raise refuse(file_name, f"has the media type of {by_type}; send it with the media type of {by_name}")
-    found = by_name or by_type
-    if found is None:
+    found_format = by_name or by_type
+    if found_format is None:
         raise UnsupportedMediaType(
             f"{shorten_name(file_name)} is of a type that cannot be read; send one of "
             f"{', '.join(EXTENSIONS)}",
             param=FIELD,
         )
-    return found
+    return found_format
 
 
 def list_media_types() -> tuple[str, ...]:

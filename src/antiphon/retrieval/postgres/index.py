@@ -110,7 +110,7 @@ class PostgresIndex:
             lambda connection: table_rows.delete_table(connection, self._pgvector, project, table)
         )
 
-    async def delete_project(self, project: str) -> int:
+    async def delete_project_tables(self, project: str) -> int:
         names = [table.settings.name for table in await self.list_tables(project)]
         for name in names:
             with suppress(NotFound):  # another call removed it

@@ -91,13 +91,13 @@ class TableWrite:
 
     def take_ids(self, count: int) -> range:
         """Returns new ids for `count` chunks. No id is used twice."""
-        first = self.rows.next_chunk
+        first_chunk = self.rows.next_chunk
         self.rows.next_chunk += count
         self.rows.execute(
             "UPDATE {tables} SET next_chunk = :next WHERE number = :number",
             {"next": self.rows.next_chunk, "number": self.rows.number},
         )
-        return range(first, first + count)
+        return range(first_chunk, first_chunk + count)
 
 
 def require_project_room(connection: Connection, project: str, limits: IndexLimits, more: IndexUsage) -> None:

@@ -169,35 +169,37 @@ def run_statements(connection: Connection, statements: str) -> None:
         connection.execute(sa.text(statement))
 
 
-def name_relations(number: int) -> dict[str, str]:
+def name_relations(table_number: int) -> dict[str, str]:
     """Returns the names of all relations that a table's statements use."""
-    own_relations = {name: f"{SCHEMA}.{name}_{number}" for name in RELATIONS}
+    own_relations = {name: f"{SCHEMA}.{name}_{table_number}" for name in RELATIONS}
     return own_relations | {name: f"{SCHEMA}.{name}" for name in ("tables", "documents", "batches")}
 
 
 def make_relations(
-    connection: Connection, number: int, pgvector: Pgvector, kind: str, dimensions: int
+    connection: Connection, table_number: int, pgvector: Pgvector, vector_type: str, dimensions: int
 ) -> None:
     """Makes the relations of a table. Their only indexes are those of the primary keys."""
-    names = name_relations(number)
+    names = name_relations(table_number)
     run_statements(connection, TABLE_RELATIONS.format_map(names))
     if dimensions:
-        column = pgvector.name_column(kind, dimensions)
+        column = pgvector.name_column(vector_type, dimensions)
         run_statements(connection, TABLE_VECTORS.format_map(names | {"column": column}))
 
 
-def make_indexes(connection: Connection, number: int, pgvector: Pgvector, kind: str, dimensions: int) -> None:
+def make_indexes(
+    connection: Connection, table_number: int, pgvector: Pgvector, vector_type: str, dimensions: int
+) -> None:
     """Makes the indexes of a table. Vectors with too many dimensions for HNSW get no index: each search reads
     all vectors."""
-    names = name_relations(number)
+    names = name_relations(table_number)
     run_statements(connection, TABLE_INDEXES.format_map(names))
     if dimensions:
         run_statements(connection, TABLE_VECTOR_INDEXES.format_map(names))
-        if dimensions <= INDEXED_DIMENSIONS[kind]:
-            operators = pgvector.qualify(f"{kind}_ip_ops")
+        if dimensions <= INDEXED_DIMENSIONS[vector_type]:
+            operators = pgvector.qualify(f"{vector_type}_ip_ops")
             run_statements(connection, NEAREST_INDEX.format_map(names | {"operators": operators}))
 
 
-def drop_relations(connection: Connection, number: int) -> None:
-    names = name_relations(number)
+def drop_relations(connection: Connection, table_number: int) -> None:
+    names = name_relations(table_number)
     run_statements(connection, "DROP TABLE IF EXISTS " + ", ".join(names[each] for each in RELATIONS))

@@ -98,9 +98,9 @@ def build_conflict(name: str) -> Conflict:
 
 def rename_table(rows: TableRows, project: str, new_name: str, now: int) -> TableInfo:
     """Raises Conflict. `rows`: of a locked table."""
-    taken = "SELECT 1 FROM {tables} WHERE project = :project AND name = :name AND number != :number"
+    statement = "SELECT 1 FROM {tables} WHERE project = :project AND name = :name AND number != :number"
     values = {"project": project, "name": new_name, "number": rows.number}
-    if rows.execute(taken, values).first():
+    if rows.execute(statement, values).first():
         raise build_conflict(new_name)
     rows.execute(
         "UPDATE {tables} SET name = :name, settings = :settings, updated_at = :now WHERE number = :number",
@@ -120,8 +120,8 @@ def duplicate_table(rows: TableRows, project: str, new_name: str, limits: IndexL
     connection, kind, settings = rows.connection, rows.vector_type, replace(rows.settings, name=new_name)
     original = get_info(connection, project, rows.settings.name)
     number = _insert_table(connection, project, settings, kind, now)
-    more = IndexUsage(0, original.documents, original.chunks, original.bytes)
-    require_project_room(connection, project, limits, more)
+    added_usage = IndexUsage(0, original.documents, original.chunks, original.bytes)
+    require_project_room(connection, project, limits, added_usage)
     make_relations(connection, number, rows.pgvector, kind, settings.dimensions)
     names = {f"new_{name}": relation for name, relation in name_relations(number).items()}
     names |= {"copy": str(number), "number": str(rows.number), "next_chunk": str(rows.next_chunk)}

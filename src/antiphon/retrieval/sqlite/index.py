@@ -93,7 +93,7 @@ class SqliteIndex:
     async def delete_table(self, project: str, table: str) -> None:
         await self._run_write(lambda: self._catalog.get_project(project).delete(table))
 
-    async def delete_project(self, project: str) -> int:
+    async def delete_project_tables(self, project: str) -> int:
         return await self._run_write(lambda: self._catalog.get_project(project).delete_all())
 
     async def count_usage(self, project: str) -> IndexUsage:

@@ -157,7 +157,7 @@ def read_version(connection: sqlite3.Connection) -> int:
 
 
 def read_marks(connection: sqlite3.Connection) -> dict[str, str]:
-    """Returns all rows of `mark`: values that a file has once, by name."""
+    """Returns the file's own values (table `mark`), by name."""
     return dict(connection.execute("SELECT name, value FROM mark"))
 
 

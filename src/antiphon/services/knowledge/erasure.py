@@ -26,7 +26,7 @@ class KnowledgeErasure:
         KnowledgeUnavailable."""
         self._require_owner(actor, project)
         await asyncio.to_thread(self._remove_uploads, project)
-        removed = await self._index.delete_project(project)
+        removed = await self._index.delete_project_tables(project)
 
         def note() -> None:
             author = self._changes.attribute_to(actor)

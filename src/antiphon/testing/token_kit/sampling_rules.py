@@ -209,18 +209,21 @@ async def check_constraint_min_tokens(probe: TokenProbe) -> None:
 
 
 async def check_forced_stop_tokens(probe: TokenProbe) -> None:
+    """Requires a stop token to end a constrained sequence, also if the constraint allows no other token."""
     if not await _takes_constraints(probe):
         return
-    certain = Constraint(ConstraintKind.REGEX, "hello there")
-    free = await probe.run(_build_request(probe, certain))
-    stop = free.tokens[-2]
-    first = free.tokens.index(stop) + 1
-    run = await probe.run(replace(_build_request(probe, certain, first - 1), stop_token_ids=(stop,)))
+    forced_text = Constraint(ConstraintKind.REGEX, "hello there")
+    unstopped_run = await probe.run(_build_request(probe, forced_text))
+    stop_token = unstopped_run.tokens[-2]
+    length_to_stop = unstopped_run.tokens.index(stop_token) + 1
+    request = _build_request(probe, forced_text, least=length_to_stop - 1)
+    run = await probe.run(replace(request, stop_token_ids=(stop_token,)))
     require(
-        run.tokens == free.tokens[:first] and run.cause is StopCause.STOP_TOKEN,
+        run.tokens == unstopped_run.tokens[:length_to_stop] and run.cause is StopCause.STOP_TOKEN,
         "a forced stop token ends the sequence",
     )
-    await _require_refusal(probe, replace(_build_request(probe, certain, first), stop_token_ids=(stop,)))
+    request = _build_request(probe, forced_text, least=length_to_stop)
+    await _require_refusal(probe, replace(request, stop_token_ids=(stop_token,)))
 
 
 async def _takes_constraints(probe: TokenProbe) -> bool:

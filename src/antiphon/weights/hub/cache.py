@@ -79,31 +79,31 @@ class HubCache:
         with self._translate_errors():
             record = self._get_record_path(reference)
             match = RECORD.fullmatch(record.read_text("ascii", "replace")) if record.is_file() else None
-            path = self.place(reference, match[2]) if match else None
+            path = self.build_file_path(reference, match[2]) if match else None
             if match is None or path is None or not path.is_file():
                 return None
             return CachedFile(reference, match[1], match[2], path, path.stat().st_size)
 
-    def place(self, reference: Reference, digest: str) -> Path:
+    def build_file_path(self, reference: Reference, digest: str) -> Path:
         """Returns the path of the file with this checksum."""
         name = PurePosixPath(reference.file).name
         return self._join_path(*reference.repository.split("/"), FILES, digest, name)
 
-    def partial(self, reference: Reference, digest: str) -> Path:
+    def build_partial_path(self, reference: Reference, digest: str) -> Path:
         """Returns the path of the incomplete file during its download."""
-        path = self.place(reference, digest)
+        path = self.build_file_path(reference, digest)
         return self._join_path(*path.parent.relative_to(self.root).parts, path.name + PARTIAL)
 
     def keep(self, reference: Reference, commit: str, digest: str) -> CachedFile:
-        """Records that the reference and the commit resolve to this file. The file must exist at `place`."""
+        """Records that the reference and the commit resolve to this file. The file must exist at its path."""
         for revision in {reference.revision, commit}:
             record = self._get_record_path(Reference(reference.repository, reference.file, revision))
             record.parent.mkdir(parents=True, exist_ok=True)
             _write(record, f"{commit} {digest}\n")
-        path = self.place(reference, digest)
+        path = self.build_file_path(reference, digest)
         return CachedFile(reference, commit, digest, path, path.stat().st_size)
 
-    def free(self) -> int:
+    def count_free_bytes(self) -> int:
         """Returns the free bytes on the cache's disk."""
         parent = next(parent for parent in (self.root, *self.root.parents) if parent.exists())
         return shutil.disk_usage(parent).free
@@ -111,7 +111,7 @@ class HubCache:
     @contextmanager
     def lock(self, reference: Reference, digest: str) -> Iterator[None]:
         """Creates the file's folder and locks it. Other processes wait."""
-        folder = self.place(reference, digest).parent
+        folder = self.build_file_path(reference, digest).parent
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
@@ -120,7 +120,7 @@ class HubCache:
         finally:
             os.close(descriptor)
 
-    def entries(self) -> list[CachedFile]:
+    def list_files(self) -> list[CachedFile]:
         """Lists complete files by reference. A file is listed by its commit only if no branch or tag refers
         to it."""
         entries = [entry for reference in self._list_references() if (entry := self.find(reference))]
@@ -136,7 +136,7 @@ class HubCache:
             or (entry.reference.repository, entry.reference.file, entry.commit) not in unpinned
         ]
 
-    def leftovers(self) -> list[Leftover]:
+    def list_leftovers(self) -> list[Leftover]:
         """Lists the files to which no reference resolves."""
         finished_paths = {
             entry.path for reference in self._list_references() if (entry := self.find(reference))
@@ -166,7 +166,7 @@ class HubCache:
     def clear(self, repository: str) -> int:
         """Removes the leftovers of a repository, except files that a process downloads. Returns the number of
         removed bytes."""
-        leftovers = [leftover for leftover in self.leftovers() if leftover.repository == repository]
+        leftovers = [leftover for leftover in self.list_leftovers() if leftover.repository == repository]
         return sum(leftover.size for leftover in leftovers if self._remove_idle_file(leftover.path))
 
     def _get_record_path(self, reference: Reference) -> Path:

@@ -137,11 +137,11 @@ class Hub:
             remote = self._fetch_metadata(reference)
             self._require_allowed_size(reference, remote)
             with self._cache.lock(reference, remote.digest):
-                path = self._cache.place(reference, remote.digest)
+                path = self._cache.build_file_path(reference, remote.digest)
                 if path.exists():
                     self._verify(path, reference, remote, tell)
                 else:
-                    partial = self._cache.partial(reference, remote.digest)
+                    partial = self._cache.build_partial_path(reference, remote.digest)
                     self._fetch_rest(partial, reference, remote, tell)
                     self._verify(partial, reference, remote, tell)
                     _move(partial, path)
@@ -327,7 +327,7 @@ class Hub:
 
     def _require_room(self, reference: Reference, needed: int) -> None:
         """Raises ModelFetchError if the disk has too little space for the file."""
-        free, root = self._cache.free(), self._cache.root
+        free, root = self._cache.count_free_bytes(), self._cache.root
         if needed > free and self._caller is not None:
             raise ModelFetchError(f"the server has no disk space for {reference}", param=DISK)
         if needed > free:

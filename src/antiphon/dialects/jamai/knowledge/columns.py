@@ -157,11 +157,11 @@ def build_columns(info: TableInfo) -> list[JamaiColumn]:
 
 def require_columns(names: Sequence[str], info: TableInfo, param: str) -> frozenset[str]:
     """Returns the names as a set. Raises UnknownParameter if the table has no such column."""
-    known = [column.id for column in build_columns(info)]
+    names = [column.id for column in build_columns(info)]
     for name in names:
-        if name not in known:
+        if name not in names:
             raise UnknownParameter(
-                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(known)}", param=param
+                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(names)}", param=param
             )
     return frozenset(names)
 
@@ -201,8 +201,8 @@ def _require_writable(name: str, columns: Mapping[str, str], param: str) -> str:
         return kind
     if name in FIXED:
         raise UnsupportedParameter(f"{param} cannot be written: the server sets it", param=param)
-    known = ", ".join((*FIELDS, *columns))
-    raise UnknownParameter(f"{param} is not a column of this table; you can write {known}", param=param)
+    names = ", ".join((*FIELDS, *columns))
+    raise UnknownParameter(f"{param} is not a column of this table; you can write {names}", param=param)
 
 
 def _convert_cell(value: object, kind: str, param: str) -> str | int | float | bool:

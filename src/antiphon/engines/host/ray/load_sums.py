@@ -22,11 +22,11 @@ class LoadSums:
     def keep(self, replicas: Collection[str]) -> None:
         """Notes the current replicas. The loads of all other replicas become final."""
         for name in self._reports.keys() - set(replicas):
-            ended = self._reports.pop(name)
+            ended_report = self._reports.pop(name)
             self._ended = add_loads(
                 self._ended,
                 replace(
-                    ended,
+                    ended_report,
                     running=0,
                     queued=0,
                     free_sequences=0,

@@ -22,7 +22,7 @@ class PrefixTree:
     """The computed tokens, and the ids whose cells contain them."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, PrefixNode] = {}
+        self.kept_nodes: dict[int, PrefixNode] = {}
         """The leaf at which each kept id ends."""
         self.cached_cells = 0
         """The number of cells that only kept ids use."""
@@ -78,7 +78,7 @@ class PrefixTree:
         sequence_id = sequence.running_id
         root = self._roots.setdefault(sequence.key, PrefixNode(array("i"), 0, 0, None))
         parent = self._split_at(match.node or root, match.length)
-        self.kept.pop(sequence_id, None)
+        self.kept_nodes.pop(sequence_id, None)
         tail = PrefixNode(sequence.tokens, match.length, match.length, parent)
         tail.owner = sequence
         parent.children.append(tail)
@@ -104,7 +104,7 @@ class PrefixTree:
             if not node.active:
                 self._shared -= node.size
                 self.cached_cells += node.size
-        self.kept[sequence_id] = tail
+        self.kept_nodes[sequence_id] = tail
         if not keep or self._is_duplicate(tail, sequence.key):
             self.forget(sequence_id)
             return False
@@ -112,14 +112,14 @@ class PrefixTree:
 
     def trim(self, sequence_id: int, stop: int) -> bool:
         """Cuts the leaf of a kept id at the position `stop`. Returns whether the id is still kept."""
-        leaf = self.kept[sequence_id]
+        leaf = self.kept_nodes[sequence_id]
         self.cached_cells -= leaf.stop - stop
         leaf.stop = stop
         return self._remove_empty_leaf(sequence_id)
 
     def forget(self, sequence_id: int) -> None:
         """Removes a kept id, and the tree nodes that only this id used."""
-        node: PrefixNode | None = self.kept.pop(sequence_id)
+        node: PrefixNode | None = self.kept_nodes.pop(sequence_id)
         while node is not None and node.parent is not None:
             parent = node.parent
             node.ids.discard(sequence_id)
@@ -135,7 +135,7 @@ class PrefixTree:
     def list_kept_with(self, adapter: str) -> list[int]:
         """The kept ids that were computed with this adapter."""
         roots = [root for (root_adapter, _), root in self._roots.items() if root_adapter == adapter]
-        return [sequence_id for sequence_id, leaf in self.kept.items() if leaf.find_root() in roots]
+        return [sequence_id for sequence_id, leaf in self.kept_nodes.items() if leaf.find_root() in roots]
 
     # --- nodes
 
@@ -146,10 +146,10 @@ class PrefixTree:
     def _remove_empty_leaf(self, sequence_id: int) -> bool:
         """Removes an empty leaf of a kept id. Returns whether the id is still kept: whether no other id ends
         where its remaining path ends."""
-        node = self.kept[sequence_id]
+        node = self.kept_nodes[sequence_id]
         if node.size == 0 and not node.children and node.parent is not None and node.parent.parent:
             node.parent.children.remove(node)
-            node = self.kept[sequence_id] = node.parent
+            node = self.kept_nodes[sequence_id] = node.parent
         if len(node.ids) > 1 or node.size == 0:
             self.forget(sequence_id)
             return False
@@ -256,7 +256,7 @@ class PoolLayout:
 
     def reserve(self, count: int) -> bool:
         """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
-        while (missing_cells := count - self.free_cells) > 0 and self.tree.kept:
+        while (missing_cells := count - self.free_cells) > 0 and self.tree.kept_nodes:
             self._free_cells(missing_cells)
         return missing_cells <= 0
 
@@ -264,7 +264,7 @@ class PoolLayout:
         self._give_up_ids(self.tree.list_kept_with(adapter))
 
     def forget_all(self) -> None:
-        self._give_up_ids(list(self.tree.kept))
+        self._give_up_ids(list(self.tree.kept_nodes))
 
     def _give_up_ids(self, sequence_ids: list[int]) -> None:
         """Gives up these kept ids and frees their cells."""
@@ -274,7 +274,7 @@ class PoolLayout:
 
     def _free_cells(self, count: int) -> None:
         """Frees about `count` cells of the least recently used kept id."""
-        sequence_id, leaf = min(self.tree.kept.items(), key=lambda item: item[1].last_used)
+        sequence_id, leaf = min(self.tree.kept_nodes.items(), key=lambda item: item[1].last_used)
         cell_count = max(count, MIN_TRIM)
         stop = leaf.stop - cell_count if leaf.size >= cell_count + MIN_TRIM else leaf.start
         if self.tree.trim(sequence_id, stop):
@@ -284,7 +284,7 @@ class PoolLayout:
 
     def _free_an_id(self, match: PrefixMatch) -> None:
         """Gives up the least recently used kept id. It prefers an id that the match does not need."""
-        kept_leaves = self.tree.kept
+        kept_leaves = self.tree.kept_nodes
         sequence_id = min(
             kept_leaves,
             key=lambda sequence_id: (

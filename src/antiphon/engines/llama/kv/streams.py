@@ -33,7 +33,7 @@ class KVStream:
     owner: TokenSequence | None = None
     key: PrefixKey | None = None
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
-    kept: int = 0
+    kept_tokens: int = 0
     """The number of tokens whose cells are kept. It is 0 while a sequence runs in the stream."""
     last_used: int = 0
     """The number of the release that last left tokens in this stream. A higher number is later."""
@@ -41,7 +41,7 @@ class KVStream:
     @property
     def length(self) -> int:
         """The number of cells in use."""
-        return self.kept if self.owner is None else self.owner.computed
+        return self.kept_tokens if self.owner is None else self.owner.computed
 
 
 class StreamLayout:
@@ -61,7 +61,7 @@ class StreamLayout:
 
     @property
     def cached_cells(self) -> int:
-        return sum(stream.kept for stream in self.streams)
+        return sum(stream.kept_tokens for stream in self.streams)
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
         """Finds the stream with the longest common prefix. Among equal streams it prefers one without a
@@ -90,13 +90,18 @@ class StreamLayout:
         source = self.streams[match.id] if match.id is not None else None
         if source is not None and self._is_continued(source, match):
             stream = source
-            if source.kept > match.length:
+            if source.kept_tokens > match.length:
                 self.changes.append(TrimCells(stream.id, match.length))
         else:
             stream = self._find_empty_stream(sequence, source)
             if source is not None:
                 self.changes.append(CopyCells(source.id, stream.id, match.length))
-        stream.owner, stream.key, stream.tokens, stream.kept = sequence, sequence.key, sequence.tokens, 0
+        stream.owner, stream.key, stream.tokens, stream.kept_tokens = (
+            sequence,
+            sequence.key,
+            sequence.tokens,
+            0,
+        )
         sequence.id, sequence.computed = stream.id, match.length
 
     def release(self, sequence: TokenSequence, keep: bool) -> None:
@@ -104,11 +109,11 @@ class StreamLayout:
         stream = self.streams[sequence.running_id]
         length = sequence.computed if not self._policy.exact else self._count_whole_chunks(stream)
         self._time += 1
-        stream.owner, stream.kept, stream.last_used = None, length if keep else 0, self._time
-        if stream.kept < sequence.computed:
-            self.changes.append(TrimCells(stream.id, stream.kept))
-        stream.tokens = sequence.tokens[: stream.kept]
-        if not stream.kept:
+        stream.owner, stream.kept_tokens, stream.last_used = None, length if keep else 0, self._time
+        if stream.kept_tokens < sequence.computed:
+            self.changes.append(TrimCells(stream.id, stream.kept_tokens))
+        stream.tokens = sequence.tokens[: stream.kept_tokens]
+        if not stream.kept_tokens:
             stream.key = None
         sequence.id = None
 
@@ -117,12 +122,12 @@ class StreamLayout:
 
     def forget(self, adapter: str) -> None:
         for stream in self.streams:
-            if stream.kept and stream.key is not None and stream.key[0] == adapter:
+            if stream.kept_tokens and stream.key is not None and stream.key[0] == adapter:
                 self._clear(stream)
 
     def forget_all(self) -> None:
         for stream in self.streams:
-            if stream.kept:
+            if stream.kept_tokens:
                 self._clear(stream)
 
     # --- the order of streams
@@ -180,7 +185,7 @@ class StreamLayout:
         if source.owner is not None:
             return False
         has_other_stream = any(stream.owner is None and stream is not source for stream in self.streams)
-        return source.kept <= 2 * match.length or not has_other_stream
+        return source.kept_tokens <= 2 * match.length or not has_other_stream
 
     def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
         """Finds an empty stream, as near as possible to the running streams of the sequence's adapter. For
@@ -201,22 +206,22 @@ class StreamLayout:
     def _vacate(self, stream: KVStream, source: KVStream | None = None) -> None:
         """Empties a stream. Its kept tokens are moved to the stream with the least recently used kept tokens,
         and replace them."""
-        if not stream.kept:
+        if not stream.kept_tokens:
             return
         idle_streams = [other for other in self.streams if other.owner is None and other is not source]
-        new_stream = min(idle_streams, key=lambda other: (other.kept > 0, other.last_used))
+        new_stream = min(idle_streams, key=lambda other: (other.kept_tokens > 0, other.last_used))
         if new_stream is not stream:
-            if new_stream.kept:
+            if new_stream.kept_tokens:
                 self._clear(new_stream)
-            self.changes.append(CopyCells(stream.id, new_stream.id, stream.kept))
+            self.changes.append(CopyCells(stream.id, new_stream.id, stream.kept_tokens))
             new_stream.key, new_stream.tokens = stream.key, stream.tokens
-            new_stream.kept, new_stream.last_used = stream.kept, stream.last_used
+            new_stream.kept_tokens, new_stream.last_used = stream.kept_tokens, stream.last_used
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:
         """Orders to free all cells of a stream, and forgets its kept tokens."""
         self.changes.append(TrimCells(stream.id))
-        stream.key, stream.kept = None, 0
+        stream.key, stream.kept_tokens = None, 0
 
     # --- reuse of prefixes
 
@@ -230,7 +235,7 @@ class StreamLayout:
         if self._policy.exact:
             chunked_length = self._count_whole_chunks(stream)
             length = self._round_to_chunk(min(length, chunked_length), chunked_length, sequence)
-        is_copied = stream.owner is not None or stream.kept > 2 * length
+        is_copied = stream.owner is not None or stream.kept_tokens > 2 * length
         return 0 if is_copied and length < self._min_copied else length
 
     def _round_to_chunk(self, common_length: int, chunked_length: int, sequence: TokenSequence) -> int:
@@ -245,7 +250,7 @@ class StreamLayout:
         if not self._policy.exact:
             return stream.length
         if stream.owner is None:
-            return stream.kept
+            return stream.kept_tokens
         scored = stream.owner.request.prompt_logprobs is not None
         if scored and self._policy.scored_rows < self._policy.chunk:
             return 0  # the chunks of that prompt were shorter

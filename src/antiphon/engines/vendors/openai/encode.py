@@ -69,21 +69,21 @@ Body = dict[str, Any]
 
 def encode_request(request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
     """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
-    first = request.prompts[0]
-    is_chat = isinstance(first, Conversation)
+    first_prompt = request.prompts[0]
+    is_chat = isinstance(first_prompt, Conversation)
     takes = require_supported(request, CHAT if is_chat else TEXT, model, UNSENDABLE)
     is_streamed = not request.is_buffered
     ignored: list[str] = []
     body: Body = {"model": model.name}
-    if isinstance(first, Conversation):
-        _require_shown(first, model)
+    if isinstance(first_prompt, Conversation):
+        _require_shown(first_prompt, model)
         body["messages"] = [
             _encode_message(message, f"messages[{index}]", model, ignored)
-            for index, message in enumerate(first.messages)
+            for index, message in enumerate(first_prompt.messages)
         ]
-        _add_chat_options(body, first, model)
+        _add_chat_options(body, first_prompt, model)
         if CACHE_CONTROL not in model.extra_parameters:
-            ignored += list_cache_marks(first)
+            ignored += list_cache_marks(first_prompt)
         path = "/chat/completions"
     else:
         body["prompt"] = _encode_prompts(request.prompts)
@@ -91,7 +91,11 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     _add_output(body, request, model, is_chat)
     _add_sampling(body, request, takes)
     _add_extras(body, request, takes)
-    body |= _read_chat_extras(first) if isinstance(first, Conversation) else _read_text_extras(first)
+    body |= (
+        _read_chat_extras(first_prompt)
+        if isinstance(first_prompt, Conversation)
+        else _read_text_extras(first_prompt)
+    )
     if request.hosted.prompt_cache_key is not None and PROMPT_CACHE_KEY not in takes:
         ignored.append(PROMPT_CACHE_KEY)
     if attributes.end_user is not None:
