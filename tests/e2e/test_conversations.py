@@ -140,8 +140,10 @@ def test_hostile_templates_are_refused_while_others_are_served(client: openai.Op
 
     with ThreadPoolExecutor(len(HOSTILE) + 1) as threads:
         other = threads.submit(served)
-        found = list(threads.map(refused, HOSTILE))
-        over.set()
+        try:
+            found = list(threads.map(refused, HOSTILE))
+        finally:
+            over.set()
         other.result()
     assert found == ["chat_template"] * len(HOSTILE)
     assert len(waited) > 1 and min(waited) < time.monotonic() - begun

@@ -101,7 +101,7 @@ def test_two_servers_of_one_home_both_keep_the_limits(tmp_path):
 def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
     prepare(environment(tmp_path / "one", postgresql))
     other = environment(tmp_path / "two", postgresql) | {"ANTIPHON_PEPPER": "ab" * 32}
-    assert "not the one that this database's keys were made with" in refused(env=other)
+    assert "the keys of this database were made with another pepper" in refused(env=other)
 
 
 def test_a_restarted_process_waits_for_an_absent_database(away, pair):

@@ -79,7 +79,7 @@ async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIter
         pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
         tenants = plain.tenants
         erasure = KnowledgeErasure(tenants._changes, tenants._tenancy, knowledge.index, knowledge.uploads)
-        admin = (*plain.edge.admin, *KnowledgeResource(erasure).endpoints())
+        admin = (*plain.edge.admin_endpoints, *KnowledgeResource(erasure).endpoints())
         edge = replace(
             plain.edge,
             knowledge=knowledge.service,

@@ -193,7 +193,7 @@ def test_a_row_without_a_legal_token_fails_alone():
 def test_a_banned_sequence_may_begin_and_is_never_completed():
     dice = np.random.default_rng(3)
     banned = ((1, 2), (0, 1, 1), (3, 3, 3), (2, 0))
-    one = drawing(Sampling(seed=4, banned=banned), 4, ends=(), stops=())
+    one = drawing(Sampling(seed=4, banned=banned), 4, end_tokens=(), stop_tokens=())
     said = []
     for _ in range(600):
         (found,) = Sampler(4).draw(dice.normal(0, 1, (1, 4)).astype(np.float32), [one])

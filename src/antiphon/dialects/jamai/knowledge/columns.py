@@ -157,11 +157,11 @@ def build_columns(info: TableInfo) -> list[JamaiColumn]:
 
 def require_columns(names: Sequence[str], info: TableInfo, param: str) -> frozenset[str]:
     """Returns the names as a set. Raises UnknownParameter if the table has no such column."""
-    names = [column.id for column in build_columns(info)]
+    known_names = [column.id for column in build_columns(info)]
     for name in names:
-        if name not in names:
+        if name not in known_names:
             raise UnknownParameter(
-                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(names)}", param=param
+                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(known_names)}", param=param
             )
     return frozenset(names)
 
