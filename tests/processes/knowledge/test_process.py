@@ -191,7 +191,7 @@ async def test_a_resting_process_is_told_of_at_once(tmp_path: Path) -> None:
                 running.kill()
             began = asyncio.get_running_loop().time()
             away = KnowledgeUnavailable("")
-            while "rests" not in away.message:
+            while "pause" not in away.message:
                 try:
                     await client.list_tables(PROJECT)
                 except KnowledgeUnavailable as error:

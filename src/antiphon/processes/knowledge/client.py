@@ -238,8 +238,7 @@ class KnowledgeClient:
                 if pause := read_pause(self._path):
                     raise KnowledgeUnavailable(
                         "the knowledge process ended several times or did not start; it starts again after a "
-                        "pause; "
-                        "the server's log has the reason",
+                        "pause; the server's log has the reason",
                         retry_after=pause,
                     ) from None
                 if attempts % ATTEMPTS_PER_QUESTION == 0:

@@ -161,7 +161,8 @@ def require_columns(names: Sequence[str], info: TableInfo, param: str) -> frozen
     for name in names:
         if name not in known_names:
             raise UnknownParameter(
-                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(known_names)}", param=param
+                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(known_names)}",
+                param=param,
             )
     return frozenset(names)
 
