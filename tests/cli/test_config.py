@@ -55,7 +55,7 @@ def test_models_name_the_flag_the_file_or_the_demo(antiphon: Run, tmp_path: Path
 def test_the_table_says_the_same_in_columns(antiphon: Run):
     lines = antiphon("config", "--port", "1003").stdout.splitlines()
     assert ["server.port", "1003", "--port"] in [line.split() for line in lines]
-    assert lines[-1] == "settings file: none; antiphon.toml here would be read"
+    assert lines[-1] == "settings file: none; antiphon looks for antiphon.toml in this directory"
 
 
 def test_a_bad_setting_is_one_line_and_a_failure(antiphon: Run):

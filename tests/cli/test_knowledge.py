@@ -102,7 +102,7 @@ async def test_a_table_travels_as_one_file(ask: Ask, server: Serving, tmp_path: 
     asked = len(server.knowledge.engine.asked)
     made = await ask("import", "t.jsonl", "--name", "u")
     counts = f"made u of {len(before[1])} chunks in 2 documents"
-    assert made.stdout == f"{counts}; the vectors are those of the file\n", made.stderr
+    assert made.stdout == f"{counts}; the vectors come from the file\n", made.stderr
     texts = [text for request in server.knowledge.engine.asked[asked:] for text in request.texts]
     assert len(texts) == 2, "the dimensions of the model, and the text that tells whether it is the same"
     assert await list_contents(server, "u") == before, "ids of documents, metadata and vectors are the same"
