@@ -236,8 +236,8 @@ def build_parameters_page() -> str:
 
 
 def _build_unpaged_section(fields: Iterable[RequestField], page_endpoints: set[str]) -> list[str]:
-    """Builds the section of an object that no product page has. Fields that a page also has are only "
-    "named."""
+    """Builds the section of an object that no product page has. Only names the
+    fields that a page also has."""
     fields = list(fields)
     fields_on_pages = [
         field for field in fields if any(endpoint in page_endpoints for endpoint in field.scopes)
