@@ -152,8 +152,8 @@ async def main(model: str, rounds: int, tokens: int, widths: list[int], max_seco
 
 
 def report(streams: int, pairs: list[tuple[RunResult, RunResult]]) -> None:
-    """Prints the medians, and the ratios of the rounds. Each pair is an unconstrained and a constrained "
-    "run."""
+    """Prints the medians, and the ratios of the rounds. Each pair is an unconstrained and a constrained
+    run."""
     unconstrained, constrained = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     pace_ratios = sorted(guided.pace / free.pace for free, guided in pairs)
     cost_ratios = sorted(free.cost / guided.cost for free, guided in pairs)

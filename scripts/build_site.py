@@ -68,8 +68,8 @@ MISSING_LINK = "not-on-the-site"
 
 
 def copy_pages() -> dict[str, str]:
-    """Copies all pages to the build folder. Returns their paths on the site by their paths in the "
-    "repository."""
+    """Copies all pages to the build folder. Returns their paths on the site by their paths in the
+    repository."""
     shutil.rmtree(BUILD, ignore_errors=True)
     shutil.copytree(ROOT / "docs", BUILD, ignore=shutil.ignore_patterns("*.md"))
     pages = dict(list_pages())

@@ -132,8 +132,8 @@ def write_sbom(version: str, out: Path) -> None:
 
 
 def write_licences(version: str, out: Path) -> None:
-    """Writes a table of the licences of all locked packages that are installed here. Exits if one is "
-    "unknown."""
+    """Writes a table of the licences of all locked packages that are installed here. Exits if one is
+    unknown."""
     names = sorted({name for lock in list_locks() for name, _ in PINNED.findall(lock.read_text("utf-8"))})
     command: list[str | Path] = [TOOLS / "pip-licenses", "--python", sys.executable, "--packages", *names]
     command += ["--format", "markdown", "--with-urls", "--order", "license", "--with-system"]
