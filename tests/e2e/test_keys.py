@@ -62,7 +62,7 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     assert f"{home / 'pepper'} contains no pepper" in refused(env=env)
     with sqlite3.connect(home / "antiphon.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert "a later version of Antiphon created" in refused(env=env)
+    assert "was made by a later version of Antiphon" in refused(env=env)
     assert "no address of a database" in refused(env=env | {"ANTIPHON_STORE": "nonsense"})
     assert "is a database in memory" in refused(env=env | {"ANTIPHON_STORE": "sqlite://"})
     nowhere = env | {"ANTIPHON_HOME": "/dev/null/home"}

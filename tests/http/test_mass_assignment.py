@@ -48,7 +48,7 @@ async def bodies(server):
         "NewKey": {"kind": "service", "project": "default"},
         "KeyChange": {"note": "n"},
         "Rotation": {"overlap": 60},
-        "Nothing": {},
+        "EmptyBody": {},
         "NewLimit": limit | {"measure": "cost", "window": "day"},
         "LimitChange": {"note": "n"},
         "NewPrice": price | {"models": "n"},
