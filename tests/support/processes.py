@@ -35,5 +35,5 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def bare_environment() -> dict[str, str]:
-    """This process's variables without those that are settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    """This process's variables without settings. Ray in this process adds its token to them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("ANTIPHON_", "RAY_"))}
