@@ -3,7 +3,7 @@
 import re
 
 from tests.architecture.source import ROOT, Module, expect_none, modules
-from tests.architecture.words import class_names, duplicates, is_participle, participles
+from tests.architecture.words import class_names, duplicates, is_participle, participles, unknown_parameters
 
 ALLOWED_DUPLICATES: dict[str, str] = {}
 """Class name, with the reason."""
@@ -30,6 +30,20 @@ def test_names_of_tests_are_short():
         for name in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
         if len(name) > LONGEST_TEST_NAME
     )
+
+
+def test_docstrings_explain_parameters_that_are_there():
+    expect_none(line for module in modules() for line in unknown_parameters(module))
+
+
+def test_an_unknown_parameter_is_found():
+    explains = '"""Opens it. `{}`: the time in seconds."""'
+    text = (
+        f"def load(timeout): {explains.format('within')}\ndef save(timeout): {explains.format('timeout')}\n"
+    )
+    assert list(unknown_parameters(Module("antiphon.x", text))) == [
+        "antiphon.x:1 load has no parameter within"
+    ]
 
 
 def test_a_participle_is_told_from_a_verb():

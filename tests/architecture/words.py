@@ -68,3 +68,20 @@ def class_names(modules: tuple[Module, ...]) -> dict[str, list[str]]:
 def duplicates(modules: tuple[Module, ...]) -> dict[str, list[str]]:
     """The class names that stand for several classes."""
     return {name: places for name, places in class_names(modules).items() if len(places) > 1}
+
+
+EXPLAINED = re.compile(r"(?:^|[.:;]\s+|\n\s*)`(\w+)`:")
+"""A sentence of a docstring that explains a parameter."""
+
+
+def unknown_parameters(module: Module) -> Iterator[str]:
+    """Parameters that a docstring explains and its function lacks. Keywords of ** can have any name."""
+    for function in module.functions:
+        arguments = function.args
+        if arguments.kwarg is not None:
+            continue
+        known = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        known |= {arguments.vararg.arg} if arguments.vararg is not None else set()
+        for match in EXPLAINED.finditer(ast.get_docstring(function) or ""):
+            if match[1] not in known:
+                yield module.at(function, f"{function.name} has no parameter {match[1]}")
