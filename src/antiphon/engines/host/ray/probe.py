@@ -99,7 +99,10 @@ def require_room(
     for name, placement in placements.items():
         needed_resources = placement.list_resources()
         if not any(has_room(machine, needed_resources) for machine in machines):
-            offers = "; ".join(describe_resources(machine) for machine in machines) or "nothing"
+            # The machines of servers offer nothing: each server joins with a machine of its own.
+            offers = (
+                "; ".join(describe_resources(each) for each in machines if list_resources(each)) or "nothing"
+            )
             raise LoadError(
                 f"no machine of the cluster can hold a replica of {name}, which takes "
                 f"{describe_resources(needed_resources)}; they offer {offers}. Add a machine, "
@@ -135,12 +138,14 @@ def has_room(machine: Mapping[str, float], needed_resources: Mapping[str, float]
 
 def describe_resources(resources: Mapping[str, float]) -> str:
     """Describes resources for people: `2 CPU, 1 GPU`."""
-    visible = {
-        name: amount
-        for name, amount in resources.items()
-        if not name.startswith(("node:", "memory", "object_"))
-    }
-    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(visible.items())) or "no CPU"
+    amounts = sorted(list_resources(resources).items())
+    return ", ".join(f"{amount:g} {name}" for name, amount in amounts) or "no CPU"
+
+
+def list_resources(machine: Mapping[str, float]) -> dict[str, float]:
+    """Returns the resources that a replica can take: those of a machine without its name and its memory."""
+    hidden = ("node:", "memory", "object_")
+    return {name: amount for name, amount in machine.items() if not name.startswith(hidden)}
 
 
 def fetch_machines(cluster: ClusterAddress) -> list[dict[str, float]]:
