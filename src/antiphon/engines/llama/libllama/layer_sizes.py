@@ -29,7 +29,7 @@ class LayerSizes:
 
     weights: tuple[int, ...]
     """Bytes of each layer's tensors."""
-    cell_numbers: tuple[int, ...]
+    values_per_token: tuple[int, ...]
     """Numbers in the keys and values of one token in each layer."""
     widest_cell: int
     """The most numbers of one token in one tensor of the KV cache: the keys or the values of a layer."""
@@ -41,7 +41,7 @@ class LayerSizes:
         """The bytes of each layer together with its part of a KV cache."""
         return tuple(
             weights + numbers * cells * number_bytes
-            for weights, numbers in zip(self.weights, self.cell_numbers, strict=True)
+            for weights, numbers in zip(self.weights, self.values_per_token, strict=True)
         )
 
 
@@ -68,7 +68,7 @@ def read_layer_sizes(library: Library, path: Path) -> LayerSizes:
         ]
         return LayerSizes(
             weights=tuple(weights),
-            cell_numbers=(*(count * sum(lengths) for count in head_counts), 0),
+            values_per_token=(*(count * sum(lengths) for count in head_counts), 0),
             widest_cell=max(head_counts, default=0) * max(lengths),
             trained_context=files[0].read_number("context_length"),
             embeds=files[0].read_number("pooling_type") > 0,
