@@ -34,7 +34,7 @@ from antiphon.domain.request import (
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.profiles.presets import find_preset
-from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.openai.encode import CHAT, TEXT, UNSENDABLE
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
@@ -226,7 +226,7 @@ ELSEWHERE = (
 """Names that no chat has, and the one that changes no answer."""
 
 
-def send(request: GenerationRequest, model: VendorModel, who: Attributes = NOBODY) -> UpstreamCall:
+def send(request: GenerationRequest, model: VendorModel, who: Attributes = NO_ATTRIBUTES) -> UpstreamCall:
     return OpenAIUpstream().encode(request, model, who)
 
 
