@@ -113,8 +113,8 @@ class Model:
             for route in self.routes
         )
         object.__setattr__(self, "routes", routes)
-        by_order = attrgetter("order")
-        groups = (tuple(group) for _, group in groupby(sorted(routes, key=by_order), by_order))
+        get_order = attrgetter("order")
+        groups = (tuple(group) for _, group in groupby(sorted(routes, key=get_order), get_order))
         object.__setattr__(self, "orders", tuple(groups))
 
     @property

@@ -71,8 +71,8 @@ class RouteState:
             return MIN_LATENCY_S
         return max(MIN_LATENCY_S, self._latency * exp2((self._measured_at - now) / HALF_LIFE_S))
 
-    def measure(self, seconds: float, now: float) -> None:
-        """Adds the time to a first event. An older mean weighs less."""
+    def add_latency(self, seconds: float, now: float) -> None:
+        """Adds a measured time to a first event to the mean. The older the mean is, the less it weighs."""
         if self._measured_at is None:
             self._latency = seconds
         else:

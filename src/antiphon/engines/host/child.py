@@ -46,18 +46,18 @@ class Child:
         self._reader = reader
         self.pid = process.pid
 
-    async def read_reports(self, max_silence: float = REPORT_TIMEOUT) -> AsyncIterator[Status]:
+    async def read_reports(self, report_timeout: float = REPORT_TIMEOUT) -> AsyncIterator[Status]:
         """Yields the child's reports, until the child ends and so closes its pipe.
 
-        After its first heartbeat, a child must continue to report. After MAX_TIMEOUTS waits of `max_silence`
-        seconds without a report, the child is stuck, and is killed. Several short waits are used because the
-        supervisor itself may have been suspended: a single long wait would then end although unread reports
-        are in the pipe.
+        After its first heartbeat, a child must continue to report. After MAX_TIMEOUTS waits of
+        `report_timeout` seconds without a report, the child is stuck, and is killed. Several short waits are
+        used because the supervisor itself may have been suspended: a single long wait would then end although
+        unread reports are in the pipe.
         """
-        timeouts, reports_alive = 0, False
+        timeouts, sends_heartbeats = 0, False
         while timeouts < MAX_TIMEOUTS:
             try:
-                async with asyncio.timeout(max_silence if reports_alive else None):
+                async with asyncio.timeout(report_timeout if sends_heartbeats else None):
                     line = await self._reader.readline()
             except TimeoutError:
                 timeouts += 1
@@ -65,7 +65,7 @@ class Child:
             if not line:
                 return
             status = from_line(line, Status)
-            timeouts, reports_alive = 0, reports_alive or status.state is ChildState.ALIVE
+            timeouts, sends_heartbeats = 0, sends_heartbeats or status.state is ChildState.ALIVE
             if status.state is not ChildState.ALIVE:
                 yield status
         record("process_stuck", logging.WARNING, pid=self.pid)

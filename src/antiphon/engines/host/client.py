@@ -304,22 +304,22 @@ class HostTokenEngine:
         EngineUnavailable, EngineBusy, Overloaded or InvalidValue if nothing was sent. `call`: collects the
         replies instead of a new PendingCall. `caller`: the actor whose unsent bytes the call counts to."""
         channel = self.require_connection()
-        number, call = next(self._call_numbers), call or PendingCall()
+        call_number, call = next(self._call_numbers), call or PendingCall()
         try:
-            encoded = channel.encode(build_call(number))
+            encoded = channel.encode(build_call(call_number))
         except FrameError:
             raise InvalidValue(
                 f"the request is too large to send to the engine of {self._name}; send a shorter one"
             ) from None
         require_send_buffer(self._name, channel.unsent, channel.count_unsent(caller), len(encoded))
         channel.put_encoded(encoded, caller)
-        self._calls[number] = call
-        return number, call
+        self._calls[call_number] = call
+        return call_number, call
 
-    def _forget_call(self, number: int) -> None:
+    def _forget_call(self, call_number: int) -> None:
         """Forgets a call. If its last reply has not arrived, tells the host to cancel it."""
-        if self._calls.pop(number, None) is not None and self._channel is not None:
-            self._channel.put(CancelCall(number))
+        if self._calls.pop(call_number, None) is not None and self._channel is not None:
+            self._channel.put(CancelCall(call_number))
 
     def _receive(self, message: ToGateway) -> None:
         """Passes a reply to its call, and forgets the call after its last reply. Raises FrameError for a
@@ -340,7 +340,7 @@ class HostTokenEngine:
     async def _ask(self, build_call: Callable[[int], HostCall], reply_type: type[R]) -> R:
         """Sends a call and returns its only reply. Raises the host's error, DeadlineExceeded, or an
         EngineError for an unexpected reply."""
-        number, call = self._send_call(build_call)
+        call_number, call = self._send_call(build_call)
         try:
             async with asyncio.timeout(self._call_deadline):
                 reply = await call.next()
@@ -349,7 +349,7 @@ class HostTokenEngine:
                 f"the engine of {self._name} did not answer within {self._call_deadline:g} s"
             ) from None
         finally:
-            self._forget_call(number)
+            self._forget_call(call_number)
         if not isinstance(reply, reply_type):
             raise self._build_protocol_error(reply)
         return reply
@@ -372,7 +372,9 @@ class HostTokenEngine:
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         piece_tuple = tuple(pieces)
         return (
-            await self._ask(lambda number: TokenizePiecesCall(number, piece_tuple, add_bos), TokensReply)
+            await self._ask(
+                lambda call_number: TokenizePiecesCall(call_number, piece_tuple, add_bos), TokensReply
+            )
         ).value
 
     async def vocabulary(self) -> Vocabulary:
@@ -382,21 +384,23 @@ class HostTokenEngine:
         return (await self._ask(InfoCall, InfoReply)).value
 
     async def check(self, constraint: Constraint) -> None:
-        await self._ask(lambda number: CheckCall(number, constraint), DoneReply)
+        await self._ask(lambda call_number: CheckCall(call_number, constraint), DoneReply)
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        await self._ask(lambda number: AddAdapterCall(number, digest, path), DoneReply)
+        await self._ask(lambda call_number: AddAdapterCall(call_number, digest, path), DoneReply)
         self._adapters[digest] = path
         self._pending_reloads.discard(digest)
 
     async def remove_adapter(self, digest: str) -> None:
         self._adapters.pop(digest, None)
         self._pending_reloads.discard(digest)
-        await self._ask(lambda number: RemoveAdapterCall(number, digest), DoneReply)
+        await self._ask(lambda call_number: RemoveAdapterCall(call_number, digest), DoneReply)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Sends the request to the host process and yields the events of its replies."""
-        number, call = self._send_call(lambda number: GenerateCall(number, request), caller=request.actor)
+        call_number, call = self._send_call(
+            lambda call_number: GenerateCall(call_number, request), caller=request.actor
+        )
         try:
             while True:
                 reply = await call.next()
@@ -406,10 +410,12 @@ class HostTokenEngine:
                 if isinstance(reply, FinishedReply):
                     return
         finally:
-            self._forget_call(number)
+            self._forget_call(call_number)
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        number, call = self._send_call(lambda number: EmbedCall(number, request), caller=request.actor)
+        call_number, call = self._send_call(
+            lambda call_number: EmbedCall(call_number, request), caller=request.actor
+        )
         try:
             while True:
                 reply = await call.next()
@@ -419,16 +425,16 @@ class HostTokenEngine:
                     raise self._build_protocol_error(reply)
                 yield reply.value
         finally:
-            self._forget_call(number)
+            self._forget_call(call_number)
 
     async def aclose(self) -> None:
         """Ends the connection, and with it every sequence of this client."""
         self.give_up(f"the engine of {self._name} is closed")
 
 
-def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
+def _build_add_adapter(call_number: int, digest: str, path: str) -> HostCall:
     """Builds the call that adds an adapter, with the call number as the first argument."""
-    return AddAdapterCall(number, digest, path)
+    return AddAdapterCall(call_number, digest, path)
 
 
 class HostGroup:

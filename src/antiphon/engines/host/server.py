@@ -113,7 +113,7 @@ class HostSession:
             elif isinstance(frame, EmbedCall):
                 await self._embed(frame)
             else:
-                self._send(await answer_call(self._host.engine, frame))
+                self._send(await run_call(self._host.engine, frame))
         except AntiphonError as error:
             self._send(ErrorReply(frame.call, ErrorReport.from_error(error)))
         except FrameError as problem:
@@ -147,7 +147,7 @@ class HostSession:
         self._send(DoneReply(frame.call))
 
 
-async def answer_call(engine: TokenEngine, frame: HostCall) -> Reply:
+async def run_call(engine: TokenEngine, frame: HostCall) -> Reply:
     """The engine's reply to a call that makes no token."""
     match frame:
         case TokenizePiecesCall(call, pieces, add_bos):

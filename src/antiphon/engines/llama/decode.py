@@ -292,10 +292,10 @@ class DecodeLoop:
         apply_changes(self._context, plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
-            queued = now - self._streams[sequence].start_time
-            self._counters.queue.add(queued)
+            queue_seconds = now - self._streams[sequence].start_time
+            self._counters.queue.add(queue_seconds)
             self._queue_event(
-                sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queued)
+                sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queue_seconds)
             )
             if sequence.is_complete:
                 self._finish_sequence(sequence, StopCause.LENGTH)
@@ -404,8 +404,8 @@ class DecodeLoop:
     def _send_prompt_scores(self, span: PromptSpan, logits: Logits) -> None:
         """Sends the scores of the prompt tokens after each token of a span. `logits`: the rows of the
         span."""
-        sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
-        prompt_tokens = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
+        sequence, scored_end = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
+        prompt_tokens = np.frombuffer(sequence.tokens[span.start + 1 : scored_end], np.int32)
         width = sequence.request.prompt_logprobs or 0
         scores = guard(score_prompt, logits[: len(prompt_tokens)], prompt_tokens, width)
         if isinstance(scores, AntiphonError):

@@ -62,8 +62,8 @@ def scale_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
     """Scales rows to unit length. Also returns which rows are valid: finite and not zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        units = (rows / lengths).astype("<f4")
-    return units, np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
+        vectors = (rows / lengths).astype("<f4")
+    return vectors, np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
 
 
 def compute_log_odds(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
@@ -317,13 +317,15 @@ class EmbeddingLoop:
 
     def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
         """Sends each request its vectors in the order of its texts."""
-        units, usable = self._finish_rows(rows)
+        vectors, is_valid = self._finish_rows(rows)
         for stream in dict.fromkeys(stream for stream, _ in batch):
             own_rows = [row for row, (row_stream, _) in enumerate(batch) if row_stream is stream]
-            if not usable[own_rows].all():
-                self._end(stream, StreamEnd(EngineError("the model computed nothing for one of these texts")))
+            if not is_valid[own_rows].all():
+                self._end(
+                    stream, StreamEnd(EngineError("the model gave no valid vector for one of these texts"))
+                )
                 continue
-            self._outbox.append((stream, Vectors(stream.sent_count, units[own_rows].tobytes())))
+            self._outbox.append((stream, Vectors(stream.sent_count, vectors[own_rows].tobytes())))
             stream.sent_count += len(own_rows)
             if stream.sent_count == len(stream.texts):
                 self._end(stream, StreamEnd())

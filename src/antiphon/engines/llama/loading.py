@@ -171,8 +171,8 @@ def plan_offload(spec: LoadSpec, library: Library) -> Offload:
     if not devices:
         return Offload()
     placement = place_layers(spec, devices, layer_bytes, Path(spec.model).name)
-    used = zip(placement.devices, placement.counts, strict=True)
-    incapable = [device for device, count in used if count and device not in capable]
+    device_counts = zip(placement.devices, placement.counts, strict=True)
+    incapable = [device for device, count in device_counts if count and device not in capable]
     if incapable:
         raise build_tensor_error(tensor_bytes, incapable)
     return Offload(placement, layer_bytes)
@@ -379,16 +379,16 @@ class _RowProbe:
     def agrees(self, count: int) -> bool:
         """Whether every window of `count` neighbouring sequences gives the same logits as all sequences
         together."""
-        last = self._tokens.shape[1] - count
-        starts = np.linspace(0, last, LONE_TRIES if count == 1 else 2, dtype=int)
+        last_start = self._tokens.shape[1] - count
+        starts = np.linspace(0, last_start, LONE_TRIES if count == 1 else 2, dtype=int)
         return all(self._agrees_at(int(start), count) for start in {*starts})
 
     def agrees_in_any_order(self) -> bool:
         """Whether all sequences together give the same logits in another order."""
         reversed_order = list(self._compute_logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
         return all(
-            (part[::-1] == expected).all()
-            for part, expected in zip(reversed_order, self._whole_logits, strict=True)
+            (logits[::-1] == expected).all()
+            for logits, expected in zip(reversed_order, self._whole_logits, strict=True)
         )
 
     def _agrees_at(self, start: int, count: int) -> bool:
@@ -397,7 +397,8 @@ class _RowProbe:
         parts = list(self._compute_logits(start, count, self._tokens))
         window = slice(start, start + count)
         return all(
-            (part == expected[window]).all() for part, expected in zip(parts, self._whole_logits, strict=True)
+            (logits == expected[window]).all()
+            for logits, expected in zip(parts, self._whole_logits, strict=True)
         )
 
     def _compute_logits(

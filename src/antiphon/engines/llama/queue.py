@@ -55,7 +55,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """Queues a sequence that has yielded its place. It comes before its caller's other sequences, except
         those with a lower priority number. All other callers have a turn before this caller."""
         actor_queue = self._lines.setdefault(sequence.actor, deque())
-        actor_queue.insert(sum(other.priority < sequence.priority for other in actor_queue), sequence)
+        actor_queue.insert(sum(queued.priority < sequence.priority for queued in actor_queue), sequence)
         self._count += 1
         self._move_to_end(sequence.actor)
 
@@ -118,9 +118,11 @@ class SequenceQueue(FairQueue[TokenSequence]):
         `waits_for_prompt` is true."""
         yield from (sequence for sequence in self._preempted if not waits_for_prompt(sequence))
         for caller_queue in self._lines.values():
-            first = next((sequence for sequence in caller_queue if not waits_for_prompt(sequence)), None)
-            if first is not None:
-                yield first
+            first_sequence = next(
+                (sequence for sequence in caller_queue if not waits_for_prompt(sequence)), None
+            )
+            if first_sequence is not None:
+                yield first_sequence
 
 
 YIELD_DELAY = 0.25

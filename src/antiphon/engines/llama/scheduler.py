@@ -215,10 +215,10 @@ class Scheduler:
     def _is_still_waiting(self, sequence: TokenSequence) -> bool:
         """Whether a sequence still waits for the prompt of another sequence. The wait ends when the shared
         part of that prompt is computed, or when the other sequence has left the prefill."""
-        other = sequence.waits_for
-        if other is None:
+        leader = sequence.waits_for
+        if leader is None:
             return False
-        if other.phase is SequencePhase.PREFILL and other.computed < sequence.waits_until:
+        if leader.phase is SequencePhase.PREFILL and leader.computed < sequence.waits_until:
             return True
         self._stop_waiting(sequence)
         return False
@@ -233,13 +233,13 @@ class Scheduler:
         """Makes a sequence wait if a running sequence will compute many more of its prompt tokens than the
         cache contains now. Returns whether the sequence waits."""
         match_length = match.length
-        for other in self._running:
-            if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
+        for leader in self._running:
+            if leader.key != sequence.key or leader.phase is not SequencePhase.PREFILL:
                 continue
-            shareable = self.layout.count_shareable(other, sequence)
-            is_sibling = sequence.group is not None and other.group == sequence.group
+            shareable = self.layout.count_shareable(leader, sequence)
+            is_sibling = sequence.group is not None and leader.group == sequence.group
             if shareable > match_length and shareable - match.length >= (1 if is_sibling else WORTH_WAITING):
-                match_length, sequence.waits_for, sequence.waits_until = shareable, other, shareable
+                match_length, sequence.waits_for, sequence.waits_until = shareable, leader, shareable
         if sequence.waits_for is None:
             return False
         sequence.waits_for.followers += 1
@@ -306,7 +306,8 @@ class Scheduler:
             return self._arrange_calls(decoding, spans)
 
     def _arrange_calls(self, decoding: list[TokenSequence], spans: list[PromptSpan]) -> list[DecodeCall]:
-        """Distributes the rows over calls as the layout requires; scored rows come last."""
+        """Distributes the rows over calls as the layout requires. Scored spans come last, so that their
+        logits follow those of the rows for draws."""
         adapter = self._current_adapter
         spans = sorted(spans, key=lambda span: span.is_scored)
         if self._streams is None:

@@ -387,9 +387,9 @@ def draw_by_columns(weights: Floats, sums: Doubles, fractions: Doubles) -> NDArr
     ids = column[:, None] + np.arange(0, width, columns)
     rows = np.arange(len(weights))[:, None]
     column_weights = np.where(ids < width, weights[rows, np.minimum(ids, width - 1)], 0.0).astype(np.float64)
-    before = np.where(column > 0, sums[rows[:, 0], column - 1], 0.0)
+    sum_before = np.where(column > 0, sums[rows[:, 0], column - 1], 0.0)
     totals = column_weights.cumsum(axis=1)
-    remaining = np.minimum(targets - before, np.nextafter(totals[:, -1], 0.0))
+    remaining = np.minimum(targets - sum_before, np.nextafter(totals[:, -1], 0.0))
     offsets = (totals <= remaining[:, None]).sum(axis=1)
     tokens: NDArray[np.intp] = ids[rows[:, 0], offsets]
     return tokens

@@ -53,14 +53,14 @@ class MirostatThreshold:
         the sum of the weights."""
         return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
-    def count_kept(self, best: NDArray[np.float64], vocabulary_size: int) -> int:
-        """For version 1: returns the number of the likeliest tokens to keep, by Zipf's law. `best`: the
-        largest weights, in descending order."""
-        best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
-        if len(best) < 2:
+    def count_kept(self, top_weights: NDArray[np.float64], vocabulary_size: int) -> int:
+        """For version 1: returns the number of the likeliest tokens to keep, by Zipf's law. `top_weights`:
+        the largest weights, in descending order."""
+        top_weights = top_weights[:ESTIMATION_TOKENS][top_weights[:ESTIMATION_TOKENS] > 0]
+        if len(top_weights) < 2:
             return 1
-        ranks = np.arange(1, len(best) + 1, dtype=np.float64)
-        rank_steps, weight_steps = np.log(ranks[1:] / ranks[:-1]), np.log(best[:-1] / best[1:])
+        ranks = np.arange(1, len(top_weights) + 1, dtype=np.float64)
+        rank_steps, weight_steps = np.log(ranks[1:] / ranks[:-1]), np.log(top_weights[:-1] / top_weights[1:])
         exponent = float((rank_steps * weight_steps).sum() / (rank_steps * rank_steps).sum())
         nats = max(self.threshold, 0.0) * log(2.0)
         if exponent <= 0:
@@ -86,12 +86,12 @@ class BannedSequences:
         always_banned: set[int] = set()
         self._banned_after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         longest = 0
-        for *before, last in sequences:
-            if before:
-                self._banned_after.setdefault(before[-1], []).append((tuple(before), last))
-                longest = max(longest, len(before))
+        for *prefix, last_token in sequences:
+            if prefix:
+                self._banned_after.setdefault(prefix[-1], []).append((tuple(prefix), last_token))
+                longest = max(longest, len(prefix))
             else:
-                always_banned.add(last)
+                always_banned.add(last_token)
         self._always_banned: Ids = np.array(sorted(always_banned), dtype=np.intp)
         self._output: deque[int] = deque(maxlen=longest)
 
@@ -106,7 +106,7 @@ class BannedSequences:
         if not candidates:
             return self._always_banned
         output = tuple(self._output)
-        completing = [last for before, last in candidates if output[-len(before) :] == before]
+        completing = [last_token for prefix, last_token in candidates if output[-len(prefix) :] == prefix]
         return (
             np.concatenate((self._always_banned, np.array(completing, dtype=np.intp)))
             if completing

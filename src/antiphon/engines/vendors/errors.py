@@ -117,7 +117,8 @@ def scrub(message: str, secrets: Iterable[str]) -> str:
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns the seconds of the header Retry-After, which is a number or a date; None if it is missing."""
+    """Returns the seconds that a vendor wants no request: from the header retry-after-ms, or from
+    Retry-After, which is a number or a date. None if both are missing."""
     value = headers.get("retry-after-ms")
     scale = 1000.0
     if value is None:

@@ -131,11 +131,13 @@ class Provider:
         self._require_public()
 
     def _require_public(self) -> None:
+        """Raises SettingsError if the address is a private IP address that is not allowed, or a number in a
+        form that cannot be checked."""
         host = URL(self._base).host or ""
         if is_unusual_number(host):
             raise SettingsError(
-                f"the address of the provider {self.name} is a number in an unusual form; write it as "
-                "127.0.0.1"
+                f"the address of the provider {self.name} is a number in an unusual form; write four decimal "
+                "numbers, such as 127.0.0.1"
             )
         if not self.options.allows_private and is_literal(host) and not is_public(host):
             raise SettingsError(

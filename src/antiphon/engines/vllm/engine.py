@@ -120,7 +120,9 @@ class VllmTokenEngine:
         self._on_death = on_death
         self._counter = LoadCounter()
         self._names = map(str, itertools.count(1))
+        """The names of sequences, which are vLLM's ids of requests."""
         self._directory, self._lock = create_locked_directory(Path(tempfile.gettempdir()), PREFIX)
+        """The directory for sockets and adapters, and the descriptor of its lock."""
         self._failures = FailureReceiver(self._directory)
         self._parts: LoadedParts | None = None
 
@@ -220,10 +222,12 @@ class VllmTokenEngine:
         request, now, (completion, *_) = sequence.request, time.monotonic(), output.outputs
         if not sequence.output_at:
             sequence.cached_tokens = output.num_cached_tokens or 0
-            queued = sequence.admitted_at - sequence.requested_at
+            queue_seconds = sequence.admitted_at - sequence.requested_at
             first_token_time = now - sequence.requested_at
-            self._counter.note_start(len(sequence.prompt), sequence.cached_tokens, queued, first_token_time)
-            yield SequenceStarted(len(sequence.prompt), sequence.cached_tokens, queued)
+            self._counter.note_start(
+                len(sequence.prompt), sequence.cached_tokens, queue_seconds, first_token_time
+            )
+            yield SequenceStarted(len(sequence.prompt), sequence.cached_tokens, queue_seconds)
             if request.prompt_logprobs is not None and output.prompt_logprobs:
                 scores = build_scores(sequence.prompt, output.prompt_logprobs, request.prompt_logprobs)
                 if scores is not None:

@@ -61,17 +61,17 @@ def build_scores(prompt: Sequence[int], rows: Sequence[Logprobs | None], count: 
     scored_tokens = [(token, row) for token, row in zip(prompt, rows, strict=True) if row is not None]
     if not scored_tokens:
         return None
-    best = [list_best(token, row, count) for token, row in scored_tokens]
+    likeliest = [list_best(token, row, count) for token, row in scored_tokens]
     return PromptScores(
         start=1,
         logprobs=_pack("f", (clamp_logprob(row[token]) for token, row in scored_tokens)),
-        alternative_ids=_pack("i", (token for row in best for token, _ in row)),
-        alternative_logprobs=_pack("f", (value for row in best for _, value in row)),
+        alternative_ids=_pack("i", (token for row in likeliest for token, _ in row)),
+        alternative_logprobs=_pack("f", (value for row in likeliest for _, value in row)),
         ranks=_pack("i", (row[token].rank or 1 for token, row in scored_tokens)),
     )
 
 
 def _pack(type_code: str, values: Iterable[float]) -> bytes:
     """Packs numbers of four bytes, little-endian."""
-    numbers = list(values)
-    return struct.pack(f"<{len(numbers)}{type_code}", *numbers)
+    number_list = list(values)
+    return struct.pack(f"<{len(number_list)}{type_code}", *number_list)

@@ -92,19 +92,20 @@ class RayNode:
             await self._end_ray()
 
     async def _wait_for_cluster(self) -> None:
-        """Waits until the cluster can be joined, or this process must end. If the process was never ready
-        before (`waits` is not set), does not wait, but raises StartupError."""
+        """Checks that the cluster can be joined. If it cannot, raises StartupError at the first start. After
+        an earlier start (`waits` is set), waits until it can, or until this process must end."""
         while not self._stop.is_set():
             try:
-                return await asyncio.to_thread(probe_cluster, self._config.cluster)
+                await asyncio.to_thread(probe_cluster, self._config.cluster)
             except StartupError as problem:
                 if not self._config.waits:
                     raise
                 record("cluster_away", logging.WARNING, problem=problem.message)
+            else:
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_PAUSE):
                     await self._stop.wait()
-        return None
 
     async def _run_with_retries(self) -> int:
         """Runs Ray until this process must end, and returns the exit status. Raises StartupError if Ray ends

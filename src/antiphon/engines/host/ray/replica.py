@@ -34,10 +34,10 @@ from antiphon.engines.host.ray.frames import (
     encode_reply,
 )
 from antiphon.engines.host.server import (
-    answer_call,
     create_engine,
     require_adapter_engine,
     require_embedding_engine,
+    run_call,
 )
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, ErrorReport, LoadError
 from antiphon.telemetry.logs import describe_exception, record
@@ -94,7 +94,7 @@ class EngineReplica:
         """Returns the reply to a call that makes no token."""
         try:
             call = decode_call(frame).call
-            reply = await answer_call(self._engine, call)
+            reply = await run_call(self._engine, call)
             self._note_adapter(call)
             return encode_replica_reply(self._name, reply)
         except AntiphonError as error:

@@ -53,7 +53,7 @@ class AdapterLoader:
         await self.wait_until_settled(digest)
         path = self._get_decoder().adapters.find_unloaded(digest)
         if path is not None:
-            await asyncio.to_thread(_read_through, path)
+            await asyncio.to_thread(_read_into_cache, path)
 
 
 def require_digest(path: Path, digest: str) -> None:
@@ -72,7 +72,7 @@ def require_digest(path: Path, digest: str) -> None:
         )
 
 
-def _read_through(path: Path) -> None:
+def _read_into_cache(path: Path) -> None:
     """Reads a whole file, so that the system's cache contains it. Ignores a file that cannot be read."""
     try:
         with path.open("rb") as file:

@@ -47,7 +47,7 @@ class PrefixTree:
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
-        best, pending_nodes = PrefixMatch(0, root), [root]
+        longest_match, pending_nodes = PrefixMatch(0, root), [root]
         while pending_nodes:
             node = pending_nodes.pop()
             for child in node.children:
@@ -55,11 +55,11 @@ class PrefixTree:
                 if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
                     continue
                 length = find_common_end(child.tokens, tokens, start, stop)
-                if length > best.length:
-                    best = PrefixMatch(length, child)
+                if length > longest_match.length:
+                    longest_match = PrefixMatch(length, child)
                 if length == child.end:
                     pending_nodes.append(child)
-        return best
+        return longest_match
 
     def count_idle_cells(self, match: PrefixMatch) -> int:
         """The number of cells of the match that no running id uses."""

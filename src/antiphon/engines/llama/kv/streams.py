@@ -214,8 +214,10 @@ class StreamLayout:
         kept tokens of another stream. `source`: a stream that must not change."""
         if not stream.kept_tokens:
             return
-        idle_streams = [other for other in self.streams if other.owner is None and other is not source]
-        new_stream = min(idle_streams, key=lambda other: (other.kept_tokens > 0, other.last_used))
+        idle_streams = [
+            candidate for candidate in self.streams if candidate.owner is None and candidate is not source
+        ]
+        new_stream = min(idle_streams, key=lambda candidate: (candidate.kept_tokens > 0, candidate.last_used))
         if new_stream is not stream:
             if new_stream.kept_tokens:
                 self._clear(new_stream)
@@ -269,6 +271,6 @@ def _measure_span(streams: list[KVStream], *added: KVStream) -> int:
     return max(ids) - min(ids) + 1
 
 
-def _measure_distance(stream: KVStream, others: list[KVStream]) -> int:
+def _measure_distance(stream: KVStream, other_streams: list[KVStream]) -> int:
     """The distance from a stream to the nearest of the other streams."""
-    return min((abs(stream.id - other.id) for other in others), default=0)
+    return min((abs(stream.id - candidate.id) for candidate in other_streams), default=0)

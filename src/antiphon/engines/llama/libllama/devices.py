@@ -85,6 +85,6 @@ def measure_devices(library: Library, devices: Sequence[DeviceLayers]) -> tuple[
         free, total = _read_memory(
             library.call, library.call.ggml_backend_dev_by_name(device.device.encode())
         )
-        used = None if free >= total else total - free
-        memories.append(DeviceMemory(device.device, device.layers, total, used))
+        used_bytes = None if free >= total else total - free
+        memories.append(DeviceMemory(device.device, device.layers, total, used_bytes))
     return tuple(memories)

@@ -42,8 +42,8 @@ class LayerSizes:
         """The bytes of each layer's weights together with its part of a KV cache. `number_bytes`: the bytes
         of one value in the cache."""
         return tuple(
-            weights + numbers * cells * number_bytes
-            for weights, numbers in zip(self.weights, self.values_per_token, strict=True)
+            weights + value_count * cells * number_bytes
+            for weights, value_count in zip(self.weights, self.values_per_token, strict=True)
         )
 
 

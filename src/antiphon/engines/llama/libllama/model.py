@@ -196,11 +196,11 @@ class NativeModel:
     def find_embedding_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The tokens that the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an
         EOS."""
-        plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
-        for index in range(len(whole) - len(plain) + 1):
-            if whole[index : index + len(plain)] == plain:
-                return tuple(whole[:index]), tuple(whole[index + len(plain) :])
-        return tuple(whole[:1]) if self.adds_bos() else (), ()
+        plain_ids, framed_ids = self.tokenize(b"a"), self.tokenize(b"a", adds_frame=True)
+        for index in range(len(framed_ids) - len(plain_ids) + 1):
+            if framed_ids[index : index + len(plain_ids)] == plain_ids:
+                return tuple(framed_ids[:index]), tuple(framed_ids[index + len(plain_ids) :])
+        return tuple(framed_ids[:1]) if self.adds_bos() else (), ()
 
     def find_pair_frame(self) -> PairFrame:
         """The tokens around the two texts of a pair, as rerankers are trained. The outer tokens are those
@@ -214,9 +214,9 @@ class NativeModel:
         )
         return PairFrame(before, (*ends, *separators), after)
 
-    def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
-        """The token ids of UTF-8 text without control tokens. `whole` adds the tokens that the model puts
-        before and after a whole text."""
+    def tokenize(self, text: bytes, adds_frame: bool = False) -> list[int]:
+        """The token ids of UTF-8 text without control tokens. `adds_frame`: whether to add the tokens that
+        the tokenizer puts before and after a whole text."""
         if not text:
             return []
         capacity = len(text) + 16
@@ -224,7 +224,7 @@ class NativeModel:
             ids = np.empty(capacity, dtype=np.int32)
             address = ctypes.c_void_p(ids.ctypes.data)
             count = self._call.llama_tokenize(
-                self._vocabulary, text, len(text), address, capacity, whole, False
+                self._vocabulary, text, len(text), address, capacity, adds_frame, False
             )
             if count >= 0:
                 return [int(token) for token in ids[:count]]

@@ -128,7 +128,7 @@ def encode_tier(tier: str) -> str:
     tier."""
     if tier not in SERVICE_TIERS:
         raise UnsupportedParameter(
-            f"service_tier {tier[:32]} is not supported by this vendor; it has auto and default",
+            f"service_tier {tier[:32]} is not supported by this vendor; it has {', '.join(SERVICE_TIERS)}",
             param="service_tier",
         )
     return SERVICE_TIERS[tier]

@@ -123,9 +123,13 @@ def encode_assistant(message: Message, message_path: str, ignored: list[str]) ->
     ]
     blocks: list[Body] = []
     text_at = calls_at = 0
-    for place, thought in thoughts:
-        blocks += [*encode_text(message.text[text_at : place.text]), *calls[calls_at : place.calls], thought]
-        text_at, calls_at = max(text_at, place.text), max(calls_at, place.calls)
+    for position, thought in thoughts:
+        blocks += [
+            *encode_text(message.text[text_at : position.text]),
+            *calls[calls_at : position.calls],
+            thought,
+        ]
+        text_at, calls_at = max(text_at, position.text), max(calls_at, position.calls)
     blocks += encode_text(message.text[text_at:])
     mark_text(blocks, message)
     return [*blocks, *calls[calls_at:]]
@@ -151,10 +155,10 @@ def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[Bloc
     """Yields each block of reasoning that comes from this vendor, with its position."""
     for block in blocks:
         try:
-            place = msgspec.convert(block, PlacedBlockWire).after
+            position = msgspec.convert(block, PlacedBlockWire).after
         except msgspec.ValidationError:
             continue
-        yield place, {name: value for name, value in block.items() if name != AFTER}
+        yield position, {name: value for name, value in block.items() if name != AFTER}
 
 
 def encode_text(text: str) -> Iterator[Body]:
