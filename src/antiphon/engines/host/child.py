@@ -176,7 +176,7 @@ class ChildWatch:
         self._on_state = on_state
         self._always_restart = always_restart
         self._child: Child | None = None
-        self._stopping = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._was_ready = False
         self._deaths = DeathCounter()
 
@@ -185,9 +185,9 @@ class ChildWatch:
 
         If the child never became ready, raises the child's own StartupError, or a StartupError about its end.
         """
-        while not self._stopping.is_set():
+        while not self._stop_requested.is_set():
             ending, error = await self._run_once()
-            if self._stopping.is_set():
+            if self._stop_requested.is_set():
                 return
             if not self._was_ready:
                 raise error or StartupError(f"{self.name} ended with {ending} before it was ready")
@@ -207,7 +207,7 @@ class ChildWatch:
         self._on_rest(WINDOW)
         with suppress(TimeoutError):
             async with asyncio.timeout(WINDOW):
-                await self._stopping.wait()
+                await self._stop_requested.wait()
 
     async def _run_once(self) -> tuple[str, AntiphonError | None]:
         """Runs one process from start to end. Returns a description of its end, and the error that it
@@ -218,7 +218,7 @@ class ChildWatch:
         except OSError as problem:
             return "no start", StartupError(f"{self.name} cannot be started: {problem}")
         self._child = child
-        if self._stopping.is_set():
+        if self._stop_requested.is_set():
             child.kill()
         try:
             async for status in child.read_reports():
@@ -229,7 +229,10 @@ class ChildWatch:
                 elif status.error is not None:
                     error = status.error.to_exception()
         except FrameError as problem:
-            error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
+            error = StartupError(
+                f"{self.name} has another release of Antiphon than the supervisor; install the same release "
+                f"for both ({problem})"
+            )
             child.kill()
         return await child.wait_for_end(), error
 
@@ -252,7 +255,7 @@ class ChildWatch:
 
     def forbid_restart(self) -> None:
         """Prevents any further start of the child."""
-        self._stopping.set()
+        self._stop_requested.set()
 
     async def stop(self, deadline: float, signal_number: signal.Signals = signal.SIGTERM) -> None:
         """Ends the child with a signal, or with SIGKILL after `deadline` seconds. The child is not started

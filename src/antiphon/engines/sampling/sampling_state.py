@@ -106,10 +106,12 @@ class BannedSequences:
         if not candidates:
             return self._always_banned
         output = tuple(self._output)
-        completing = [last_token for prefix, last_token in candidates if output[-len(prefix) :] == prefix]
+        completing_tokens = [
+            last_token for prefix, last_token in candidates if output[-len(prefix) :] == prefix
+        ]
         return (
-            np.concatenate((self._always_banned, np.array(completing, dtype=np.intp)))
-            if completing
+            np.concatenate((self._always_banned, np.array(completing_tokens, dtype=np.intp)))
+            if completing_tokens
             else self._always_banned
         )
 

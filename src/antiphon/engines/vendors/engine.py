@@ -252,7 +252,7 @@ class PreparedVendorRequest:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """Yields the events of a streamed answer; each tuple has those of one network read.
         `first_event_due`: the event loop's time by which the first event must arrive."""
-        now, splitter = asyncio.get_running_loop().time, EventSplitter()
+        get_time, splitter = asyncio.get_running_loop().time, EventSplitter()
         decoder = self.provider.upstream.start_stream(self.request, self.model)
         chunk_timeout = self.provider.options.chunk_timeout
         response.next_bytes_due = first_event_due
@@ -268,7 +268,7 @@ class PreparedVendorRequest:
             if events:
                 first_event_due = 0.0
                 yield events
-            response.next_bytes_due = max(first_event_due, now() + chunk_timeout)
+            response.next_bytes_due = max(first_event_due, get_time() + chunk_timeout)
         response.next_bytes_due = inf
         for event in close_decoder(decoder, splitter):
             yield (event,)

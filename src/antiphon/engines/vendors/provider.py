@@ -170,16 +170,16 @@ class Provider:
     async def _exchange(self, method: str, call: UpstreamCall, deadline: float) -> UpstreamResponse:
         """Sends a request. If the vendor had closed the idle connection to which it was written, sends it
         again. Raises a ClientError, TimeoutError or OSError."""
-        pool, now = self._pool or self._open_pool(), asyncio.get_running_loop().time
+        pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
         head = self._build_head(method, call)
         for _ in range(MAX_STALE_CONNECTIONS):
-            started_at = now()
+            started_at = get_time()
             reset_opened()
             timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
             try:
                 connection = await pool.connect(self._target, [], timeout)
             except TimeoutError:
-                if now() < deadline:
+                if get_time() < deadline:
                     raise aiohttp.ConnectionTimeoutError from None
                 if not has_opened():
                     max_connections = self.options.connections
@@ -187,12 +187,12 @@ class Provider:
                         f"all {max_connections} connections were in use; raise connections"
                     ) from None
                 raise
-            started_at, response = now(), UpstreamResponse(connection, deadline)
+            started_at, response = get_time(), UpstreamResponse(connection, deadline)
             self.watch.add(response)
             try:
                 await response.exchange(head, call.body)
             except aiohttp.ClientConnectionError:
-                if has_opened() or response.has_begun or now() - started_at > STALE_S:
+                if has_opened() or response.has_begun or get_time() - started_at > STALE_S:
                     raise
             else:
                 return response

@@ -71,7 +71,7 @@ def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
 
 def _encode_instruction(message: Message, message_path: str) -> list[Body]:
     """Translates one system or developer message. Raises UnsupportedParameter if it has more than text."""
-    _refuse_name(message, message_path)
+    _require_no_name(message, message_path)
     for part in message.mixed_content:
         if isinstance(part, MediaContent):
             raise UnsupportedParameter(
@@ -80,7 +80,7 @@ def _encode_instruction(message: Message, message_path: str) -> list[Body]:
     return [{"text": message.text}]
 
 
-def _refuse_name(message: Message, message_path: str) -> None:
+def _require_no_name(message: Message, message_path: str) -> None:
     """Raises UnsupportedParameter for the name of an author, which Gemini does not support."""
     if message.name is not None:
         param = f"{message_path}.name"
@@ -101,10 +101,10 @@ class _ContentsEncoder:
         """Adds one message."""
         match message.role:
             case Role.USER:
-                _refuse_name(message, message_path)
+                _require_no_name(message, message_path)
                 self._append(message.role, "user", _encode_content(message))
             case Role.ASSISTANT:
-                _refuse_name(message, message_path)
+                _require_no_name(message, message_path)
                 self._append(message.role, "model", self._encode_answer(message, message_path))
             case Role.TOOL:
                 self._append(message.role, "user", [self._encode_result(message, message_path)])
@@ -151,7 +151,7 @@ class _ContentsEncoder:
                 param=f"{message_path}.tool_call_id",
             )
         if message.name != name:
-            _refuse_name(message, message_path)
+            _require_no_name(message, message_path)
         result: Body = {"id": message.tool_call_id, "name": name}
         media = [part for part in message.mixed_content if isinstance(part, MediaContent)]
         result["response"] = {} if media and not message.text else _encode_output(message.text)
@@ -173,7 +173,7 @@ def _encode_part(part: Content) -> Body:
     if part.detail not in (None, "auto"):
         resolution = RESOLUTIONS.get(part.detail)
         if resolution is None:
-            raise _refuse_detail(part, f"send {', '.join(RESOLUTIONS)} or auto")
+            raise _build_detail_refusal(part, f"send {', '.join(RESOLUTIONS)} or auto")
         encoded["mediaResolution"] = {"level": resolution}
     return encoded
 
@@ -189,11 +189,11 @@ def _encode_media(part: MediaContent) -> Body:
 def _encode_result_media(part: MediaContent) -> Body:
     """Translates an image or a recording in the result of a call, which has no resolution of its own."""
     if part.detail not in (None, "auto"):
-        raise _refuse_detail(part, "Gemini has none in results of tools; leave it out")
+        raise _build_detail_refusal(part, "Gemini has none in results of tools; leave it out")
     return _encode_media(part)
 
 
-def _refuse_detail(part: MediaContent, remedy: str) -> UnsupportedParameter:
+def _build_detail_refusal(part: MediaContent, remedy: str) -> UnsupportedParameter:
     """Builds the error for a resolution that Gemini lacks."""
     param = f"{part.field}.detail"
     return UnsupportedParameter(f"{param} {part.detail} is not supported: {remedy}", param=param)
