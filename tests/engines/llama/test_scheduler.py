@@ -196,7 +196,7 @@ def test_users_who_come_at_once_compute_what_they_share_once(layout):
     made.add(*users)
     made.run()
     assert made.computed == 1000 + 16 * 32 + 16 * 4
-    assert made.scheduler.totals.hits == 15
+    assert made.scheduler.totals.prefix_hits == 15
     assert [one.shared_tokens for one in users] == [0, *([1000] * 15)]
 
 
