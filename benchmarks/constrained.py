@@ -67,14 +67,14 @@ class TimedGuide(Guide):
 
 def time_waits() -> None:
     """Makes the decode thread measure its waits for answers."""
-    original = GuidedSequences.await_answers
+    original = GuidedSequences.wait_for_masks
 
     def timed(self: GuidedSequences, running: object) -> None:
         began = time.perf_counter()
         original(self, running)  # type: ignore[arg-type]
         TIMES.wait_seconds += time.perf_counter() - began
 
-    GuidedSequences.await_answers = timed  # type: ignore[method-assign]
+    GuidedSequences.wait_for_masks = timed  # type: ignore[method-assign]
     MaskWorkers.create_guide = lambda self, grammar, clock=time.monotonic: TimedGuide(grammar, self, clock)  # type: ignore[method-assign]
 
 

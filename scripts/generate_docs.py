@@ -505,7 +505,7 @@ def _describe_sampler(name: str, value: object) -> str:
     request = TokenRequest((TokenSegment((1,)),), 5, sampling)
     samplers = []
     for draws_all in (True, False):
-        limits = ModelLimits(context_length=99, vocabulary=99, ends=(2,), draws_all=draws_all)
+        limits = ModelLimits(context_length=99, vocabulary=99, end_ids=(2,), draws_all=draws_all)
         is_antiphon = needs_antiphon_sampler(request, build_state(request, (1,), limits), limits)
         samplers.append("Antiphon's sampler" if is_antiphon else "vLLM's sampler")
     return f"| `{name}` | Antiphon's sampler | {samplers[0]} | {samplers[1]} |"

@@ -27,8 +27,8 @@ def serve(tmp_path, interpreter, path="."):
     [
         (sys.executable, "it has no vLLM"),
         ("/nowhere/python", "No such file or directory"),
-        ("/bin/true", "it is no working Python"),
-        ("/bin/false", "it is no working Python"),
+        ("/bin/true", "it did not work as a Python"),
+        ("/bin/false", "it did not work as a Python"),
     ],
 )
 def test_an_interpreter_without_vllm_is_refused(tmp_path, interpreter, reason):

@@ -248,9 +248,9 @@ def test_a_busy_machine_fails_a_constraint_only_after_patience():
     guide = Guide(lark(""), Nowhere(), lambda: now[0])
     guiding, sequence = following(guide)
     for now[0] in (MAX_CPU_SECONDS + 1, 10 * MAX_CPU_SECONDS, PATIENCE):
-        assert guiding.find_failed([sequence]) == []
+        assert guiding.find_failures([sequence]) == []
     now[0] = PATIENCE + 1
-    ((_, error),) = guiding.find_failed([sequence])
+    ((_, error),) = guiding.find_failures([sequence])
     assert isinstance(error, EngineBusy) and error.retry_after and "no worker" in (error.cause or "")
 
 
@@ -258,7 +258,7 @@ def test_too_much_work_for_an_answer_is_the_constraints_fault():
     guide = Guide(lark(""), Nowhere())
     guide._cpu_clock = lambda: MAX_CPU_SECONDS + 1
     guiding, sequence = following(guide)
-    ((_, error),) = guiding.find_failed([sequence])
+    ((_, error),) = guiding.find_failures([sequence])
     assert isinstance(error, InvalidValue) and error.param == "guided_regex" and "simpler" in error.message
 
 
@@ -274,7 +274,7 @@ def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kin
     guide = Guide(lark(""), Nowhere())
     guide.error, guide.is_ready = EngineError("it stopped", cause=cause), True
     guiding, sequence = following(guide)
-    ((_, error),) = guiding.find_failed([sequence])
+    ((_, error),) = guiding.find_failures([sequence])
     assert type(error) is kind and error.cause == cause
 
 
@@ -385,7 +385,7 @@ def test_a_guide_that_fails_within_a_step_ends_in_the_next(masks: MaskWorkers):
     sequence.guide = guide = answered(masks.create_guide(grammar(KIND.CHOICE, '["ab"]')))
     sequence.id, sequence.computed = 0, 1
     guide.record_settled()
-    assert guiding.find_failed([sequence]) == []
+    assert guiding.find_failures([sequence]) == []
     guide.error = EngineError("it cannot go on")
     assert guiding.collect_forced([sequence]) == []
-    assert [one for one, _ in guiding.find_failed([sequence])] == [sequence]
+    assert [one for one, _ in guiding.find_failures([sequence])] == [sequence]

@@ -68,11 +68,11 @@ async def test_a_slow_route_is_tried_again_later():
     bench = build_bench("slow", "fast")
     now = bench.clock.monotonic()
     by_name = {route.name: route.state for route in bench.routes}
-    by_name["slow"].measure(3.0, now)
-    by_name["fast"].measure(0.5, now)
+    by_name["slow"].add_latency(3.0, now)
+    by_name["fast"].add_latency(0.5, now)
     for _ in range(8):
         bench.clock.advance(10)
-        by_name["fast"].measure(0.5, bench.clock.monotonic())
+        by_name["fast"].add_latency(0.5, bench.clock.monotonic())
     assert "slow" in await bench.count(20)
 
 

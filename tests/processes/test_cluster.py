@@ -15,7 +15,12 @@ from antiphon.engines.host.ray.config import (
 )
 from antiphon.engines.host.ray.deployment import build_actor_options, build_deployment_name, build_scaling
 from antiphon.engines.host.ray.node import find_reason
-from antiphon.engines.host.ray.probe import describe_resources, has_room, list_resources, require_versions
+from antiphon.engines.host.ray.probe import (
+    describe_resources,
+    has_resources,
+    list_resources,
+    require_versions,
+)
 from antiphon.errors import SettingsError, StartupError
 from antiphon.processes.cluster import (
     ReplicaEngine,
@@ -121,8 +126,8 @@ def test_versions_must_be_equal_to_the_patch_level():
 
 def test_one_machine_must_have_room_for_a_replica():
     machine = {"CPU": 8.0, "GPU": 1.0, "memory": 9e9, "node:10.0.0.1": 1.0}
-    assert has_room(machine, {"CPU": 8, "GPU": 1})
-    assert not has_room(machine, {"GPU": 2}) and not has_room(machine, {"H100": 1})
+    assert has_resources(machine, {"CPU": 8, "GPU": 1})
+    assert not has_resources(machine, {"GPU": 2}) and not has_resources(machine, {"H100": 1})
     assert describe_resources(machine) == "8 CPU, 1 GPU" and describe_resources({}) == "no CPU"
     assert not list_resources({"memory": 9e9, "node:10.0.0.2": 1.0}), "as a server that joined a cluster has"
 

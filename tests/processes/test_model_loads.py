@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import EngineState
-from antiphon.engines.host.control import ChildState, HostOrder, News, Status
+from antiphon.engines.host.control import ChildState, HostOrder, Status, SupervisorMessage
 from antiphon.errors import LoadError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import from_line
@@ -62,7 +62,7 @@ class Hosts(EngineHosts):
         super().__init__(Settings(models=models), tmp_path, "", self._hear, lambda: None)
 
     def _hear(self, line: bytes) -> None:
-        news = from_line(line, News).engine
+        news = from_line(line, SupervisorMessage).engine
         assert news is not None
         self.told.append((news.engine, str(news.state) + (f": {news.detail}" if news.detail else "")))
 

@@ -229,7 +229,7 @@ def test_a_child_of_another_release_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("STANDIN_NONSENSE", "1")
     status, line, left = refused()
     assert status == 1
-    assert line.startswith("antiphon: the HTTP process is not of this release, install one for both")
+    assert line.startswith("antiphon: the HTTP process has another release of Antiphon than the supervisor")
     assert left == []
 
 

@@ -21,7 +21,7 @@ from antiphon.assembly.models import (
 from antiphon.assembly.vendors import build_vendors
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep, StatusPipe
+from antiphon.engines.host.control import ReloadOrder, ReloadReply, ReloadStep, StatusPipe, SupervisorMessage
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState
@@ -174,7 +174,7 @@ async def _wait_until_served(hosts: Sequence[HostTokenEngine], model: Model) -> 
 
 
 class NewsInbox:
-    """Receives the supervisor's news in this process."""
+    """Receives the supervisor's messages in this process."""
 
     def __init__(self, hosts: HostConnections, reloads: "ReloadClient") -> None:
         self._hosts = hosts
@@ -184,21 +184,21 @@ class NewsInbox:
         """Steps of reloads that are not done yet."""
 
     def receive(self, line: bytes) -> None:
-        """Passes a line of news to the event loop. Any thread can call this method."""
-        self._loop.call_soon_threadsafe(self._dispatch, from_line(line, News))
+        """Passes a line of the supervisor to the event loop. Any thread can call this method."""
+        self._loop.call_soon_threadsafe(self._dispatch, from_line(line, SupervisorMessage))
 
-    def _dispatch(self, news: News) -> None:
+    def _dispatch(self, message: SupervisorMessage) -> None:
         """Passes a host's state to its engine, queues a reload order, or passes a reply to its caller."""
-        engine = news.engine
+        engine = message.engine
         host = None if engine is None else self._hosts.engines.get(engine.engine)
         if engine is not None and host is not None:
-            host.note_news(engine)
+            host.note_state(engine)
             if engine.state is EngineState.FAILED:
                 host.give_up(engine.detail)
-        if news.order is not None:
-            self.orders.put_nowait(news.order)
-        if news.reply is not None:
-            self._reloads.receive(news.reply)
+        if message.order is not None:
+            self.orders.put_nowait(message.order)
+        if message.reply is not None:
+            self._reloads.receive(message.reply)
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from antiphon.engines.vllm.environment import find_interpreter, require_environment
-from antiphon.engines.vllm.folder import BYTES, ModelFolder, read_folder
+from antiphon.engines.vllm.environment import require_environment, resolve_interpreter
+from antiphon.engines.vllm.folder import DTYPE_BYTES, ModelFolder, read_folder
 from antiphon.errors import SettingsError
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import change_model
@@ -11,7 +11,7 @@ from antiphon.settings.schema import change_model
 
 def size_vllm_model(model: ModelSettings) -> ModelSettings:
     """Returns the model with absolute paths and its context length. Raises a StartupError."""
-    interpreter = find_interpreter(model.interpreter or "")
+    interpreter = resolve_interpreter(model.interpreter or "")
     require_environment(model.name, interpreter)
     folder = read_folder(Path(model.path).expanduser().absolute())
     if model.context_length and model.context_length > folder.context_length:
@@ -36,4 +36,4 @@ def estimate_vllm_memory(model: ModelSettings) -> int:
 
 def compute_vllm_cell_bytes(folder: ModelFolder, dtype: str) -> int:
     """Returns the bytes of one token in the KV cache; 0 if the folder does not define its size."""
-    return (folder.cell_numbers or 0) * BYTES[folder.dtype if dtype == "auto" else dtype]
+    return (folder.values_per_token or 0) * DTYPE_BYTES[folder.dtype if dtype == "auto" else dtype]

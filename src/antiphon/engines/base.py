@@ -4,14 +4,15 @@
 and tells its size; `PreparedRequest.stream` does the work. `antiphon.testing.check_engine` checks the
 contract:
 
-- `prepare` refuses a request that the engine cannot serve, and names the reason; it makes no token and takes
-  no place;
+- `prepare` refuses a request that the engine cannot serve, and names the reason; it makes no token and puts
+  nothing into the engine's queue;
 - one Started comes first, together with the first token. If the request makes no token, Started comes when
   the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, and
-  Drafted between them. Each choice has exactly one Finished, which is its last event. Usage comes last, once;
+  DiscardedTokens between them. Each choice has exactly one Finished, which is its last event. Usage comes
+  last, once;
 - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
 - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;
-- leaving the context ends the work at once, in any state; the engine does not retry.
+- leaving the context of `stream` ends the work at once, in any state; the engine does not retry.
 
 `TokenEngine`: the interface of local engines, below the renderer. It uses no text, no template, no stop
 string. `antiphon.testing.check_token_engine` checks the contract:
@@ -22,10 +23,10 @@ string. `antiphon.testing.check_token_engine` checks the contract:
 - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
   sequence are never refused;
 - closing the generator ends that sequence and no other, also while it is queued and in prefill;
-- sequences of one `group` have equal segments: later ones wait for the first one's prefill and share it;
-  each may be closed alone, the first included;
+- sequences of one `group` have equal segments: one sequence computes the prefill, and the others wait for it
+  and share it. Closing a sequence, even the one that computes, ends no other sequence of the group;
 - log-probabilities are of the model's raw distribution, before temperature;
-- the last step's token (an end-of-generation or stop token) is part of Steps and of the counts. No such token
+- an end-of-generation or stop token that ends a sequence is part of Steps and of the counts. No such token
   comes before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is
   raised.
 """
@@ -78,8 +79,8 @@ class RequestSize:
     output_tokens: int
     """The most tokens that all choices together can make."""
     is_counted: bool = True
-    """Whether deltas carry their tokens. Otherwise all output is reserved before the request starts, since
-    its tokens are known only at the end."""
+    """Whether deltas carry their tokens. If not, output tokens are known only at the end, so `output_tokens`
+    is reserved completely before the request starts."""
 
 
 class PreparedRequest(Protocol):
@@ -102,8 +103,8 @@ class PreparedEmbedding(Protocol):
         """The request's size, known before the engine computes anything. It has no output tokens."""
 
     async def embed(self, context: Context) -> Embeddings:
-        """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the texts whose
-        vectors are computed."""
+        """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the tokens of
+        the texts whose vectors are computed."""
 
 
 class PreparedRerank(Protocol):
@@ -196,16 +197,17 @@ class ObservableEngine(Protocol):
 
 
 class KVLayout(StrEnum):
-    """How cells are given to sequences."""
+    """How the cells of the KV cache are assigned to sequences."""
 
     POOL = "pool"
     """One pool: prefixes are shared without copying, and long prompts run beside short ones."""
     STREAMS = "streams"
-    """A separate part for each sequence: faster with many short sequences. A shared prefix is copied."""
+    """A separate stream of cells for each sequence: faster with many short sequences. A shared prefix is
+    copied."""
 
 
 PREFILL_CHUNK = 512
-"""Prompt tokens of one step, where nothing else is said."""
+"""The most prompt tokens of one step if no setting tells the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +264,8 @@ class LoadSpec:
     adapters: bool = False
     """For vLLM: whether sequences may use adapters, which takes memory and time for all sequences."""
     gpu_layers: int | None = None
-    """The number of layers on devices, the last ones; the output counts as one. None puts as many there as
-    fit, and none with `exact`."""
+    """The number of layers on devices, counted from the end of the model; the output counts as a layer. None
+    puts as many layers on devices as fit; with `exact`, it puts no layer there."""
     devices: tuple[str, ...] = ()
     """The devices to use, by the library's names, or for vLLM by the driver's numbers; empty means all."""
     tensor_split: tuple[float, ...] = ()
@@ -306,15 +308,15 @@ class TokenRequest:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the sequence like the model's own end-of-generation tokens."""
     logprobs: int | None = None
-    """None: no log-probabilities. 0: those of the chosen tokens. k up to the vocabulary: also the k likeliest
-    alternatives."""
+    """None: no log-probabilities. 0: those of the chosen tokens. k, at most the size of the vocabulary: also
+    those of the k likeliest tokens."""
     group: str | None = None
     """Siblings with equal segments carry the same group."""
     choice: int = 0
     """Index within the group. Every random draw depends on it."""
     prompt_logprobs: int | None = None
-    """None: no scores. k: PromptScores come with the k likeliest tokens; then no cached part of the prompt is
-    used."""
+    """None: no scores. k: PromptScores come with the k likeliest tokens. The whole prompt is then computed,
+    without cached prefixes."""
     cache_salt: str = ""
     """Sequences share computed prefixes only under an equal salt."""
     adapter: str | None = None
@@ -362,12 +364,12 @@ class PromptScores:
     logprobs: bytes
     """float32, little-endian, one for each token."""
     alternative_ids: bytes = b""
-    """int32, little-endian: the requested number for each token, best first."""
+    """int32, little-endian: for each token the ids of the k likeliest tokens, the likeliest first."""
     alternative_logprobs: bytes = b""
     """float32, little-endian: the log-probabilities of `alternative_ids`."""
     ranks: bytes = b""
     """int32, little-endian, one for each token: 1 plus the number of tokens that are likelier at the same
-    place."""
+    position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +418,7 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PairFrame:
-    """The tokens around a query and a document that a reranker reads."""
+    """The tokens that a reranker needs before, between and after a query and a document."""
 
     before: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
@@ -466,13 +468,18 @@ class EngineInfo:
 
     architecture: str
     parameters: int
+    """The number of weights."""
     size: int
+    """Bytes of the weights."""
     quantization: str
     trained_context: int
+    """The context length that the model was trained for, in tokens."""
     context_length: int
     """The most cells that one sequence may fill."""
     vocabulary: int
+    """The number of token ids."""
     sequences: int
+    """The most sequences that run at once."""
     threads: int
     exact: bool
     library: str
@@ -489,7 +496,8 @@ class EngineInfo:
     devices: tuple[DeviceLayers, ...] = ()
     """The devices that compute layers, besides the processor."""
     rerank_template: str | None = None
-    """For a reranker: the text of a pair, with `{query}` and `{document}`, if the model file has one."""
+    """For a reranker: the template of a pair's text, with `{query}` and `{document}`; None if the model file
+    has no template."""
     portable_seeds: bool = True
     """Whether Antiphon's sampler draws all tokens, so that equal seeds draw equally on every engine."""
 
@@ -521,8 +529,8 @@ class RemoteEngine(Protocol):
     """A token engine that computes on other machines, all of which can be away for a while."""
 
     def watch_absence(self, notify: Callable[[str], None]) -> None:
-        """Calls `notify` now and whenever this changes: with the reason why no call can be served, or with an
-        empty text."""
+        """Calls `notify` now and at each change: with the reason why no call can be served, or with an empty
+        text if calls can be served."""
 
 
 @runtime_checkable

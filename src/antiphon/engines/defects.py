@@ -33,8 +33,7 @@ def guard(
 
 
 def build_batch_error(status: int) -> EngineError:
-    """The error for the sequences of a batch in which the library failed with this status; the failure is
-    logged."""
+    """Logs that llama_decode failed with this status. Returns the error for the sequences of its batch."""
     log.error("llama_decode failed with %d", status)
     message = "the engine's library failed at this batch; see the server's log"
     return EngineError(message, cause=f"llama_decode failed with {status}")

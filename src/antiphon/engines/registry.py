@@ -1,4 +1,4 @@
-"""The models that a caller may name, and the engine of each model. `pipeline.resolve` chooses among routes.
+"""The models that a caller may name, and the engine of each model. `pipeline.routing` chooses among routes.
 
 Adapters are added and removed while requests run, and a reload replaces the other models. A request keeps the
 engine that it found, so removing a name ends no request.
@@ -42,7 +42,7 @@ class ModelRoute:
     price: str | None = None
     """The model's name in the price list; None uses the model's own name."""
     name: str = ""
-    """The route's name in answers, the ledger and errors: `provider/model`. Empty uses the model's name."""
+    """The route's name in responses, the ledger and errors: `provider/model`. Empty uses the model's name."""
     label: str = ""
     """The route's name in metrics, which contains no text of a caller. Empty uses `name`."""
     provider: str = ""
@@ -58,7 +58,7 @@ class ModelRoute:
     header: bytes = field(default=b"", init=False, repr=False)
     """The value of `x-antiphon-route`."""
     aborted_try: str = field(default="", init=False, repr=False)
-    """The ledger's text for a request on this route whose process died."""
+    """The ledger's text for a request that was on this route when its HTTP process died."""
 
     def __post_init__(self) -> None:
         """Computes the values that every request needs. The header contains printable ASCII only."""
@@ -88,8 +88,8 @@ class Model:
     label: str = ""
     """The model's name in metrics: the pattern if the model came from a pattern, otherwise the name."""
     project: str | None = None
-    """The project that an adapter belongs to; None for every other model. The operator's numbers, limits and
-    prices count the adapter as its base model, since its project chose its name."""
+    """The project that an adapter belongs to; None for every other model. The operator's metrics, limits and
+    prices count the adapter as its base model, since the project chose the adapter's name."""
     is_kept: bool = False
     """Whether an adapter was loaded while the server ran, and its name lasts over a restart."""
     is_routed: bool = False
@@ -97,13 +97,13 @@ class Model:
     prefers_prefix: bool = False
     """Whether requests with a common prompt prefix prefer the same route."""
     counted_name: str = field(default="", init=False, repr=False, compare=False)
-    """The name under which limits, prices and sums count the model."""
+    """The name under which limits, prices and sums of usage count the model."""
     orders: tuple[tuple[ModelRoute, ...], ...] = field(default=(), init=False, repr=False, compare=False)
     """The routes, grouped by order."""
 
     def __post_init__(self) -> None:
-        """Names the model and its routes in metrics, gives routes without a name the model's, and groups the
-        routes by order."""
+        """Computes the names for metrics, gives the model's name to routes without one, and groups the routes
+        by order."""
         counted_name = self.name if self.project is None or self.parent is None else self.parent
         object.__setattr__(self, "counted_name", counted_name)
         label = self.label or counted_name
@@ -113,14 +113,14 @@ class Model:
             for route in self.routes
         )
         object.__setattr__(self, "routes", routes)
-        by_order = attrgetter("order")
-        groups = (tuple(group) for _, group in groupby(sorted(routes, key=by_order), by_order))
+        get_order = attrgetter("order")
+        groups = (tuple(group) for _, group in groupby(sorted(routes, key=get_order), get_order))
         object.__setattr__(self, "orders", tuple(groups))
 
     @property
     def engine(self) -> Engine:
-        """The engine that supplies the model's profile and tokenizer: that of the first route. For a local
-        model with several equal hosts, it is the first host that is ready."""
+        """The engine that supplies the model's profile and tokenizer: that of the first route. A local model
+        with several hosts uses its first host that is ready."""
         if len(self.routes) > 1 and not self.is_routed:
             for route in self.routes:
                 if route.engine.state() is EngineState.READY:
@@ -128,9 +128,9 @@ class Model:
         return self.routes[0].engine
 
 
-MAX_EXPANDED = 4096
-"""The most models of pattern names that are kept, with the state of their routes. Callers choose the
-names."""
+MAX_CACHED_MODELS = 4096
+"""The most cached models whose names match a pattern. Callers choose these names, so the cache needs a
+bound."""
 
 LONGEST_NAME = 256
 """The most characters of a name that a pattern takes."""
@@ -152,7 +152,8 @@ class ModelPattern:
         return self.model.name[:-1]
 
     def list_allowed_names(self, allowed: Iterable[str]) -> Iterator[str]:
-        """Yields the names and patterns that both this pattern and one of a key's patterns allow."""
+        """Yields the names and patterns that both this pattern and one of `allowed`, a key's names and
+        patterns, allow."""
         for pattern in allowed:
             prefix, star, suffix = pattern.partition(STAR)
             if len(pattern) > LONGEST_NAME or not pattern.isprintable():
@@ -162,8 +163,8 @@ class ModelPattern:
             elif star and self.prefix.startswith(prefix):
                 yield self.model.name + suffix
 
-    def describe(self, name: str) -> Model:
-        """Returns the model of a name, or of a pattern within this pattern, for lists."""
+    def build_listed_model(self, name: str) -> Model:
+        """Returns the model that lists show for a name, or for a narrower pattern."""
         if STAR in name:
             return replace(self.model, name=name)
         return self.build(name, name.removeprefix(self.prefix))
@@ -186,14 +187,15 @@ class ModelRegistry:
         self._aliases = aliases or Aliases()
         self._patterns = sorted(patterns, key=lambda pattern: -len(pattern.prefix))
         self._expanded: dict[str, Model] = {}
+        """The cached models of names that match a pattern, by name, oldest first."""
         self._owned: dict[tuple[str, str], Model] = {}
         """Adapters of projects, by project and name."""
 
     def replace(
         self, models: tuple[Model, ...], aliases: Aliases, patterns: tuple[ModelPattern, ...]
     ) -> None:
-        """Replaces all models but adapters, aliases and patterns. Names of a pattern that stays the same keep
-        the state of their routes."""
+        """Replaces the aliases, the patterns, and all models except adapters. Models of names that match an
+        unchanged pattern keep the state of their routes."""
         expanded_before = self._expanded
         adapters = [model for model in self if model.parent is not None]
         unchanged_patterns = {pattern.model.name for pattern in self._patterns if pattern in patterns}
@@ -217,11 +219,12 @@ class ModelRegistry:
         return name in self._models
 
     def list_bases(self) -> tuple[Model, ...]:
-        """The models that have an engine of their own."""
+        """The models of the settings that have an engine of their own."""
         return tuple(model for model in self if model.parent is None and not model.is_routed)
 
     def list_routed(self) -> tuple[Model, ...]:
-        """The models that have routes, and the models of pattern names that were used."""
+        """The models to which the settings give routes, and the cached models of names that match a
+        pattern."""
         routed = [model for model in self if model.is_routed]
         return (*routed, *self._expanded.values())
 
@@ -230,8 +233,8 @@ class ModelRegistry:
         return tuple(self._patterns)
 
     def list_usable(self, actor: Actor) -> list[Model]:
-        """The models that the actor can call. A pattern that its key allows in part is listed with the names
-        that the key allows: `first/ok*` of `first/*`."""
+        """The models that the actor can call. If the actor's key allows only some names of a pattern, these
+        names are listed instead of the pattern: `first/ok*` of `first/*`."""
         usable = {model.name: model for model in self if actor.may_use(model.name)}
         for model in self._list_owned(actor.project):
             if actor.may_use(model.name):
@@ -239,22 +242,23 @@ class ModelRegistry:
         for pattern in self._patterns:
             if pattern.model.name not in usable:
                 for name in pattern.list_allowed_names(actor.grant.models or ()):
-                    usable.setdefault(name, pattern.describe(name))
+                    usable.setdefault(name, pattern.build_listed_model(name))
         return list(usable.values())
 
     def list_adapters(self) -> tuple[Model, ...]:
-        """The models that are adapters of another, those of all projects included."""
+        """The models that are adapters, including those of all projects."""
         return (*(model for model in self if model.parent is not None), *self._owned.values())
 
     def find_adapter(self, name: str, project: str | None) -> Model | None:
-        """Returns the adapter of that name: the operator's, or that of the project."""
+        """Returns the adapter of that name. A name of the operator hides an equal name of the project."""
         model = self._models.get(name)
         if model is None and project is not None and not self.is_reserved(name):
             return self._owned.get((project, name))
         return None if model is None or model.parent is None else model
 
     def find_own(self, name: str, owner: str | None) -> Model | None:
-        """Returns the adapter that belongs to the project; None as the owner is the operator."""
+        """Returns the model of that name that belongs to `owner`: a project, or the operator if it is
+        None."""
         return self._models.get(name) if owner is None else self._owned.get((owner, name))
 
     def is_reserved(self, name: str) -> bool:
@@ -294,13 +298,14 @@ class ModelRegistry:
         return model
 
     def _expand(self, name: str) -> Model | None:
-        """Returns the model of a name that matches a pattern; None if none does."""
+        """Returns the model of a name that matches a pattern, from the cache if possible. None if no pattern
+        matches."""
         expanded = self._expanded.get(name)
         if expanded is not None or not self._patterns or len(name) > LONGEST_NAME or not name.isprintable():
             return expanded
         pattern = self._find_pattern(name)
         if pattern is not None:
-            if len(self._expanded) >= MAX_EXPANDED:
+            if len(self._expanded) >= MAX_CACHED_MODELS:
                 del self._expanded[next(iter(self._expanded))]
             self._expanded[name] = expanded = pattern.build(name, name.removeprefix(pattern.prefix))
         return expanded
@@ -317,7 +322,7 @@ class ModelRegistry:
         return self._aliases.is_taken(name)
 
     def put(self, model: Model) -> None:
-        """Adds an adapter, and replaces an adapter of the same name."""
+        """Adds an adapter, or replaces an adapter of the same name and owner."""
         if model.project is None:
             self._models[model.name] = model
         else:

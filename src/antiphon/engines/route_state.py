@@ -53,7 +53,7 @@ class RouteState:
         self.held_until = 0.0
         """The time until which the vendor wants no request, by its Retry-After."""
         self.is_probed = False
-        """Whether a request tries the route after a rest."""
+        """Whether one request is trying the route after a rest."""
         self.vendor_failure: ErrorReport | None = None
         """The error that came with the Retry-After of `held_until`."""
         self._latency = 0.0
@@ -71,8 +71,8 @@ class RouteState:
             return MIN_LATENCY_S
         return max(MIN_LATENCY_S, self._latency * exp2((self._measured_at - now) / HALF_LIFE_S))
 
-    def measure(self, seconds: float, now: float) -> None:
-        """Adds the time to a first event. An older mean weighs less."""
+    def add_latency(self, seconds: float, now: float) -> None:
+        """Adds a measured time to a first event to the mean. The older the mean is, the less it weighs."""
         if self._measured_at is None:
             self._latency = seconds
         else:
@@ -82,17 +82,18 @@ class RouteState:
         self._measured_at = now
 
     def is_resting(self, now: float) -> bool:
-        """Whether the route rests, or is tried by one request after its rest."""
+        """Whether other requests must avoid the route: during its rest, and while one request tries it after
+        the rest."""
         return self.rests_until > 0 and (self.is_probed or now < self.rests_until)
 
     def wake(self) -> None:
         """Ends the rest: a request got its first event."""
         self.rests_until = self.held_until = 0.0
 
-    def rest(self, error: AntiphonError, began: float, now: float) -> bool:
-        """Rests the route after a failure of a request that began at `began`. Returns whether a new rest
-        began. Requests that began before the latest rest count as the same failure."""
-        is_new = began >= self.rested_at
+    def rest(self, error: AntiphonError, request_started_at: float, now: float) -> bool:
+        """Rests the route after a failure of a request. Returns whether a new rest has started. Failures of
+        requests that started before the latest rest belong to that rest: they do not count again."""
+        is_new = request_started_at >= self.rested_at
         if is_new:
             self.failures += 1
             self.rested_at = now

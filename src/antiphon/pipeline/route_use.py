@@ -117,7 +117,7 @@ class RouteUse:
         route, progress, now = self.route, self.context.progress, self.context.clock.monotonic()
         seconds = now - self._started_at
         self.has_served = True
-        route.state.measure(seconds, now)
+        route.state.add_latency(seconds, now)
         if self._is_probe:
             route.state.wake()
         progress.route = route.header

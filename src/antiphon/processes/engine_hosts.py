@@ -15,7 +15,14 @@ from pathlib import Path
 
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
-from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, HostOrder, News, Status
+from antiphon.engines.host.control import (
+    ChildState,
+    EngineStateNotice,
+    HostConfig,
+    HostOrder,
+    Status,
+    SupervisorMessage,
+)
 from antiphon.engines.host.ray.config import ClusterAddress
 from antiphon.engines.host.runtime import build_socket_path
 from antiphon.errors import AntiphonError
@@ -68,7 +75,7 @@ class EngineHost:
     model: ModelSettings
     socket: str
     watch: ChildWatch
-    news: EngineNews | None = None
+    news: EngineStateNotice | None = None
     info: EngineInfo | None = None
     """The facts of the loaded engine; None until it is ready for the first time."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -179,7 +186,11 @@ class EngineHosts:
         out."""
         known_news = (host.news for host in self._serving.values() if host.news is not None)
         return (
-            to_line(News(engine=replace(news, detail="") if news.state is EngineState.PARKED else news))
+            to_line(
+                SupervisorMessage(
+                    engine=replace(news, detail="") if news.state is EngineState.PARKED else news
+                )
+            )
             for news in known_news
         )
 
@@ -304,13 +315,13 @@ class EngineHosts:
         self, host: EngineHost, state: EngineState, detail: str = "", retry_after: float = 0.0
     ) -> None:
         """Stores the news of a host. If the host is assigned to a model, tells all HTTP processes."""
-        host.news = EngineNews(host.name, state, detail, retry_after)
+        host.news = EngineStateNotice(host.name, state, detail, retry_after)
         self.repeat_news(host)
 
     def repeat_news(self, host: EngineHost) -> None:
         """Sends the latest news of a host to all HTTP processes, if it is assigned to a model."""
         if host.news is not None and self._serving.get(host.name) is host:
-            self._tell(to_line(News(engine=host.news)))
+            self._tell(to_line(SupervisorMessage(engine=host.news)))
             self._on_change()
 
 

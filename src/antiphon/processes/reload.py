@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep
+from antiphon.engines.host.control import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
 from antiphon.errors import AntiphonError, ErrorReport, SettingsError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
@@ -74,7 +74,9 @@ class Reloads:
 
     def request_for(self, number: int, send: Callable[[bytes], None]) -> None:
         """Requests a reload for an HTTP process. `send` sends the reply to its question with this number."""
-        self._waiting.put_nowait(lambda reply: send(to_line(News(reply=replace(reply, number=number)))))
+        self._waiting.put_nowait(
+            lambda reply: send(to_line(SupervisorMessage(reply=replace(reply, number=number))))
+        )
 
     async def keep(self) -> None:
         """Runs the requested reloads, one after the other."""
@@ -128,10 +130,14 @@ class Reloads:
         """Makes all HTTP processes build the objects of the new settings. Raises the error of one that
         refuses."""
         order = self._build_order(ReloadStep.PREPARE, after, added)
-        refusals, _ = await self.parts.workers.ask(to_line(News(order=order)), order.number, PREPARE_S)
+        refusals, _ = await self.parts.workers.ask(
+            to_line(SupervisorMessage(order=order)), order.number, PREPARE_S
+        )
         if refusals:
             drop_order = self._build_order(ReloadStep.DROP, after, added)
-            await self.parts.workers.ask(to_line(News(order=drop_order)), drop_order.number, APPLY_S)
+            await self.parts.workers.ask(
+                to_line(SupervisorMessage(order=drop_order)), drop_order.number, APPLY_S
+            )
             raise refusals[0].to_exception()
 
     async def _apply(
@@ -145,7 +151,7 @@ class Reloads:
         self.parts.set_settings(after)  # new HTTP processes now start with these
         for host in unused:
             group.create_task(self._end_host(host, after.server))
-        _, late = await self.parts.workers.ask(to_line(News(order=order)), order.number, APPLY_S)
+        _, late = await self.parts.workers.ask(to_line(SupervisorMessage(order=order)), order.number, APPLY_S)
         return late
 
     async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:

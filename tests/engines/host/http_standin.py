@@ -14,7 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, News, StatusPipe
+from antiphon.engines.host.control import (
+    EngineStateNotice,
+    HttpConfig,
+    Lifeline,
+    StatusPipe,
+    SupervisorMessage,
+)
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
@@ -33,10 +39,10 @@ def main() -> None:
     lifeline = Lifeline()
     settings = decode_settings(lifeline.read_line())
     config = from_line(lifeline.read_line(), HttpConfig)
-    news: list[EngineNews] = []
+    news: list[EngineStateNotice] = []
 
     def learn(line: bytes) -> None:
-        if (engine := from_line(line, News).engine) is not None:
+        if (engine := from_line(line, SupervisorMessage).engine) is not None:
             news.append(engine)
 
     lifeline.watch(on_line=learn, on_end=lambda: _abandon(config.runtime))

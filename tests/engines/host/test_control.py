@@ -8,7 +8,7 @@ import pytest
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.control import (
     ChildState,
-    EngineNews,
+    EngineStateNotice,
     HostConfig,
     HttpConfig,
     Lifeline,
@@ -22,7 +22,7 @@ from antiphon.testing import scripted_info
 LINES = [
     HostConfig("a", "b:c", LoadSpec("m.gguf", 128, 4, 2, True, "f32", "lib.so"), "/s", 5, "debug", "json"),
     HttpConfig(3, 4, "/run/x", {"name with\nnewline and 😀": "/run/x/0.sock"}),
-    EngineNews("a", EngineState.FAILED, "it died"),
+    EngineStateNotice("a", EngineState.FAILED, "it died"),
     Status(ChildState.READY, scripted_info()),
     Status(ChildState.FAILED, error=ErrorReport("invalid_model_file", "cut short")),
 ]

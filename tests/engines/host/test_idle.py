@@ -68,10 +68,10 @@ async def test_a_host_without_an_idle_time_stays(pipe: Pipe) -> None:
         link.host.used_at = time.monotonic() - 10**9
         watching = group.create_task(unloading.watch())
         await settle()  # a host with any idle time ends in its first step
-        unloading.follow(HostOrder(unload=False))
+        unloading.carry_out(HostOrder(unload=False))
         assert read_states(reading) == ["idle"]
         assert not stop.is_set() and not watching.done()
-        unloading.follow(HostOrder(unload=True))
+        unloading.carry_out(HostOrder(unload=True))
         await watching
         assert read_states(reading) == ["unloaded"]
 
@@ -88,8 +88,8 @@ async def test_a_busy_host_refuses_to_unload(pipe: Pipe) -> None:
         events = link.client.generate(build_request())
         await anext(events)
         link.host.used_at = 0.0
-        unloading.follow(HostOrder(unload=False))
-        unloading.follow(HostOrder(unload=True))
+        unloading.carry_out(HostOrder(unload=False))
+        unloading.carry_out(HostOrder(unload=True))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert read_states(reading) == ["in use", "in use"]
@@ -98,7 +98,7 @@ async def test_a_busy_host_refuses_to_unload(pipe: Pipe) -> None:
         while link.host.is_busy():
             await asyncio.sleep(0.005)
         link.host.used_at = time.monotonic() - PAUSE_S
-        unloading.follow(HostOrder(unload=False))
-        unloading.follow(HostOrder(unload=True))
+        unloading.carry_out(HostOrder(unload=False))
+        unloading.carry_out(HostOrder(unload=True))
         await watching
         assert read_states(reading) == ["idle", "unloaded"]

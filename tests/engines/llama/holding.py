@@ -102,7 +102,7 @@ async def wait_until_submitted(engine: LlamaTokenEngine, count: int) -> None:
     """Waits until the decode thread was told of so many requests, all since it began; held, it does nothing
     about them."""
     async with asyncio.timeout(PATIENCE):
-        while engine._get_loop()._submitted != count:
+        while engine._get_loop()._submitted_count != count:
             await asyncio.sleep(0.002)
 
 

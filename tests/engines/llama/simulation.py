@@ -104,7 +104,7 @@ class Simulation:
                 assert span.start == span.sequence.computed
                 self._compute(span.sequence, span.stop, call, f"{span.start} to {span.stop}")
                 span.sequence.note_span(span.start, span.stop)
-                if span.scored:
+                if span.is_scored:
                     span.sequence.scored_tokens = span.stop
                 elif span.gives_logits:
                     drawing.append(span.sequence)

@@ -61,7 +61,7 @@ def test_sizes_of_layers_are_those_of_the_file(library: Library):
 
 def test_cells_are_added_to_layers_and_not_to_the_output(library: Library):
     sizes = read_layer_sizes(library, CANTOR)
-    assert sizes.cell_numbers == (*[256] * 6, 0), "128 numbers in the keys and in the values"
+    assert sizes.values_per_token == (*[256] * 6, 0), "128 numbers in the keys and in the values"
     needs = sizes.add_cells(1000, 2)
     assert needs[0] == sizes.weights[0] + 512_000 and needs[-1] == sizes.weights[-1]
 

@@ -267,5 +267,5 @@ async def test_a_model_does_one_or_the_other(encoders: Path, models: Path) -> No
 
 
 async def test_a_context_beyond_the_positions_is_refused(encoders: Path) -> None:
-    with pytest.raises(LoadError, match="1 to 96 tokens; 97"):
+    with pytest.raises(LoadError, match="97 is not possible, since the model reads texts of 1 to 96 tokens"):
         await LlamaTokenEngine().load(LoadSpec(str(encoders / "MEAN-F16.gguf"), context_length=97))

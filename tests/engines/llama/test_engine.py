@@ -329,7 +329,7 @@ async def test_an_engine_that_did_not_load_can_be_closed(tmp_path):
 async def test_a_short_text_waits_for_no_long_one(models):
     async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
         go = threading.Event()
-        engine._long_texts.submit(go.wait, PATIENCE)
+        engine._long_text_threads.submit(go.wait, PATIENCE)
         long = group.create_task(engine.tokenize([TextPiece("a" * 10_000)], False))
         await asyncio.sleep(0)
         assert await engine.tokenize([TextPiece("a word")], False)

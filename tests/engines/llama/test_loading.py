@@ -38,7 +38,7 @@ def test_the_facts_of_a_model(models):
     )
     assert info.chat_template and "<|assistant|>" in info.chat_template
     assert info.sampling.temperature is None and info.sampling.top_k is None
-    assert loaded.ends == {2, 6}
+    assert loaded.end_ids == {2, 6}
 
 
 def test_sampling_that_the_weights_recommend(tmp_path):

@@ -72,7 +72,7 @@ class Trial:
 
     def finish(self) -> None:
         seat = self.dice.choice(list(self.running))
-        if not self.tree.finish(self.running.pop(seat), keep=self.dice.random() < 0.8):
+        if not self.tree.finish(self.running.pop(seat), keep_prefix=self.dice.random() < 0.8):
             self.lose(seat)
 
     def evict(self) -> None:
@@ -107,7 +107,7 @@ def test_the_tree_finds_counts_and_forgets_as_a_table_does(seed):
         trial.dice.choice(steps)()
         trial.check()
     for seat in list(trial.running):
-        trial.tree.finish(trial.running.pop(seat), keep=False)
+        trial.tree.finish(trial.running.pop(seat), keep_prefix=False)
     for seat in list(trial.tree.kept_nodes):
         trial.tree.forget(seat)
     assert (trial.tree.used_cells, trial.tree.cached_cells, trial.tree.kept_nodes) == (0, 0, {})

@@ -11,7 +11,7 @@ import pytest
 from antiphon.domain.request import EmbedRequest, Pooling, Vectors
 from antiphon.engines.base import LoadSpec, TextPiece
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.embedding import LARGEST_ODDS, LoadedEmbedder, find_log_odds, load_any
+from antiphon.engines.llama.embedding import LARGEST_ODDS, LoadedEmbedder, compute_log_odds, load_any
 from antiphon.errors import ModelFileError
 from antiphon.testing import check_embedding_engine
 from antiphon.weights.gguf import read_header
@@ -91,6 +91,6 @@ def test_a_reranker_without_a_head_is_refused(reranker: Path, tmp_path: Path) ->
 
 
 def test_probabilities_of_yes_and_no_become_odds() -> None:
-    odds, usable = find_log_odds(np.array([[0.75, 0.25], [0, 1], [1, 0], [np.nan, 1]], np.float32))
+    odds, usable = compute_log_odds(np.array([[0.75, 0.25], [0, 1], [1, 0], [np.nan, 1]], np.float32))
     assert np.allclose(odds[:3, 0], [np.log(3), -LARGEST_ODDS, LARGEST_ODDS])
     assert usable.tolist() == [True, True, True, False]

@@ -196,7 +196,7 @@ def test_users_who_come_at_once_compute_what_they_share_once(layout):
     made.add(*users)
     made.run()
     assert made.computed == 1000 + 16 * 32 + 16 * 4
-    assert made.scheduler.totals.hits == 15
+    assert made.scheduler.totals.prefix_hits == 15
     assert [one.shared_tokens for one in users] == [0, *([1000] * 15)]
 
 
@@ -432,7 +432,7 @@ def test_every_row_of_a_scored_prompt_gives_logits(layout):
     made.add(one)
     seen = []
     while one.needs_scores:
-        seen += [(span.start, span.stop, span.scored) for call in made.step().calls for span in call.spans]
+        seen += [(span.start, span.stop, span.is_scored) for call in made.step().calls for span in call.spans]
     assert seen == [(0, 16, True), (16, 32, True), (32, 39, True)]
     assert one.phase is SequencePhase.DECODE
     made.run()

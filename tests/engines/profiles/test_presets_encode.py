@@ -19,7 +19,7 @@ from antiphon.domain.request import (
 from antiphon.domain.rerank import RerankRequest
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.presets import read_presets
-from antiphon.engines.vendors.base import NOBODY, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.parameters import PART_PARAMETERS, RERANK_NAMES
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
@@ -99,7 +99,7 @@ def test_what_a_preset_takes_is_sent(name: str, parameter: str):
         sent = OpenAIUpstream().encode_rerank(RerankRequest("m", "who", ("a",), RANKED[parameter]), model)
         assert sent.path == "/rerank" and json.loads(sent.body).get(TOKENS_PER_DOCUMENT) == RANKED[parameter]
         return
-    body = json.loads(OpenAIUpstream().encode(REQUESTS[parameter], model, NOBODY).body)
+    body = json.loads(OpenAIUpstream().encode(REQUESTS[parameter], model, NO_ATTRIBUTES).body)
     if parameter in PART_PARAMETERS:
         assert parameter in body["tools"][0]
         return
@@ -109,6 +109,8 @@ def test_what_a_preset_takes_is_sent(name: str, parameter: str):
 
 def test_a_renamed_parameter_is_sent_by_its_new_name_only():
     mistral = read_presets()["mistral"]
-    call = OpenAIUpstream().encode(sample(seed=7), VendorModel("m", "p", renames=mistral.renames), NOBODY)
+    call = OpenAIUpstream().encode(
+        sample(seed=7), VendorModel("m", "p", renames=mistral.renames), NO_ATTRIBUTES
+    )
     body = json.loads(call.body)
     assert body["random_seed"] == 7 and "seed" not in body

@@ -19,7 +19,7 @@ from antiphon.domain.messages import (
 from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
-from antiphon.engines.vendors.base import NOBODY, UpstreamDialect, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 
@@ -43,7 +43,7 @@ def request_of(*messages: Message, tools: Tools | None = None) -> GenerationRequ
 
 
 def test_anthropic_gets_marks_of_tools_and_texts():
-    call = AnthropicUpstream().encode(request_of(*TALK, tools=TOOLS), MODEL, NOBODY)
+    call = AnthropicUpstream().encode(request_of(*TALK, tools=TOOLS), MODEL, NO_ATTRIBUTES)
     body: Any = json.loads(call.body)
     assert call.ignored == ()
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, LONG]
@@ -59,7 +59,7 @@ def test_anthropic_gets_marks_of_tools_and_texts():
 
 def test_a_server_of_openais_format_can_take_marks():
     model = VendorModel("m", "p", MODEL.profile, extra_parameters=frozenset({"cache_control"}))
-    call = OpenAIUpstream().encode(request_of(*TALK, tools=TOOLS), model, NOBODY)
+    call = OpenAIUpstream().encode(request_of(*TALK, tools=TOOLS), model, NO_ATTRIBUTES)
     body: Any = json.loads(call.body)
     assert call.ignored == ()
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, LONG]
@@ -75,8 +75,10 @@ def test_other_vendors_get_the_same_as_without_marks(upstream: UpstreamDialect):
         Message(each.role, each.text, tool_calls=each.tool_calls, tool_call_id=each.tool_call_id)
         for each in TALK
     )
-    marked = upstream.encode(request_of(*TALK, tools=TOOLS), MODEL, NOBODY)
-    bare = upstream.encode(request_of(*plain, tools=Tools((Tool("look"), Tool("wait")))), MODEL, NOBODY)
+    marked = upstream.encode(request_of(*TALK, tools=TOOLS), MODEL, NO_ATTRIBUTES)
+    bare = upstream.encode(
+        request_of(*plain, tools=Tools((Tool("look"), Tool("wait")))), MODEL, NO_ATTRIBUTES
+    )
     assert (marked.body, marked.ignored, bare.ignored) == (bare.body, NAMES, ())
 
 
@@ -84,5 +86,5 @@ def test_a_marked_text_beside_an_image_is_named_too():
     image = MediaContent(MediaKind.IMAGE, "image/png", "AAAA")
     message = Message(Role.USER, "Hi", content=(TextContent("Hi", CacheControl()), image))
     for upstream in (OpenAIUpstream(), GeminiUpstream()):
-        call = upstream.encode(request_of(message), MODEL, NOBODY)
+        call = upstream.encode(request_of(message), MODEL, NO_ATTRIBUTES)
         assert call.ignored == NAMES[1:] and b"cache_control" not in call.body

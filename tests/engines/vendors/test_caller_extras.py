@@ -13,7 +13,7 @@ from antiphon.domain.request import Conversation, GenerationRequest, HostedOptio
 from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
-from antiphon.engines.vendors.base import NOBODY, UpstreamCall, UpstreamDialect, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
@@ -36,7 +36,7 @@ def ask(
 
 
 def encode(upstream: UpstreamDialect, request: GenerationRequest, model: VendorModel = OPEN) -> UpstreamCall:
-    return upstream.encode(request, model, NOBODY)
+    return upstream.encode(request, model, NO_ATTRIBUTES)
 
 
 def refuse(upstream: UpstreamDialect, request: GenerationRequest, model: VendorModel = OPEN) -> str:

@@ -20,7 +20,7 @@ from antiphon.domain.request import (
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
-from antiphon.engines.vendors.base import NOBODY, UpstreamDialect, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.parameters import (
@@ -47,7 +47,7 @@ def refuse(request: GenerationRequest, model: VendorModel) -> str | None:
 
 def refuse_chat(prompt: Conversation, model: VendorModel) -> str | None:
     with pytest.raises(UnsupportedParameter) as caught:
-        OpenAIUpstream().encode(request_of(prompt), model, NOBODY)
+        OpenAIUpstream().encode(request_of(prompt), model, NO_ATTRIBUTES)
     return caught.value.param
 
 
@@ -96,18 +96,18 @@ def test_a_provider_can_refuse_names_in_tool_choice():
         if tools is both:
             assert refuse_chat(chosen, model) == "tool_choice"
         else:
-            body = msgspec.json.decode(OpenAIUpstream().encode(request_of(chosen), model, NOBODY).body)
+            body = msgspec.json.decode(OpenAIUpstream().encode(request_of(chosen), model, NO_ATTRIBUTES).body)
             assert body["tool_choice"] == "required"
     for choice in ToolChoice:
-        OpenAIUpstream().encode(request_of(Conversation((), tools=Tools(both, choice))), model, NOBODY)
+        OpenAIUpstream().encode(request_of(Conversation((), tools=Tools(both, choice))), model, NO_ATTRIBUTES)
 
 
 def test_a_provider_that_continues_answers_is_not_sent_one():
     model = VendorModel("m", "p", refused_parameters=frozenset({"messages (assistant last)"}))
     asked, answered = Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")
     assert refuse_chat(Conversation((asked, answered)), model) == "messages"
-    OpenAIUpstream().encode(request_of(Conversation((answered, asked))), model, NOBODY)
-    OpenAIUpstream().encode(request_of(Conversation((asked, answered))), VendorModel("m", "p"), NOBODY)
+    OpenAIUpstream().encode(request_of(Conversation((answered, asked))), model, NO_ATTRIBUTES)
+    OpenAIUpstream().encode(request_of(Conversation((asked, answered))), VendorModel("m", "p"), NO_ATTRIBUTES)
 
 
 def test_the_whole_vocabulary_is_asked_only_where_it_is_taken():
@@ -117,11 +117,11 @@ def test_the_whole_vocabulary_is_asked_only_where_it_is_taken():
     )
     for request, param in ((chat, "top_logprobs"), (text, "logprobs")):
         with pytest.raises(UnsupportedParameter) as caught:
-            OpenAIUpstream().encode(request, VendorModel("m", "p"), NOBODY)
+            OpenAIUpstream().encode(request, VendorModel("m", "p"), NO_ATTRIBUTES)
         assert caught.value.param == param
     model = VendorModel("m", "p", extra_parameters=frozenset({ALL_LOGPROBS}))
-    assert b'"top_logprobs":-1' in OpenAIUpstream().encode(chat, model, NOBODY).body
-    assert b'"logprobs":-1' in OpenAIUpstream().encode(text, model, NOBODY).body
+    assert b'"top_logprobs":-1' in OpenAIUpstream().encode(chat, model, NO_ATTRIBUTES).body
+    assert b'"logprobs":-1' in OpenAIUpstream().encode(text, model, NO_ATTRIBUTES).body
 
 
 def test_a_refusal_of_the_provider_goes_before_the_wire_format():
@@ -201,7 +201,7 @@ def test_what_only_says_our_default_is_sent_where_it_is_taken():
     call = OpenAIUpstream().encode(
         request_of(Conversation((Message(Role.USER, "a"),)), sampling=sampling),
         VendorModel("m", "one", refused_parameters=frozenset({"top_p"})),
-        NOBODY,
+        NO_ATTRIBUTES,
     )
     body = msgspec.json.decode(call.body)
     assert body["temperature"] == 1.0 and body["seed"] == 7
@@ -213,7 +213,7 @@ def test_several_conversations_are_refused(upstream: UpstreamDialect):
     chat = Conversation((Message(Role.USER, "a"),))
     request = GenerationRequest("m", (chat, chat), output=Output(max_tokens=9))
     with pytest.raises(UnsupportedParameter, match="one conversation at a time") as caught:
-        upstream.encode(request, VendorModel("m", "p"), NOBODY)
+        upstream.encode(request, VendorModel("m", "p"), NO_ATTRIBUTES)
     assert caught.value.param == "messages"
 
 
@@ -224,7 +224,7 @@ def test_reasoning_that_nobody_shows_is_refused(upstream: UpstreamDialect):
     request = GenerationRequest("m", (chat,), output=Output(max_tokens=9))
     silent = VendorModel("m", "p", VendorProfile(reasoning=False), reasoning_field="reasoning")
     with pytest.raises(UnsupportedParameter) as caught:
-        upstream.encode(request, silent, NOBODY)
+        upstream.encode(request, silent, NO_ATTRIBUTES)
     assert caught.value.param == "include_thinking"
 
 
@@ -235,24 +235,24 @@ def test_earlier_speech_is_refused_or_named(upstream: UpstreamDialect):
         chat = Conversation((asked, Message(Role.ASSISTANT, text, speech_id="a"), asked))
         request = GenerationRequest("m", (chat,), output=Output(max_tokens=9))
         if text:
-            (named,) = upstream.encode(request, model, NOBODY).ignored
+            (named,) = upstream.encode(request, model, NO_ATTRIBUTES).ignored
             assert named in ("messages[].audio", "messages[1].audio")
             continue
         with pytest.raises(UnsupportedParameter, match="send its transcript as content") as caught:
-            upstream.encode(request, model, NOBODY)
+            upstream.encode(request, model, NO_ATTRIBUTES)
         assert caught.value.param == "messages[1].audio"
 
 
 def test_reasoning_of_a_vendor_that_keeps_it_is_refused():
     reasoning = Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))
     request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=reasoning))
-    OpenAIUpstream().encode(request, VendorModel("m", "p", reasoning_field="reasoning"), NOBODY)
+    OpenAIUpstream().encode(request, VendorModel("m", "p", reasoning_field="reasoning"), NO_ATTRIBUTES)
     with pytest.raises(UnsupportedParameter, match="shows no reasoning") as caught:
-        OpenAIUpstream().encode(request, VendorModel("m", "p"), NOBODY)
+        OpenAIUpstream().encode(request, VendorModel("m", "p"), NO_ATTRIBUTES)
     assert caught.value.param == "include_thinking"
 
 
 def test_gemini_shows_reasoning_that_is_wanted():
     request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=Reasoning(wanted=True)))
-    body = msgspec.json.decode(GeminiUpstream().encode(request, VendorModel("m", "p"), NOBODY).body)
+    body = msgspec.json.decode(GeminiUpstream().encode(request, VendorModel("m", "p"), NO_ATTRIBUTES).body)
     assert body["generationConfig"]["thinkingConfig"] == {"includeThoughts": True}

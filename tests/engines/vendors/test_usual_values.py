@@ -8,7 +8,7 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Output
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
-from antiphon.engines.vendors.base import NOBODY, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.gemini.encode import encode_request as encode_gemini
 from antiphon.engines.vendors.openai.encode import encode_request
 
@@ -20,7 +20,7 @@ REQUEST = GenerationRequest(
 
 
 def names(model: VendorModel) -> set[str]:
-    return {*json.loads(encode_request(REQUEST, model, NOBODY).body)}
+    return {*json.loads(encode_request(REQUEST, model, NO_ATTRIBUTES).body)}
 
 
 def test_what_the_vendor_has_is_sent():
@@ -38,7 +38,7 @@ def test_what_it_lacks_is_left_out_and_its_hint_is_named(of_profile: bool):
     if of_profile:
         model = VendorModel("m", "p", profile=VendorProfile(refused=lacks))
     assert not names(model) & lacks
-    assert encode_request(REQUEST, model, NOBODY).ignored == ("prompt_cache_key",)
+    assert encode_request(REQUEST, model, NO_ATTRIBUTES).ignored == ("prompt_cache_key",)
 
 
 def test_gemini_is_told_the_probabilities_and_no_top_k_of_all():

@@ -31,7 +31,7 @@ class Holder:
         self.held, self.leave = asyncio.Event(), asyncio.Event()
 
     async def run(self):
-        async with self.admission.hold(self.request):
+        async with self.admission.hold_place(self.request):
             self.held.set()
             await self.leave.wait()
 
@@ -41,10 +41,10 @@ async def test_a_free_place_goes_to_the_caller_with_fewest():
     order: list[object] = []
     async with task_group() as group, AsyncExitStack() as stack:
         for _ in range(2):
-            await stack.enter_async_context(admission.hold(ask("a")))
+            await stack.enter_async_context(admission.hold_place(ask("a")))
 
         async def wait(name, request):
-            async with admission.hold(request):
+            async with admission.hold_place(request):
                 order.append(name)
 
         for count, (name, request) in enumerate(
@@ -67,12 +67,12 @@ async def test_a_full_queue_refuses_all_but_siblings():
         tasks += [group.create_task(each.run()) for each in waiting[:2]]
         await await_until(lambda: admission.queue_length == 2)
         with pytest.raises(Overloaded):
-            async with admission.hold(ask("b")):
+            async with admission.hold_place(ask("b")):
                 pass
         tasks.append(group.create_task(waiting[2].run()))
         await await_until(lambda: admission.queue_length == 3)
         with pytest.raises(EngineBusy):
-            async with admission.hold(ask("d")):
+            async with admission.hold_place(ask("d")):
                 pass
         sibling = Holder(admission, ask("a", "g"))
         tasks.append(group.create_task(sibling.run()))
@@ -86,14 +86,18 @@ async def test_a_full_queue_refuses_all_but_siblings():
 
 async def follow(admission, order):
     """A sibling that notes whether it has to compute the prompt."""
-    async with admission.hold(ask(group="g")) as prefill, prefill.take_turn() as turn:
+    async with admission.hold_place(ask(group="g")) as prefill, prefill.take_turn() as turn:
         order.append(turn.is_held)
 
 
 async def test_siblings_wait_for_the_first_ones_prompt():
     admission = Admission(LIMITS)
     order: list[object] = []
-    async with task_group() as group, admission.hold(ask(group="g")) as prefill, prefill.take_turn() as turn:
+    async with (
+        task_group() as group,
+        admission.hold_place(ask(group="g")) as prefill,
+        prefill.take_turn() as turn,
+    ):
         task = group.create_task(follow(admission, order))
         await await_until(lambda: admission.running == 2)
         assert not order
@@ -105,7 +109,7 @@ async def test_siblings_wait_for_the_first_ones_prompt():
 async def test_the_next_sibling_computes_an_unfinished_prompt():
     admission = Admission(LIMITS)
     order: list[object] = []
-    async with task_group() as group, admission.hold(ask(group="g")) as prefill:
+    async with task_group() as group, admission.hold_place(ask(group="g")) as prefill:
         async with prefill.take_turn():
             task = group.create_task(follow(admission, order))
             await await_until(lambda: admission.running == 2)

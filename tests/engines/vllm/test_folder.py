@@ -30,7 +30,7 @@ def test_a_folder_says_what_its_model_is(folder):
     assert facts.end_ids == (2, 4)
     assert facts.sampling == SamplingOptions(temperature=0.0, top_p=0.9)
     assert "<|user|>" in (facts.chat_template or "") or facts.chat_template
-    assert facts.cell_numbers == 2 * 6 * 2 * 64
+    assert facts.values_per_token == 2 * 6 * 2 * 64
 
 
 def test_values_out_of_range_are_no_defaults(folder):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.vllm.folder import BYTES, read_folder
+from antiphon.engines.vllm.folder import DTYPE_BYTES, read_folder
 from antiphon.engines.vllm.launch import (
     BLOCK,
     CPU_VARIABLES,
@@ -36,23 +36,26 @@ def test_cells_are_refused_on_a_gpu(folder):
 
 
 def test_cells_are_refused_if_their_size_is_unknown(folder):
-    unknown = replace(folder, cell_numbers=None)
+    unknown = replace(folder, values_per_token=None)
     require_cells_to_act(LoadSpec("m"), unknown, is_cpu=True)
     with pytest.raises(LoadError, match=r"^cells = 4096 .* config\.json of cantor does not tell"):
         require_cells_to_act(LoadSpec("m", cells=4096), unknown, is_cpu=True)
 
 
 def test_cells_size_the_cache_on_a_processor(folder):
-    name, cell = "kv_cache_memory_bytes", (folder.cell_numbers or 0) * BYTES[folder.dtype]
+    name, cell = "kv_cache_memory_bytes", (folder.values_per_token or 0) * DTYPE_BYTES[folder.dtype]
     for cells in (1024, 2048):
         arguments = build_cpu_arguments(LoadSpec("m", context_length=64, cells=cells), folder)
         assert arguments[name] == (cells + BLOCK) * cell > 0, "vLLM keeps one block for itself"
 
 
 def test_configured_threads_act_on_every_device():
-    assert build_variables(3, is_cpu=True, is_chosen=True) == {**CPU_VARIABLES, "OMP_NUM_THREADS": "3"}
-    assert build_variables(3, is_cpu=False, is_chosen=True) == {"OMP_NUM_THREADS": "3"}
-    assert build_variables(3, is_cpu=False, is_chosen=False) == {}, "vLLM chooses for itself"
+    assert build_variables(3, is_cpu=True, has_chosen_threads=True) == {
+        **CPU_VARIABLES,
+        "OMP_NUM_THREADS": "3",
+    }
+    assert build_variables(3, is_cpu=False, has_chosen_threads=True) == {"OMP_NUM_THREADS": "3"}
+    assert build_variables(3, is_cpu=False, has_chosen_threads=False) == {}, "vLLM chooses for itself"
 
 
 def test_a_prefill_chunk_acts_on_every_device(folder):

@@ -8,14 +8,14 @@ from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
 from antiphon.engines.vllm.requests import (
     ModelLimits,
     build_parameters,
-    find_cause,
+    find_stop_cause,
     require_valid_request,
 )
 from antiphon.engines.vllm.rows import ARGUMENT, decode_row
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 
-CPU = ModelLimits(context_length=20, vocabulary=100, ends=(2, 4), draws_all=True)
-GPU = ModelLimits(context_length=20, vocabulary=100, ends=(2, 4), draws_all=False)
+CPU = ModelLimits(context_length=20, vocabulary=100, end_ids=(2, 4), draws_all=True)
+GPU = ModelLimits(context_length=20, vocabulary=100, end_ids=(2, 4), draws_all=False)
 WARM = Sampling(temperature=0.7, seed=5)
 
 
@@ -87,7 +87,7 @@ def test_a_processor_draws_with_antiphons_sampler():
     row = decode_row(parameters["extra_args"][ARGUMENT])
     assert parameters["temperature"] == 0.0
     assert (row.sequence, row.sampling, row.choice) == ("s", WARM, 3)
-    assert (row.ends, row.stops, row.max_tokens) == ((2, 4), (9,), 5)
+    assert (row.end_ids, row.stop_ids, row.max_tokens) == ((2, 4), (9,), 5)
 
 
 def test_a_gpu_leaves_to_vllm_what_it_draws_alike():
@@ -144,8 +144,8 @@ def test_listed_tokens_are_chosen_from_all():
 
 
 def test_the_last_token_says_why_a_sequence_ended():
-    assert find_cause(ask(), 2, CPU) is StopCause.END
-    assert find_cause(ask(stop_token_ids=(9,)), 9, CPU) is StopCause.STOP_TOKEN
-    assert find_cause(ask(), 7, CPU) is StopCause.LENGTH is find_cause(ask(), None, CPU)
+    assert find_stop_cause(ask(), 2, CPU) is StopCause.END
+    assert find_stop_cause(ask(stop_token_ids=(9,)), 9, CPU) is StopCause.STOP_TOKEN
+    assert find_stop_cause(ask(), 7, CPU) is StopCause.LENGTH is find_stop_cause(ask(), None, CPU)
     ignoring = ask(stop_token_ids=(2,), sampling=Sampling(ignore_eos=True))
-    assert find_cause(ignoring, 2, CPU) is StopCause.STOP_TOKEN
+    assert find_stop_cause(ignoring, 2, CPU) is StopCause.STOP_TOKEN

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamDialect, VendorError, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamDialect, VendorError, VendorModel
 from antiphon.engines.vendors.sse import EventSplitter
 from tests.support.vendors.conversations import VendorConversation
 from tests.support.vendors.vendor_http import VendorCall, VendorReply
@@ -38,7 +38,7 @@ class VendorExchange:
         self._key = key
         self._base_path = base_path
 
-    def send(self, request: GenerationRequest, attributes: Attributes = NOBODY) -> VendorReply:
+    def send(self, request: GenerationRequest, attributes: Attributes = NO_ATTRIBUTES) -> VendorReply:
         """The vendor's answer. Raises RefusedCall for an error."""
         call = self.upstream.encode(request, self.model, attributes)
         name, prefix = self.upstream.credential_header

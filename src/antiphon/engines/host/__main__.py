@@ -30,9 +30,9 @@ from antiphon.errors import AntiphonError, LoadError
 from antiphon.processes.ipc import FrameError, bind_private, from_line, remove_socket
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
-DRAIN = 2.0
-"""Seconds that calls have to end after SIGTERM. The HTTP process ends its requests before, so few calls are
-left."""
+DRAIN_SECONDS = 2.0
+"""Seconds that calls have to end after SIGTERM. The HTTP processes end their requests before, so few calls
+are left."""
 
 ORPHANED = 3
 """Exit status of a host whose supervisor is gone."""
@@ -59,7 +59,7 @@ def run_host(
     create: Callable[[], TokenEngine],
     open_files: int = OPEN_FILES,
 ) -> NoReturn:
-    """Runs an engine host to its end. `create` makes the engine. `open_files` is the most open files."""
+    """Runs an engine host to its end. `create`: makes the engine. `open_files`: the limit of open files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     configure(config.log_level, config.log_format)
     pipe = StatusPipe(config.status_fd)
@@ -69,15 +69,16 @@ def run_host(
         pipe.report_failure(error)
         sys.exit(1)
     orders = HostOrders()
-    lifeline.watch(on_line=orders.receive, on_end=lambda: _abandon(config.socket))
+    lifeline.watch(on_line=orders.receive, on_end=lambda: _exit_orphaned(config.socket))
     status = asyncio.run(_serve(config, create, pipe, sock, orders))
     logging.shutdown()
     os._exit(status)
 
 
 def _confine_host(config: HostConfig, open_files: int) -> socket.socket | None:
-    """Gives up rights that the engine does not need. If the host becomes another user, which could not bind a
-    socket in the runtime directory, binds the socket before that and returns it. Raises SettingsError."""
+    """Gives up rights that the engine does not need. If the host becomes another user, binds the socket
+    before that and returns it, because the other user may not create files in the runtime directory. Raises
+    SettingsError."""
     if config.user is None:
         confine(open_files=open_files)
         return None
@@ -131,12 +132,12 @@ async def _serve(
         except AntiphonError as error:
             record("engine_lost", logging.ERROR, model=config.name, error=error.message)
             return ENGINE_LOST
-        await host.drain(DRAIN)
+        await host.drain(DRAIN_SECONDS)
     await engine.aclose()
     return 0
 
 
-def _abandon(path: str) -> None:
+def _exit_orphaned(path: str) -> None:
     """Removes the socket and ends the process at once, without waiting for the engine."""
     with suppress(OSError):
         remove_socket(path)

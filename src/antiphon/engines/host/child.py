@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.control import REPORTS, ChildState, Status
+from antiphon.engines.host.control import WORK_REPORTS, ChildState, Status
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.ipc import FrameError, from_line
 from antiphon.processes.sandbox import kill
@@ -23,13 +23,13 @@ from antiphon.telemetry.logs import record
 
 DEATHS = 3
 WINDOW = 60.0
-"""The seconds in which deaths are counted together. After too many deaths in this time, a child is not
-restarted."""
+"""After DEATHS deaths within WINDOW seconds, a child is not restarted, or only after a pause of WINDOW
+seconds."""
 
-SILENCE = 4.0
-MAX_SILENCES = 5
-"""The number of successive waits without a report after which a child that reports signs of life counts as
-stuck. A loaded machine delays reports by a second or two."""
+REPORT_TIMEOUT = 4.0
+MAX_TIMEOUTS = 5
+"""The seconds of one wait for a report, and the number of successive waits without a report after which a
+child that sends heartbeats counts as stuck. A loaded machine delays reports by a second or two."""
 
 LONGEST_LINE = 1024 * 1024
 """The most bytes of one report; an engine's facts take a few thousand."""
@@ -38,33 +38,34 @@ STDERR = 2
 
 
 class Child:
-    """A running process. Consume `read_reports` to its end, then await `wait_for_end`."""
+    """A process that the supervisor has started. Consume `read_reports` to its end, then await
+    `wait_for_end`."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
         self._reader = reader
         self.pid = process.pid
 
-    async def read_reports(self, max_silence: float = SILENCE) -> AsyncIterator[Status]:
+    async def read_reports(self, report_timeout: float = REPORT_TIMEOUT) -> AsyncIterator[Status]:
         """Yields the child's reports, until the child ends and so closes its pipe.
 
-        After its first sign of life, a child must continue to report. After MAX_SILENCES waits of
-        `max_silence` seconds without a report, the child is stuck, and is killed. Several short waits are
-        used because the supervisor may have been stopped itself: a single long wait would then end although
+        After its first heartbeat, a child must continue to report. After MAX_TIMEOUTS waits of
+        `report_timeout` seconds without a report, the child is stuck, and is killed. Several short waits are
+        used because the supervisor itself may have been suspended: a single long wait would then end although
         unread reports are in the pipe.
         """
-        silences, reports_alive = 0, False
-        while silences < MAX_SILENCES:
+        timeouts, sends_heartbeats = 0, False
+        while timeouts < MAX_TIMEOUTS:
             try:
-                async with asyncio.timeout(max_silence if reports_alive else None):
+                async with asyncio.timeout(report_timeout if sends_heartbeats else None):
                     line = await self._reader.readline()
             except TimeoutError:
-                silences += 1
+                timeouts += 1
                 continue
             if not line:
                 return
             status = from_line(line, Status)
-            silences, reports_alive = 0, reports_alive or status.state is ChildState.ALIVE
+            timeouts, sends_heartbeats = 0, sends_heartbeats or status.state is ChildState.ALIVE
             if status.state is not ChildState.ALIVE:
                 yield status
         record("process_stuck", logging.WARNING, pid=self.pid)
@@ -151,9 +152,9 @@ class DeathCounter:
 
 
 class ChildWatch:
-    """Keeps one child alive. It calls `on_state` with READY and the child's facts, with RESTARTING at each
-    death, and with FAILED when the child will not be started again. With `always_restart`, a child that
-    died too often is started again after a pause."""
+    """Starts one child, and starts it again when it dies. It calls `on_state` with READY and the child's
+    facts, with RESTARTING at each death, and with FAILED when the child will not be started again. With
+    `always_restart`, a child that died too often is started again after a pause."""
 
     def __init__(
         self,
@@ -165,8 +166,8 @@ class ChildWatch:
         on_report: Callable[[Status], None] = lambda _: None,
         on_rest: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`on_report`: called with each report that is not about the child's own state. `on_rest`: called
-        with the seconds of each pause."""
+        """`on_report`: called with each report about the child's work (WORK_REPORTS). `on_rest`: called with
+        the seconds of each pause."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
         self._on_report = on_report
@@ -175,7 +176,7 @@ class ChildWatch:
         self._on_state = on_state
         self._always_restart = always_restart
         self._child: Child | None = None
-        self._stopping = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._was_ready = False
         self._deaths = DeathCounter()
 
@@ -184,9 +185,9 @@ class ChildWatch:
 
         If the child never became ready, raises the child's own StartupError, or a StartupError about its end.
         """
-        while not self._stopping.is_set():
+        while not self._stop_requested.is_set():
             ending, error = await self._run_once()
-            if self._stopping.is_set():
+            if self._stop_requested.is_set():
                 return
             if not self._was_ready:
                 raise error or StartupError(f"{self.name} ended with {ending} before it was ready")
@@ -206,7 +207,7 @@ class ChildWatch:
         self._on_rest(WINDOW)
         with suppress(TimeoutError):
             async with asyncio.timeout(WINDOW):
-                await self._stopping.wait()
+                await self._stop_requested.wait()
 
     async def _run_once(self) -> tuple[str, AntiphonError | None]:
         """Runs one process from start to end. Returns a description of its end, and the error that it
@@ -217,23 +218,26 @@ class ChildWatch:
         except OSError as problem:
             return "no start", StartupError(f"{self.name} cannot be started: {problem}")
         self._child = child
-        if self._stopping.is_set():
+        if self._stop_requested.is_set():
             child.kill()
         try:
             async for status in child.read_reports():
                 if status.state is ChildState.READY:
                     self._note_ready(child, status.info)
-                elif status.state in REPORTS:
+                elif status.state in WORK_REPORTS:
                     self._on_report(status)
                 elif status.error is not None:
                     error = status.error.to_exception()
         except FrameError as problem:
-            error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
+            error = StartupError(
+                f"{self.name} has another release of Antiphon than the supervisor; install the same release "
+                f"for both ({problem})"
+            )
             child.kill()
         return await child.wait_for_end(), error
 
     def _note_ready(self, child: Child, info: EngineInfo | None) -> None:
-        """Reports READY with the child's facts, and logs it if the child was ready before."""
+        """Reports READY with the child's facts. Logs it if the child was restarted."""
         if self._was_ready:
             record("process_back", process=self.name, pid=child.pid)
         self._was_ready = True
@@ -251,7 +255,7 @@ class ChildWatch:
 
     def forbid_restart(self) -> None:
         """Prevents any further start of the child."""
-        self._stopping.set()
+        self._stop_requested.set()
 
     async def stop(self, deadline: float, signal_number: signal.Signals = signal.SIGTERM) -> None:
         """Ends the child with a signal, or with SIGKILL after `deadline` seconds. The child is not started

@@ -25,7 +25,7 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.host.control import EngineNews
+from antiphon.engines.host.control import EngineStateNotice
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
     AbsenceNotice,
@@ -54,7 +54,12 @@ from antiphon.engines.host.frames import (
     VocabularyReply,
 )
 from antiphon.engines.host.parking import Parking
-from antiphon.engines.host.pending_calls import AdapterReload, PendingCall, PendingReloads, require_room
+from antiphon.engines.host.pending_calls import (
+    AdapterReload,
+    PendingCall,
+    PendingReloads,
+    require_send_buffer,
+)
 from antiphon.errors import (
     DeadlineExceeded,
     EngineBusy,
@@ -70,7 +75,7 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 
 FIRST_PAUSE = 0.02
-"""Seconds before the first new attempt to connect; an attempt on a local socket costs microseconds."""
+"""Seconds before the first attempt to connect again. An attempt on a local socket costs microseconds."""
 
 LONGEST_PAUSE = 0.2
 """The most seconds between later attempts. A model takes much longer to load."""
@@ -80,7 +85,7 @@ GREETING_DEADLINE = 5.0
 this long."""
 
 CALL_DEADLINE = 30.0
-"""Seconds for an answer to a call that makes no token. Tokenizing the largest body takes about one second."""
+"""Seconds for the reply to a call that makes no token. Tokenizing the largest body takes about one second."""
 
 RETRY_AFTER = 1.0
 """Retry delay in seconds for callers. A host with a small model needs less time to start again."""
@@ -110,15 +115,18 @@ class HostTokenEngine:
         self._adapters: dict[str, str] = {}
         """The path of each added adapter, by digest."""
         self._pending_reloads = PendingReloads(self._reload_adapter)
-        """The adapters that the host refused after it was restarted."""
-        self._numbers = itertools.count(1)
+        """The adapters that must be sent again, because the restarted host refused them or could not be
+        reached."""
+        self._call_numbers = itertools.count(1)
         self._final_error: str | None = None
-        self._absence = ""
+        """The message for every later call, once the host will not be started again; None before."""
+        self._absence_reason = ""
         """Why the connected host can serve no call now; empty if it can."""
-        self._has_outcome = asyncio.Event()
+        self._is_connected_or_failed = asyncio.Event()
+        """Set while there is a connection, and for ever once `_final_error` is set."""
         self.generation = 0
-        """The number of connections so far. What the host tells about its model is valid for one
-        connection."""
+        """The number of connections so far. Facts about the host's model are valid only as long as this
+        number."""
 
     # --- state ----------------------------------------------------------------------------------------------
 
@@ -127,37 +135,38 @@ class HostTokenEngine:
         if self._final_error is not None:
             return EngineState.FAILED
         if self._channel is not None:
-            return EngineState.RESTARTING if self._absence else EngineState.READY
+            return EngineState.RESTARTING if self._absence_reason else EngineState.READY
         if self._parking is not None:
             return self._parking.state
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
     def is_pending_reload(self, digest: str) -> bool:
-        """Whether the restarted host refused an adapter that it had before. The client sends the adapter
-        again after pauses, or at once if the adapter is added again."""
+        """Whether the restarted host still lacks an adapter that it had before. The client sends the adapter
+        again after pauses, until the host has it."""
         return digest in self._pending_reloads
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
-        """Notes the host's adapters, by digest. Any process may have added them. The client sends them to a
-        restarted host."""
+        """Notes the paths of the adapters that the host should have, by digest. Any process may have added
+        them. The client sends them to a restarted host."""
         self._adapters = dict(paths)
-        self._pending_reloads.keep(paths.keys())
+        self._pending_reloads.drop_except(paths.keys())
 
     def is_busy(self) -> bool:
         """Whether a call runs."""
         return bool(self._calls)
 
     def give_up(self, message: str) -> None:
-        """Refuses every later call with this message, because the host will not be started again."""
+        """Ends the connection and all its calls, and refuses every later call with this message, because the
+        host will not be started again."""
         self._final_error = message
-        self._has_outcome.set()
+        self._is_connected_or_failed.set()
         if self._channel is not None:
             self._channel.cut(message)
 
-    def note_news(self, news: EngineNews) -> None:
+    def note_state(self, notice: EngineStateNotice) -> None:
         """Notes the state of a model that is loaded on request."""
         if self._parking is not None:
-            self._parking.note(news)
+            self._parking.note(notice)
 
     def request_load(self) -> None:
         """Has the model loaded if it is parked."""
@@ -181,16 +190,15 @@ class HostTokenEngine:
             await asyncio.sleep(pause)
 
     async def _run_connection(self) -> None:
-        """Runs one connection from the Hello to the end. Raises OSError, TimeoutError or Incompatible if it
-        cannot connect."""
+        """Opens a connection, and waits until it ends. Raises OSError, TimeoutError or Incompatible if no
+        connection is made."""
         ended = asyncio.Event()
 
         def on_end(reason: str) -> None:
-            """Notes that this connection has ended. If it is the current one, ends every call with an
-            error."""
+            """Notes that this connection has ended. If its calls may be running, ends them with an error."""
             ended.set()
             if self._channel is channel:
-                self._drop(reason)
+                self._fail_calls(reason)
 
         channel: Channel[ToGateway] = Channel(FrameReader(TO_GATEWAY), self._receive, on_end)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
@@ -202,7 +210,7 @@ class HostTokenEngine:
             self._channel = channel
             self._reload_adapters()
             self.generation += 1
-            self._has_outcome.set()
+            self._is_connected_or_failed.set()
             record("engine_connected", logging.DEBUG, model=self._name, generation=self.generation)
             await ended.wait()
         finally:
@@ -214,19 +222,19 @@ class HostTokenEngine:
             self._reload_adapter(digest)
 
     def _reload_adapter(self, digest: str) -> None:
-        """Sends an adapter to the host again, if the adapter is still known. If that is impossible now, notes
-        the adapter for a later attempt."""
+        """Sends an adapter to the host again, if the host should still have it. If it cannot be sent now,
+        notes it for a later attempt."""
         if (path := self._adapters.get(digest)) is None:
             return
         reload = AdapterReload(partial(self.note_refused, digest), partial(self._note_loaded, digest))
         try:
-            self._open(partial(_build_add_adapter, digest=digest, path=path), reload)
+            self._send_call(partial(_build_add_adapter, digest=digest, path=path), reload)
         except (EngineUnavailable, EngineBusy) as error:
             self.note_refused(digest, error.message)
 
     def note_refused(self, digest: str, reason: str) -> None:
-        """Notes that the host refuses an adapter that it should have. The client sends the adapter again
-        after a pause."""
+        """Notes that the host lacks an adapter that it should have, with the reason for the log. The client
+        sends the adapter again after a pause."""
         if digest in self._adapters and self._pending_reloads.add(digest):
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
@@ -235,42 +243,43 @@ class HostTokenEngine:
         if self._pending_reloads.discard(digest):
             record("adapter_back", model=self._name, digest=digest)
 
-    def _drop(self, reason: str) -> None:
-        """Ends every call with an error. The error depends on whether the call's sequence had started."""
+    def _fail_calls(self, reason: str) -> None:
+        """Forgets the connection, and ends every call: with EngineDied if the call has started, otherwise
+        with EngineUnavailable."""
         self._channel = None
-        self._absence = ""
+        self._absence_reason = ""
         if self._final_error is None:
-            self._has_outcome.clear()
+            self._is_connected_or_failed.clear()
         self._pending_reloads.clear()
         calls, self._calls = self._calls, {}
         is_expected = self._final_error is not None or self._parking is not None
         level = logging.DEBUG if is_expected else logging.WARNING
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
-            call.push(self._build_death(reason) if call.has_started else self._build_loss(reason))
+            call.push(self._build_death_error(reason) if call.has_started else self._build_lost_error(reason))
 
-    def _build_absence(self) -> EngineUnavailable:
-        """Builds the error of a call that is made while there is no connection."""
+    def _build_absence_error(self) -> EngineUnavailable:
+        """Builds the error of a call while there is no connection, or after the final error."""
         if self._final_error is not None:
             return EngineUnavailable(self._final_error)
         if self._parking is not None:
-            return self._parking.build_absence()
+            return self._parking.build_absence_error()
         status = "is starting again" if self.generation else "is starting"
         return EngineUnavailable(
             f"the engine of {self._name} {status}; try again shortly", retry_after=RETRY_AFTER
         )
 
-    def _build_loss(self, reason: str) -> EngineUnavailable:
+    def _build_lost_error(self, reason: str) -> EngineUnavailable:
         """Builds the error of a call that was sent and had not started when the connection was lost."""
         if self._final_error is not None:
-            return self._build_absence()
+            return self._build_absence_error()
         return EngineLost(
             f"the engine of {self._name} ended while this request waited for it; try again",
             retry_after=RETRY_AFTER,
             cause=reason,
         )
 
-    def _build_death(self, reason: str) -> EngineDied:
+    def _build_death_error(self, reason: str) -> EngineDied:
         """Builds the error of a sequence that had started when the connection was lost."""
         return EngineDied(
             f"the engine of {self._name} ended while it was generating this answer; try again",
@@ -283,31 +292,34 @@ class HostTokenEngine:
     def require_connection(self) -> Channel[ToGateway]:
         """Returns the connection to a host that can serve calls. Raises EngineUnavailable."""
         if self._channel is None or self._final_error is not None:
-            raise self._build_absence()
-        if self._absence:
-            raise EngineUnavailable(self._absence, retry_after=RETRY_AFTER)
+            raise self._build_absence_error()
+        if self._absence_reason:
+            raise EngineUnavailable(self._absence_reason, retry_after=RETRY_AFTER)
         return self._channel
 
-    def _open(
+    def _send_call(
         self, build_call: Callable[[int], HostCall], call: PendingCall | None = None, caller: str = ""
     ) -> tuple[int, PendingCall]:
-        """Sends a call and returns its number and its replies. Raises EngineUnavailable, EngineBusy,
-        Overloaded or InvalidValue if nothing was sent."""
+        """Sends a call. Returns its number, and the object that collects its replies. Raises
+        EngineUnavailable, EngineBusy, Overloaded or InvalidValue if nothing was sent. `call`: collects the
+        replies instead of a new PendingCall. `caller`: the actor whose unsent bytes the call counts to."""
         channel = self.require_connection()
-        number, call = next(self._numbers), call or PendingCall()
+        call_number, call = next(self._call_numbers), call or PendingCall()
         try:
-            encoded = channel.encode(build_call(number))
+            encoded = channel.encode(build_call(call_number))
         except FrameError:
-            raise InvalidValue(f"the prompt is too large to hand to the engine of {self._name}") from None
-        require_room(self._name, channel.unsent, channel.count_unsent(caller), len(encoded))
+            raise InvalidValue(
+                f"the request is too large to send to the engine of {self._name}; send a shorter one"
+            ) from None
+        require_send_buffer(self._name, channel.unsent, channel.count_unsent(caller), len(encoded))
         channel.put_encoded(encoded, caller)
-        self._calls[number] = call
-        return number, call
+        self._calls[call_number] = call
+        return call_number, call
 
-    def _close(self, number: int) -> None:
-        """Forgets a call. If the call has not ended, tells the host to cancel it."""
-        if self._calls.pop(number, None) is not None and self._channel is not None:
-            self._channel.put(CancelCall(number))
+    def _forget_call(self, call_number: int) -> None:
+        """Forgets a call. If its last reply has not arrived, tells the host to cancel it."""
+        if self._calls.pop(call_number, None) is not None and self._channel is not None:
+            self._channel.put(CancelCall(call_number))
 
     def _receive(self, message: ToGateway) -> None:
         """Passes a reply to its call, and forgets the call after its last reply. Raises FrameError for a
@@ -315,7 +327,7 @@ class HostTokenEngine:
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
         if isinstance(message, AbsenceNotice):
-            self._absence = message.reason
+            self._absence_reason = message.reason
             return
         if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
             call = self._calls.get(message.call)
@@ -328,7 +340,7 @@ class HostTokenEngine:
     async def _ask(self, build_call: Callable[[int], HostCall], reply_type: type[R]) -> R:
         """Sends a call and returns its only reply. Raises the host's error, DeadlineExceeded, or an
         EngineError for an unexpected reply."""
-        number, call = self._open(build_call)
+        call_number, call = self._send_call(build_call)
         try:
             async with asyncio.timeout(self._call_deadline):
                 reply = await call.next()
@@ -337,7 +349,7 @@ class HostTokenEngine:
                 f"the engine of {self._name} did not answer within {self._call_deadline:g} s"
             ) from None
         finally:
-            self._close(number)
+            self._forget_call(call_number)
         if not isinstance(reply, reply_type):
             raise self._build_protocol_error(reply)
         return reply
@@ -352,7 +364,7 @@ class HostTokenEngine:
         """Waits until the host has loaded the model that the supervisor configured. Raises LoadError if the
         host will not be started again."""
         while self._channel is None:
-            await self._has_outcome.wait()
+            await self._is_connected_or_failed.wait()
             if self._final_error is not None:
                 raise LoadError(self._final_error)
         return await self.info()
@@ -360,7 +372,9 @@ class HostTokenEngine:
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         piece_tuple = tuple(pieces)
         return (
-            await self._ask(lambda number: TokenizePiecesCall(number, piece_tuple, add_bos), TokensReply)
+            await self._ask(
+                lambda call_number: TokenizePiecesCall(call_number, piece_tuple, add_bos), TokensReply
+            )
         ).value
 
     async def vocabulary(self) -> Vocabulary:
@@ -370,21 +384,23 @@ class HostTokenEngine:
         return (await self._ask(InfoCall, InfoReply)).value
 
     async def check(self, constraint: Constraint) -> None:
-        await self._ask(lambda number: CheckCall(number, constraint), DoneReply)
+        await self._ask(lambda call_number: CheckCall(call_number, constraint), DoneReply)
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        await self._ask(lambda number: AddAdapterCall(number, digest, path), DoneReply)
+        await self._ask(lambda call_number: AddAdapterCall(call_number, digest, path), DoneReply)
         self._adapters[digest] = path
         self._pending_reloads.discard(digest)
 
     async def remove_adapter(self, digest: str) -> None:
         self._adapters.pop(digest, None)
         self._pending_reloads.discard(digest)
-        await self._ask(lambda number: RemoveAdapterCall(number, digest), DoneReply)
+        await self._ask(lambda call_number: RemoveAdapterCall(call_number, digest), DoneReply)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Sends the request to the host process and yields the events of its replies."""
-        number, call = self._open(lambda number: GenerateCall(number, request), caller=request.actor)
+        call_number, call = self._send_call(
+            lambda call_number: GenerateCall(call_number, request), caller=request.actor
+        )
         try:
             while True:
                 reply = await call.next()
@@ -394,10 +410,12 @@ class HostTokenEngine:
                 if isinstance(reply, FinishedReply):
                     return
         finally:
-            self._close(number)
+            self._forget_call(call_number)
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        number, call = self._open(lambda number: EmbedCall(number, request), caller=request.actor)
+        call_number, call = self._send_call(
+            lambda call_number: EmbedCall(call_number, request), caller=request.actor
+        )
         try:
             while True:
                 reply = await call.next()
@@ -407,29 +425,28 @@ class HostTokenEngine:
                     raise self._build_protocol_error(reply)
                 yield reply.value
         finally:
-            self._close(number)
+            self._forget_call(call_number)
 
     async def aclose(self) -> None:
         """Ends the connection, and with it every sequence of this client."""
         self.give_up(f"the engine of {self._name} is closed")
 
 
-def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
+def _build_add_adapter(call_number: int, digest: str, path: str) -> HostCall:
     """Builds the call that adds an adapter, with the call number as the first argument."""
-    return AddAdapterCall(number, digest, path)
+    return AddAdapterCall(call_number, digest, path)
 
 
 class HostGroup:
-    """An `AdapterEngine` over all hosts of a model, so that every host has the same adapters. It skips hosts
-    that have failed for good."""
+    """An `AdapterEngine` over all hosts of a model, so that every host has the same adapters."""
 
     def __init__(self, hosts: Sequence[HostTokenEngine]) -> None:
         """`hosts`: at least one."""
         self._hosts = tuple(hosts)
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        """Makes an adapter usable on every host. If one host is not connected, raises EngineUnavailable and
-        changes no host."""
+        """Makes an adapter usable on every host that has not failed for good. If one of them cannot serve
+        calls, raises EngineUnavailable and changes no host."""
         hosts = [host for host in self._hosts if host.state() is not EngineState.FAILED] or self._hosts
         for host in hosts:
             host.require_connection()
@@ -437,8 +454,8 @@ class HostGroup:
             await host.add_adapter(digest, path)
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses the adapter to new sequences on every host. A host that is not connected will not get it
-        again."""
+        """Refuses the adapter to new sequences on every host. A host that is not connected does not get the
+        adapter again."""
         for host in self._hosts:
             with suppress(EngineUnavailable):
                 await host.remove_adapter(digest)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from pwd import struct_passwd
 
 OPEN_FILES = 512
-"""The most open descriptors. A model in a hundred parts, some devices, and the sockets need half of them."""
+"""The most open descriptors. A model in a hundred files, some devices, and the sockets need half of them."""
 
 OOM_SCORE_INCREASE = 500
-"""The number that is added to a host's out-of-memory score, in thousandths of the memory."""
+"""The number to which a host's adjustment of its out-of-memory score is raised, in thousandths of the
+memory."""
 
-OOM_SCORE = Path("/proc/self/oom_score_adj")
+OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
 PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -52,7 +53,7 @@ def confine(
 
 
 def find_other_user(name: str) -> "struct_passwd | None":
-    """Finds the user whose rights this process must take. None if the process already has these rights.
+    """Returns the user whose rights this process must take; None if the process already is that user.
 
     Raises SettingsError if there is no such user, or if this process is not allowed to become that user.
     """
@@ -109,8 +110,8 @@ def _raise_oom_score() -> None:
     """Raises the process's out-of-memory score, which every user may do. Does nothing on systems without such
     a score."""
     with suppress(OSError, ValueError):
-        if int(OOM_SCORE.read_text("ascii")) < OOM_SCORE_INCREASE:
-            OOM_SCORE.write_text(str(OOM_SCORE_INCREASE), "ascii")
+        if int(OOM_SCORE_FILE.read_text("ascii")) < OOM_SCORE_INCREASE:
+            OOM_SCORE_FILE.write_text(str(OOM_SCORE_INCREASE), "ascii")
 
 
 def _renounce_privileges() -> None:

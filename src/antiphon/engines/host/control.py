@@ -2,14 +2,16 @@
 reports.
 
 Standard input of a child is a pipe whose other end only the supervisor has. Its first lines are the child's
-configuration, so secrets and paths are never arguments. Later lines are news. Its end means that the
-supervisor is gone, for any reason. A second pipe, whose number is in the configuration, carries the child's
-status back. Every line is one JSON object.
+configuration, so secrets and paths are never arguments. Later lines are orders and messages. Its end means
+that the supervisor is gone, for any reason. A second pipe, whose number is in the configuration, carries the
+child's status back. Every line is one JSON object.
 
-  engine host    in: HostConfig                                   out: Status
-  HTTP process   in: settings.encode(), HttpConfig, News*         out: Status
-  coordinator    in: settings.encode(), CoordinatorConfig         out: Status
-  knowledge      in: KnowledgeConfig                              out: Status
+  engine host    in: HostConfig, HostOrder*                                 out: Status
+  Ray driver     in: HostConfig, DriverConfig, HostOrder*                   out: Status
+  Ray node       in: NodeConfig                                             out: Status
+  HTTP process   in: settings.encode(), HttpConfig, SupervisorMessage*      out: Status
+  coordinator    in: settings.encode(), CoordinatorConfig                   out: Status
+  knowledge      in: KnowledgeConfig                                        out: Status
 """
 
 import asyncio
@@ -33,7 +35,8 @@ STDIN = 0
 HEARTBEAT_PERIOD = 2.0
 """Seconds between two heartbeats. They cost some milliseconds of CPU time an hour."""
 
-CHUNK = 65536
+READ_BYTES = 65536
+"""The most bytes of one read of standard input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class HostConfig:
     """The configuration of an engine host."""
 
     name: str
-    """The host's name, for its log: that of its model, if that has no other host."""
+    """The host's name, for its log. It is the model's name if the model has only one host."""
     factory: str
     """`module:attribute` of a callable without arguments that makes the `TokenEngine`."""
     load: LoadSpec
@@ -54,12 +57,12 @@ class HostConfig:
     user: str | None = None
     """The user whose rights the host takes; None keeps the supervisor's rights."""
     keep_alive: float | None = None
-    """Seconds without a call after which the host unloads its model and ends; None never does."""
+    """Seconds without a call after which the host unloads its model and ends; None keeps the model loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOrder:
-    """One line from the supervisor to a ready engine host, which answers with a report."""
+    """One line from the supervisor to a ready engine host. The host replies with a report of its use."""
 
     unload: bool
     """Whether the host must unload its model if no call needs it. Otherwise it only reports its use."""
@@ -97,16 +100,16 @@ class KnowledgeConfig:
     directory: str
     """Where the files of knowledge tables are."""
     database: str | None = field(repr=False)
-    """The address of the PostgreSQL database that has the tables; None where files have them."""
+    """The address of the PostgreSQL database that contains the tables; None if files contain them."""
     limits: IndexLimits
     memory_bytes: int
-    """Vectors in memory."""
+    """The most bytes of vectors that stay in memory."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class EngineNews:
+class EngineStateNotice:
     """The state of one engine host, as the supervisor knows it."""
 
     engine: str
@@ -123,16 +126,16 @@ class ReloadStep(StrEnum):
     nothing."""
 
     PREPARE = "prepare"
-    """Build everything that the settings name, and keep it apart."""
+    """Build everything that the settings name, without serving it yet."""
     APPLY = "apply"
     """Serve by the settings from now on."""
     DROP = "drop"
-    """Forget what was prepared."""
+    """Discard everything that PREPARE has built."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadOrder:
-    """One step of a reload. An HTTP process answers it with a report of the same number."""
+    """One step of a reload. An HTTP process replies with a report of the same number."""
 
     number: int
     step: ReloadStep
@@ -144,20 +147,20 @@ class ReloadOrder:
 
 @dataclass(frozen=True, slots=True)
 class ReloadReply:
-    """The end of a reload that an HTTP process asked for."""
+    """The result of a reload that an HTTP process has requested."""
 
     number: int
-    """The number of the question."""
+    """The number of the ASKS_RELOAD report."""
     report: ReloadReport | None = None
     error: ErrorReport | None = None
-    """The refusal; the settings are as before."""
+    """Why the reload was refused; the settings have not changed. None if it was done."""
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """One line from the supervisor to an HTTP process. One of its fields is set."""
+class SupervisorMessage:
+    """One line from the supervisor to an HTTP process. Exactly one of its fields is set."""
 
-    engine: EngineNews | None = None
+    engine: EngineStateNotice | None = None
     order: ReloadOrder | None = None
     reply: ReloadReply | None = None
 
@@ -188,13 +191,13 @@ class ChildState(StrEnum):
     """No call needed the model of an engine host, and the host ends."""
 
 
-REPORTS = frozenset(ChildState) - {
+WORK_REPORTS = frozenset(ChildState) - {
     ChildState.LOADING,
     ChildState.READY,
     ChildState.ALIVE,
     ChildState.FAILED,
 }
-"""The reports that are not about the child's start and life."""
+"""The reports about a child's work. The other reports tell whether the child has started and is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +208,9 @@ class Status:
     info: EngineInfo | None = None
     """The facts of a READY engine host, without the chat template."""
     error: ErrorReport | None = None
-    """The error of a FAILED child, or of a step that is refused."""
+    """The error of a FAILED child, or of a reload step that is refused."""
     number: int = 0
-    """The number of the step or the question."""
+    """The number of the reload step, or of the request for a reload."""
     model: str = ""
     """The model that a request needs."""
     idle: float = 0.0
@@ -259,7 +262,7 @@ class StatusPipe:
         self._write(Status(ChildState.ASKS_RELOAD, number=number))
 
     def ask_load(self, model: str) -> None:
-        """Asks the supervisor to load a model. The supervisor answers with news of the model."""
+        """Asks the supervisor to load a model. The supervisor replies with an EngineStateNotice."""
         self._write(Status(ChildState.ASKS_LOAD, model=model))
 
     def ask_knowledge(self) -> None:
@@ -267,7 +270,8 @@ class StatusPipe:
         self._write(Status(ChildState.ASKS_KNOWLEDGE))
 
     def report_use(self, state: ChildState, idle: float = 0.0) -> None:
-        """Reports that an engine host is IDLE for some seconds, IN_USE, or UNLOADED."""
+        """Reports that an engine host is IDLE, IN_USE or UNLOADED. `idle`: seconds since the last call of an
+        IDLE host."""
         self._write(Status(state, idle=idle))
 
     def _write(self, status: Status) -> None:
@@ -279,7 +283,7 @@ class StatusPipe:
 
 
 class Lifeline:
-    """The child's end of its standard input."""
+    """The child's standard input, which ends when the supervisor is gone."""
 
     def __init__(self, fd: int = STDIN) -> None:
         self._lines = _read_lines(fd)
@@ -311,6 +315,6 @@ def _read_lines(fd: int) -> Iterator[bytes]:
     """Yields complete lines of a file descriptor. It uses no buffered file, because a thread that waits in
     one breaks the interpreter's exit."""
     pending = b""
-    while chunk := os.read(fd, CHUNK):
+    while chunk := os.read(fd, READ_BYTES):
         *lines, pending = (pending + chunk).split(b"\n")
         yield from lines

@@ -24,7 +24,8 @@ from antiphon.processes.ipc import Frame, Hello
 
 
 class GenerateCall(Frame, tag=1):
-    """Begins one sequence; answered by StartedReply, StepsReply and FinishedReply, or by ErrorReply."""
+    """Begins one sequence; answered by StartedReply, ScoresReply, StepsReply and FinishedReply. An ErrorReply
+    can come in the place of any of them."""
 
     call: int
     request: TokenRequest
@@ -79,7 +80,8 @@ class CheckCall(Frame, tag=9):
 
 
 class EmbedCall(Frame, tag=10):
-    """Begins to make vectors; answered by StartedReply, VectorsReply and DoneReply, or by ErrorReply."""
+    """Begins to make vectors; answered by StartedReply, VectorsReply and DoneReply. An ErrorReply can come in
+    the place of any of them."""
 
     call: int
     request: EmbedRequest
@@ -158,10 +160,10 @@ class VectorsReply(Frame, tag=11):
 
 
 class AbsenceNotice(Frame, tag=12):
-    """Tells why the host can serve no call now, in a sentence for callers. Empty when it can again. No call
-    asks for it."""
+    """Tells why the host can serve no call now. It is not a reply to a call."""
 
     reason: str
+    """A sentence for callers; empty when the host can serve calls again."""
 
 
 HostCall = (

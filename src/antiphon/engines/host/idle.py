@@ -25,13 +25,13 @@ PAUSE_S = 1.0
 
 
 class HostOrders:
-    """The supervisor's orders, which a thread reads."""
+    """Passes the supervisor's orders from the thread that reads them to the event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handler: Callable[[HostOrder], None] = lambda _: None
 
-    def follow(self, handler: Callable[[HostOrder], None]) -> None:
+    def set_handler(self, handler: Callable[[HostOrder], None]) -> None:
         """Makes the running event loop call `handler` with each later order."""
         self._loop, self._handler = asyncio.get_running_loop(), handler
 
@@ -43,7 +43,8 @@ class HostOrders:
 
 
 class IdleUnloading:
-    """The idle time of one host. `watch` ends when the model is unloaded."""
+    """Unloads the model of one host when no call has needed it for some time. `watch` ends when the model is
+    unloaded."""
 
     def __init__(
         self, host: HostServer, status: StatusPipe, stop: asyncio.Event, keep_alive: float | None
@@ -54,15 +55,15 @@ class IdleUnloading:
         self._status = status
         self._stop = stop
         self._keep_alive = keep_alive
-        self._is_ordered = False
-        """Whether another model needs the memory."""
+        self._is_unload_ordered = False
+        """Whether the supervisor has ordered to unload, because another model needs the memory."""
         self._changed = asyncio.Event()
         host.used_at = time.monotonic() + FIRST_USE_S
 
-    def follow(self, order: HostOrder) -> None:
+    def carry_out(self, order: HostOrder) -> None:
         """Carries out an order of the supervisor."""
         if order.unload:
-            self._is_ordered = True
+            self._is_unload_ordered = True
             self._changed.set()
         elif self._host.is_busy():
             self._status.report_use(ChildState.IN_USE)
@@ -71,29 +72,30 @@ class IdleUnloading:
 
     async def watch(self) -> None:
         """Waits until no call has needed the model for the idle time, then unloads the model."""
-        while not self._unload():
+        while not self._unload_if_idle():
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._find_pause()):
+                async with asyncio.timeout(self._compute_pause()):
                     await self._changed.wait()
 
-    def _find_limit(self) -> float | None:
-        """Returns the seconds without a call after which the model is unloaded."""
-        return PAUSE_S if self._is_ordered else self._keep_alive
-
-    def _find_pause(self) -> float | None:
-        """Returns the seconds until the model can be unloaded at the earliest. None means: not before an
+    def _get_idle_limit(self) -> float | None:
+        """Returns the seconds without a call after which the model is unloaded. None means: not before an
         order."""
-        limit = self._find_limit()
+        return PAUSE_S if self._is_unload_ordered else self._keep_alive
+
+    def _compute_pause(self) -> float | None:
+        """Returns the seconds to wait before the model can be unloaded; None waits for an order."""
+        limit = self._get_idle_limit()
         if limit is None or self._host.is_busy():
             return limit
         return max(0.0, self._host.used_at + limit - time.monotonic())
 
-    def _unload(self) -> bool:
-        """Ends all connections if no call needs the model. Returns whether they were ended."""
-        is_busy, limit = self._host.is_busy(), self._find_limit()
-        if is_busy and self._is_ordered:
-            self._is_ordered = False
+    def _unload_if_idle(self) -> bool:
+        """Ends all connections if no call has needed the model for the idle limit. Returns whether they were
+        ended. An order that a running call prevents is reported as IN_USE and dropped."""
+        is_busy, limit = self._host.is_busy(), self._get_idle_limit()
+        if is_busy and self._is_unload_ordered:
+            self._is_unload_ordered = False
             self._status.report_use(ChildState.IN_USE)
         if is_busy or limit is None or time.monotonic() < self._host.used_at + limit:
             return False
@@ -106,7 +108,7 @@ class IdleUnloading:
 @asynccontextmanager
 async def unload_idle(unloading: IdleUnloading, orders: HostOrders) -> AsyncIterator[None]:
     """Unloads the model when no call needs it, while the context lasts."""
-    orders.follow(unloading.follow)
+    orders.set_handler(unloading.carry_out)
     async with task_group() as tasks:
         watch_task = tasks.create_task(unloading.watch())
         try:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from antiphon.engines.base import EngineState
-from antiphon.engines.host.control import EngineNews
+from antiphon.engines.host.control import EngineStateNotice
 from antiphon.errors import EngineUnavailable, ModelNotLoaded
 
 RETRY_AFTER = 2.0
@@ -14,41 +14,45 @@ RETRY_AFTER = 2.0
 
 
 class Parking:
-    """The state of one model, by the latest news of the supervisor."""
+    """The state of one model, as the supervisor last reported it."""
 
     def __init__(
         self, name: str, ask_load: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`ask_load`: asks the supervisor to load the model. The supervisor always answers with news."""
+        """`ask_load`: asks the supervisor to load the model. The supervisor always replies with a notice of
+        the model's state."""
         self._name = name
         self._ask_load = ask_load
         self._clock = clock
         self._state = EngineState.PARKED
         self._has_asked = False
-        """Whether the supervisor was asked since the latest news."""
+        """Whether the supervisor was asked since its latest notice."""
         self._refusal = ""
+        """Why the supervisor cannot load the model; empty without a refusal."""
         self._refuses_until = 0.0
-        self._loads = asyncio.Event()
+        self._load_begun = asyncio.Event()
+        """Set while the model is not parked."""
 
     @property
     def state(self) -> EngineState:
-        """The model's state while there is no connection. A host that is ready is connected at once."""
+        """The model's state while there is no connection. A host that is READY counts as LOADING until the
+        connection is made."""
         return EngineState.LOADING if self._state is EngineState.READY else self._state
 
-    def note(self, news: EngineNews) -> None:
-        """Notes the supervisor's news."""
-        self._state = news.state
+    def note(self, notice: EngineStateNotice) -> None:
+        """Notes the state that the supervisor reports."""
+        self._state = notice.state
         self._has_asked = False
-        self._refusal = news.detail
-        self._refuses_until = self._clock() + news.retry_after
-        if news.state is EngineState.PARKED:
-            self._loads.clear()
+        self._refusal = notice.detail
+        self._refuses_until = self._clock() + notice.retry_after
+        if notice.state is EngineState.PARKED:
+            self._load_begun.clear()
         else:
-            self._loads.set()
+            self._load_begun.set()
 
     async def wait_for_load(self) -> None:
         """Waits while the model is parked."""
-        await self._loads.wait()
+        await self._load_begun.wait()
 
     def request_load(self) -> None:
         """Asks for the load once if the model is parked, unless a refusal of the supervisor still holds."""
@@ -56,9 +60,9 @@ class Parking:
             self._has_asked = True
             self._ask_load()
 
-    def build_absence(self) -> EngineUnavailable:
-        """Asks for the load, and returns the error of a call without a connection. The error is final while
-        the supervisor's refusal holds."""
+    def build_absence_error(self) -> EngineUnavailable:
+        """Builds the error of a call without a connection. While a refusal of the supervisor holds, the error
+        is final. Without a refusal, requests the load, and the caller can try again."""
         if self._is_refused():
             return ModelNotLoaded(self._refusal, retry_after=max(1.0, self._refuses_until - self._clock()))
         self.request_load()

@@ -1,4 +1,5 @@
-"""Open calls to an engine host: their replies, the limit of unsent bytes, and the adapters to send again."""
+"""Open calls to an engine host: their replies, the limit of unsent bytes, and the adapters to send again
+after a restart."""
 
 import asyncio
 from collections import deque
@@ -11,24 +12,25 @@ from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 class PendingCall:
     """The unread replies of one call."""
 
-    __slots__ = ("_arrived", "_replies", "has_started")
+    __slots__ = ("_replies", "_reply_arrived", "has_started")
 
     def __init__(self) -> None:
         self.has_started = False
+        """Whether the host has begun the sequence or the vectors of this call."""
         self._replies: deque[Reply | AntiphonError] = deque()
-        self._arrived: asyncio.Future[None] | None = None
+        self._reply_arrived: asyncio.Future[None] | None = None
 
     def push(self, reply: Reply | AntiphonError) -> None:
         """Adds a reply, or the error that ends the call."""
         self._replies.append(reply)
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        if self._reply_arrived is not None and not self._reply_arrived.done():
+            self._reply_arrived.set_result(None)
 
     async def next(self) -> Reply:
         """Waits for the next reply. Raises the error that ended the call."""
         while not self._replies:
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
+            self._reply_arrived = asyncio.get_running_loop().create_future()
+            await self._reply_arrived
         reply = self._replies.popleft()
         try:
             if isinstance(reply, AntiphonError):
@@ -63,21 +65,23 @@ class AdapterReload(PendingCall):
 
 
 MAX_UNSENT = 32 * 1024 * 1024
-"""Unsent bytes above which new calls are refused; one caller may use at most half of them."""
+"""Unsent bytes above which new calls are refused. One caller's bytes must not exceed the bytes that they
+leave free, so a lone caller may use half."""
 
 RETRY_AFTER = 1.0
 """Retry delay in seconds for refused callers. A running host reads its messages in less time."""
 
 
-def require_room(name: str, unsent: int, unsent_by_caller: int, size: int) -> None:
-    """Raises Overloaded if this message makes one caller's unsent bytes exceed its share. Raises EngineBusy
-    if the unsent bytes of all callers leave no room. If nothing is unsent, accepts any size."""
-    if not unsent:
+def require_send_buffer(name: str, unsent_bytes: int, caller_unsent_bytes: int, message_bytes: int) -> None:
+    """Raises Overloaded if the caller has unsent bytes, and they would exceed the bytes that stay free with
+    this message. Raises EngineBusy if the unsent bytes of all callers would exceed MAX_UNSENT. If nothing is
+    unsent, accepts any message, because a large message must be sent at some time."""
+    if not unsent_bytes:
         return
-    bytes_left = MAX_UNSENT - unsent - size
-    if unsent_by_caller and unsent_by_caller + size > bytes_left:
+    bytes_left = MAX_UNSENT - unsent_bytes - message_bytes
+    if caller_unsent_bytes and caller_unsent_bytes + message_bytes > bytes_left:
         raise Overloaded(
-            f"your requests would fill more than half of the send buffer to the engine of {name}; "
+            f"your requests would take more of the send buffer to the engine of {name} than they leave free; "
             "wait for some of them to begin, or send less at once",
             retry_after=RETRY_AFTER,
         )
@@ -88,17 +92,19 @@ def require_room(name: str, unsent: int, unsent_by_caller: int, size: int) -> No
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
-"""Seconds before a refused adapter is sent again. A file that is being replaced is soon complete, and a
-failed attempt costs one access to the disk."""
+"""The shortest and the longest pause in seconds before refused adapters are sent again. A file that is being
+replaced is soon complete, and a failed attempt costs one access to the disk."""
 
 
 class PendingReloads:
-    """Adapters that a host could not load again, and the time of the next attempt. This object sends nothing
-    itself and stores no paths. It belongs to one event loop."""
+    """The adapters that a restarted host refused or could not be sent, and the timer of the next attempt.
+    This object knows only digests: `send_adapter` finds the path and sends the call. It belongs to one event
+    loop."""
 
     def __init__(self, send_adapter: Callable[[str], None], first_pause: float = FIRST_PAUSE) -> None:
-        """`send_adapter` sends the adapter of a digest to the host again. `first_pause`: seconds before the
-        first attempt; each later pause is twice as long."""
+        """`send_adapter` sends the adapter of a digest to the host again. `first_pause`: seconds before
+        adapters are sent again for the first time. Each further pause is twice as long, up to
+        LONGEST_PAUSE."""
         self._send_adapter = send_adapter
         self._first_pause = first_pause
         self._pause = first_pause
@@ -109,7 +115,7 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """Adds a refused adapter. Returns whether the adapter is new here."""
+        """Adds a refused adapter. Returns whether it was not pending before."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
@@ -119,17 +125,18 @@ class PendingReloads:
     def discard(self, digest: str) -> bool:
         """Removes an adapter that the host has loaded or no longer needs. Returns whether it was pending."""
         was_pending = digest in self._digests
-        self.keep(self._digests - {digest})
+        self.drop_except(self._digests - {digest})
         return was_pending
 
-    def keep(self, digests: Collection[str]) -> None:
-        """Drops all adapters except these."""
+    def drop_except(self, digests: Collection[str]) -> None:
+        """Drops the pending adapters that are not among `digests`."""
         self._digests &= set(digests)
         if not self._digests:
             self.clear()
 
     def clear(self) -> None:
-        """Drops all adapters after the connection is lost, because the next host gets all adapters."""
+        """Drops all pending adapters and stops the timer. After a lost connection, the client sends all
+        adapters to the next host anyway."""
         self._digests.clear()
         self._pause = self._first_pause
         if self._timer is not None:
@@ -142,7 +149,8 @@ class PendingReloads:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _reload_all(self) -> None:
-        """Sends all pending adapters again, and schedules the attempt after this one."""
+        """Sends all pending adapters again. Schedules the next attempt first, because sending may drop
+        adapters and stop the timer."""
         self._schedule()
         for digest in tuple(self._digests):
             self._send_adapter(digest)

@@ -17,8 +17,8 @@ from antiphon.locked_directory import create_locked_directory, remove_unlocked
 
 PREFIX = "antiphon-"
 PATIENCE = 1.0
-"""Seconds that a leaving child waits for the lock. A killed process closes its pipes before its files, and
-other children leave at the same moment."""
+"""Seconds that an ending child waits for the lock. A killed supervisor closes its pipes before its files, and
+other children end at the same moment."""
 
 SHORT_DIRECTORY = "/tmp"  # noqa: S108 - the directory inside it has mode 0700
 """The directory to use if the paths of the configured ones are too long."""
@@ -30,8 +30,8 @@ zero."""
 
 @contextmanager
 def create_runtime_directory(base: Path | None = None) -> Iterator[Path]:
-    """Makes a new directory with mode 0700, locked while the context lasts and removed afterwards. It removes
-    stale ones first."""
+    """Makes a new directory with mode 0700, locked while the context lasts and removed afterwards. First
+    removes the directories of supervisors that were killed."""
     base = base or find_usable_base(
         [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORT_DIRECTORY]
     )

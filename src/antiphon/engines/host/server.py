@@ -1,7 +1,7 @@
 """The engine host's side of the socket: it serves any `TokenEngine` to processes that may open the path.
 
-Each connection is a session. Its end, in either direction, ends the sequences it began and no others. A
-failed call is answered with its error and never ends the host. This module does not load an engine or end the
+Each connection is a session. When either side ends it, the session's sequences end, and no others. A failed
+call gets its error as the reply, and never ends the host. This module does not load an engine or end the
 process.
 """
 
@@ -44,7 +44,7 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.logs import describe_exception, record
 
 BACKLOG = 64
-"""The most connections that may wait to be accepted; a gateway opens one."""
+"""The most connections that may wait to be accepted. Each HTTP process opens one."""
 
 MAX_UNSENT = 16 * 1024 * 1024
 """The most unsent bytes for one gateway. A decode step of 16 sequences is under 1 kB, so a gateway that
@@ -55,7 +55,7 @@ DRAIN_PAUSE = 0.02
 
 
 class HostSession:
-    """One connection: its calls, each a task of the host's group."""
+    """One connection and its running calls. Each call is a task of the host's group."""
 
     def __init__(self, host: "HostServer") -> None:
         self._host = host
@@ -64,7 +64,7 @@ class HostSession:
         self.channel.greeted.add_done_callback(self._begin_session)
 
     def is_busy(self) -> bool:
-        """Whether a call runs, or an answer is still unsent."""
+        """Whether a call runs, or a reply is still unsent."""
         return bool(self._calls) or self.channel.unsent > 0
 
     def _receive(self, message: ToHost) -> None:
@@ -80,7 +80,7 @@ class HostSession:
                 self._begin(message)
 
     def _begin_session(self, greeting: asyncio.Future[None]) -> None:
-        """Tells a new gateway if no call can be served."""
+        """After the gateway's Hello, tells the gateway if no call can be served."""
         is_connected = not greeting.cancelled() and greeting.exception() is None
         if is_connected and self._host.absence:
             self.channel.put(AbsenceNotice(self._host.absence))
@@ -106,18 +106,18 @@ class HostSession:
         self._host.sessions.discard(self)
 
     async def _serve(self, frame: HostCall) -> None:
-        """Runs one call from beginning to end. Any error of the engine becomes an answer."""
+        """Runs one call from beginning to end. Any error of the engine becomes a reply."""
         try:
             if isinstance(frame, GenerateCall):
                 await self._generate(frame)
             elif isinstance(frame, EmbedCall):
                 await self._embed(frame)
             else:
-                self._send(await answer_call(self._host.engine, frame))
+                self._send(await run_call(self._host.engine, frame))
         except AntiphonError as error:
             self._send(ErrorReply(frame.call, ErrorReport.from_error(error)))
         except FrameError as problem:
-            self._send_error(frame.call, f"the engine's answer is too large: {problem}")
+            self._send_error(frame.call, f"the engine's reply is too large to send: {problem}")
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
             location = describe_exception(defect)
             record("engine_call_failed", logging.ERROR, call=type(frame).__name__, problem=location)
@@ -126,7 +126,7 @@ class HostSession:
             )
 
     def _send(self, reply: Reply) -> None:
-        """Sends a reply, unless too many unsent bytes wait for this gateway."""
+        """Sends a reply. If too many unsent bytes wait for this gateway, ends the connection instead."""
         if self.channel.unsent > self._host.max_unsent:
             self.channel.cut("the gateway has stopped reading")
         else:
@@ -147,7 +147,7 @@ class HostSession:
         self._send(DoneReply(frame.call))
 
 
-async def answer_call(engine: TokenEngine, frame: HostCall) -> Reply:
+async def run_call(engine: TokenEngine, frame: HostCall) -> Reply:
     """The engine's reply to a call that makes no token."""
     match frame:
         case TokenizePiecesCall(call, pieces, add_bos):
@@ -227,7 +227,7 @@ class HostServer:
             self.used_at = time.monotonic()
 
     def is_busy(self) -> bool:
-        """Whether a call runs, or an answer is still unsent."""
+        """Whether a call runs, or a reply is still unsent."""
         return any(session.is_busy() for session in self.sessions)
 
     def close_sessions(self, reason: str) -> None:
@@ -243,7 +243,7 @@ class HostServer:
         return session.channel
 
     async def drain(self, seconds: float) -> None:
-        """Waits until no call runs, at most `seconds`; then ends every connection."""
+        """Waits until no call runs, but no longer than `seconds`. Then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.is_busy():  # noqa: ASYNC110 - there is no event for it

@@ -1,4 +1,4 @@
-"""The embedded engine: llama.cpp's C API with a scheduler and a sampler of our own."""
+"""The embedded engine: llama.cpp's C API with Antiphon's own scheduler and sampler."""
 
 from antiphon.engines.llama.engine import LlamaTokenEngine
 

@@ -1,4 +1,5 @@
-"""The plan of one step, and how the rows of its calls get into the library's batch and out of the cache.
+"""The plan of one step, the rows of its decode calls, and the functions that write them into the library's
+batch and free their cells.
 
 The protocols name the methods of contexts and samplers that the decode loop calls, so tests can replace them.
 """
@@ -19,30 +20,34 @@ from antiphon.errors import AntiphonError
 
 @dataclass(frozen=True, slots=True)
 class PromptSpan:
-    """Consecutive tokens of one sequence's prompt that one call computes."""
+    """Consecutive tokens of one sequence, not yet computed, that one call computes."""
 
     sequence: TokenSequence
     start: int
     stop: int
-    scored: bool = False
-    """Whether each row gives logits, to score the prompt."""
+    is_scored: bool = False
+    """Whether each row of the span gives logits, to score the prompt."""
 
     @property
     def gives_logits(self) -> bool:
-        """Whether the span includes the sequence's last token, so that its row gives logits for a draw."""
+        """Whether the span includes the sequence's last token, whose row gives the logits for the next
+        draw."""
         return self.stop == len(self.sequence.tokens)
 
 
 @dataclass(slots=True)
 class DecodeCall:
-    """One call of decode: first single rows with logits, then spans of prompts."""
+    """One call of llama_decode: first single rows, one for each sequence that draws a token, then spans of
+    prompts."""
 
     rows: list[TokenSequence | None] = field(default_factory=list)
     """The sequence of each single row; None marks a padding row, whose result is dropped."""
     ids: list[int] = field(default_factory=list)
-    """The sequence id of each single row; the next two lists follow the same order."""
+    """The KV cache id of each single row."""
     positions: list[int] = field(default_factory=list)
+    """The position of each single row."""
     tokens: list[int] = field(default_factory=list)
+    """The token of each single row."""
     spans: list[PromptSpan] = field(default_factory=list)
     adapter: str | None = None
 
@@ -53,12 +58,12 @@ class DecodeCall:
 
     @property
     def checks_adapter(self) -> bool:
-        """Whether each span's last row gives logits, to check that the adapter yields finite numbers."""
+        """Whether the last row of each span gives logits, to check that the adapter gives finite numbers."""
         return self.adapter is not None
 
     def list_abortable(self) -> frozenset[TokenSequence]:
-        """Sequences whose cancellation should abort the call: those whose prompt it computes, or the only
-        one."""
+        """Sequences whose cancellation should abort the call: those whose prompt the call computes, or the
+        sequence that is alone in the call."""
         if len(self.rows) + len(self.spans) == 1:
             return self.list_sequences()
         return frozenset(span.sequence for span in self.spans)
@@ -110,7 +115,7 @@ class StepSampler(Protocol):
 
 
 def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
-    """Applies the changes that a cache layout ordered."""
+    """Carries out the changes to the cells that a cache layout has ordered."""
     for change in changes:
         if isinstance(change, CopyCells):
             context.copy(change.source, change.target, change.length)
@@ -132,7 +137,7 @@ def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
             span.start,
             sequence.running_id,
             span.gives_logits or call.checks_adapter,
-            span.scored,
+            span.is_scored,
         )
         row += span.stop - span.start
     return row

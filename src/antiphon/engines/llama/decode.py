@@ -1,8 +1,8 @@
 """The decode thread: it owns the native context, carries out the scheduler's plans, draws tokens and reports
 events.
 
-Other threads use only its inbox, `submit`, `close` and `stop`. It answers them through one call of `post` for
-each step. The scheduler chooses which sequences run.
+Other threads use only its inbox, `submit`, `close`, `stop` and `measure_load`. The thread delivers all events
+of a step by one call of `post`. The scheduler chooses which sequences run.
 """
 
 import time
@@ -47,26 +47,29 @@ from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavai
 
 @dataclass(slots=True)
 class LoadCounters:
-    """Totals since the start. The decode thread adds to them; any thread may read them."""
+    """Totals and times since the start. The decode thread adds to them; any thread may read them."""
 
     prefill_tokens: int = 0
     decoded_tokens: int = 0
     steps: int = 0
-    by_adapter: Counter[str] = field(default_factory=Counter)
+    tokens_by_adapter: Counter[str] = field(default_factory=Counter)
     """The number of tokens decoded with each adapter."""
     queue: Timer = field(default_factory=Timer)
+    """Seconds from the request to its admission."""
     first_token: Timer = field(default_factory=Timer)
+    """Seconds from the request to its first token."""
     inter_token: Timer = field(default_factory=Timer)
+    """Seconds between two tokens of a sequence."""
 
     def count_drawn(self, adapter: str | None, tokens: int) -> None:
         """Adds drawn completion tokens to the totals."""
         self.decoded_tokens += tokens
         if adapter is not None:
-            self.by_adapter[adapter] += tokens
+            self.tokens_by_adapter[adapter] += tokens
 
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
-        """Builds the load. The counters are read one after another while a step may run. `arriving` is the
-        number of sequences that are about to be queued."""
+        """Builds the load. The counters are read one after another while a step may run. `arriving`: the
+        number of sequences that were submitted and are not queued yet."""
         cells, totals = scheduler.layout, scheduler.totals
         running = scheduler.running
         return Load(
@@ -81,7 +84,7 @@ class LoadCounters:
             cells_cached=cells.cached_cells,
             cached_tokens=totals.cached_tokens,
             admitted=totals.admitted,
-            prefix_hits=totals.hits,
+            prefix_hits=totals.prefix_hits,
             preemptions=totals.preemptions,
             refused=scheduler.waiting.refusal_count,
             queue_seconds=self.queue.build_histogram(),
@@ -94,10 +97,10 @@ class LoadCounters:
         """Lists the load of each adapter that has ever decoded a token or has a sequence now."""
         running = Counter(sequence.request.adapter for sequence in scheduler.list_running())
         queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.list_waiting())
-        used = {*running, *queued, *tuple(self.by_adapter)}
-        adapter_names = sorted(adapter for adapter in used if adapter is not None)
+        known_adapters = {*running, *queued, *tuple(self.tokens_by_adapter)}
+        adapter_names = sorted(adapter for adapter in known_adapters if adapter is not None)
         return [
-            AdapterLoad(adapter, running[adapter], queued[adapter], self.by_adapter[adapter])
+            AdapterLoad(adapter, running[adapter], queued[adapter], self.tokens_by_adapter[adapter])
             for adapter in adapter_names
         ]
 
@@ -106,27 +109,27 @@ Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
 
 MIN_MEASURED_ROWS = 16
 """The fewest rows of a call whose time is used to measure the speed of prefill."""
-PACE_MEMORY = 0.8
-"""The weight of earlier measurements when the speed of prefill is measured again."""
+SPEED_MEMORY = 0.8
+"""The weight of the earlier mean when a new measurement of the speed of prefill is added."""
 
 
 class DecodeLoop:
-    """Decodes sequences. `run` is the thread's function. Only the decode thread may use this class, except
-    the members whose docs name other threads."""
+    """Decodes sequences. `run` is the thread's function. Only the decode thread may use an object of this
+    class, except the members whose docs name other threads."""
 
     def __init__(
         self,
         context: DecodeContext,
         scheduler: Scheduler,
         sampler: StepSampler,
-        ends: frozenset[int],
+        end_ids: frozenset[int],
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._scheduler = scheduler
         self._sampler = sampler
-        self._ends = ends
+        self._end_ids = end_ids
         """The model's end-of-generation tokens."""
         self._post = post
         self._clock = clock
@@ -134,29 +137,29 @@ class DecodeLoop:
         """Commands for this thread; any thread may put one."""
         self._outbox: list[Delivery] = []
         self._streams: dict[TokenSequence, SequenceStream] = {}
-        self._meters = LoadCounters()
+        self._counters = LoadCounters()
         self._guided = GuidedSequences()
         self.adapters = context.adapters
         self.adapter_refs = AdapterRefs(self.adapters, self._drop_adapter_prefixes)
         """The sequences of each adapter. The decode thread owns this object; other threads send it commands
         through the inbox."""
-        self._submitted = 0
-        self._added = 0
-        self._aborted: frozenset[TokenSequence] = frozenset()
-        """Sequences whose rows were lost when the last decode was aborted. While one of these sequences is
-        left, the next decode is not aborted, so repeated cancellations cannot stall the other sequences."""
-        self._stopping = False
+        self._submitted_count = 0
+        self._added_count = 0
+        self._aborted_sequences: frozenset[TokenSequence] = frozenset()
+        """Sequences whose rows were lost because the last decode was aborted. While one of them is not over,
+        the next decode is not aborted, so repeated cancellations cannot stall the other sequences."""
+        self._is_stopping = False
         self._clear_count = 0
-        """How often the whole cache was overwritten."""
-        self._pace = 0.0
-        """Seconds that one prompt token takes; 0 while unknown."""
+        """The number of times that the whole cache was overwritten."""
+        self._seconds_per_token = 0.0
+        """The mean of the seconds that one prompt token takes; 0 while unknown."""
 
     # --- from any thread
 
     def submit(self, stream: SequenceStream) -> None:
         """Queues the stream's sequence. Any thread may call it. Raises EngineUnavailable when the decode
         thread has ended."""
-        self._submitted += 1
+        self._submitted_count += 1
         self.inbox.put(partial(self._add_stream, stream))
 
     def close(self, stream: SequenceStream) -> None:
@@ -173,7 +176,7 @@ class DecodeLoop:
         together. Any thread may call it. Raises EngineUnavailable when the decode thread has ended."""
         if self.inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
-        return self._meters.build_load(self._scheduler, self._submitted - self._added)
+        return self._counters.build_load(self._scheduler, self._submitted_count - self._added_count)
 
     # --- the thread
 
@@ -181,9 +184,9 @@ class DecodeLoop:
         """Works until it is stopped. An internal failure ends every sequence with an error, and ends the
         thread."""
         try:
-            while not self._stopping:
+            while not self._is_stopping:
                 self._run_commands()
-                if not self._stopping:
+                if not self._is_stopping:
                     self._run_step()
         except Exception as defect:  # noqa: BLE001 - the engine adapter's border
             log_thread_end("the decode thread", defect)
@@ -205,7 +208,7 @@ class DecodeLoop:
 
     def _add_stream(self, stream: SequenceStream) -> None:
         """Queues a sequence. If the sequence is refused, reports the error to its stream."""
-        self._added += 1
+        self._added_count += 1
         adapter = stream.sequence.request.adapter
         refusal = self.adapter_refs.find_refusal(adapter) or self._scheduler.add(
             stream.sequence, self._clock()
@@ -223,7 +226,7 @@ class DecodeLoop:
 
     def _stop(self) -> None:
         """Makes the thread end after the current step."""
-        self._stopping = True
+        self._is_stopping = True
 
     def _end_all(self) -> None:
         """Ends every sequence when the thread stops."""
@@ -233,22 +236,23 @@ class DecodeLoop:
 
     def _run_step(self) -> None:
         """Plans one step and carries out its calls."""
-        self._follow_constraints()
-        began = self._clock()
-        plan = self._scheduler.plan(self._compute_budget(), began)
+        self._apply_constraints()
+        started_at = self._clock()
+        plan = self._scheduler.plan(self._compute_budget(), started_at)
         self._announce_admitted(plan)
         for call in plan.calls:
-            if not self._run_call(call) or (call.spans and self._should_replan(began)):
+            if not self._run_call(call) or (call.spans and self._should_replan(started_at)):
                 break
 
-    def _follow_constraints(self) -> None:
-        """Applies the answers of constraints to guided sequences."""
+    def _apply_constraints(self) -> None:
+        """Waits briefly for masks and forced tokens of guided sequences. Ends sequences whose constraint has
+        failed, draws the tokens of rows whose mask has arrived, and appends forced tokens."""
         running = self._scheduler.list_running()
         if not any(sequence.guide is not None for sequence in running):
             return
-        self._guided.await_answers(running)
-        for sequence, error in self._guided.find_failed(running):
-            self._release_sequence(sequence, StreamEnd(error), keep=False)
+        self._guided.wait_for_masks(running)
+        for sequence, error in self._guided.find_failures(running):
+            self._release_sequence(sequence, StreamEnd(error), keep_prefix=False)
         if (ready_rows := self._guided.take_ready_rows()) is not None:
             self._draw_tokens(*ready_rows, self._clock())
         for sequence, tokens in self._guided.collect_forced(self._scheduler.list_running()):
@@ -256,16 +260,16 @@ class DecodeLoop:
         self._deliver_events()
 
     def _take_forced(self, sequence: TokenSequence, tokens: tuple[int, ...]) -> None:
-        """Appends forced tokens to a sequence, until one ends it."""
+        """Appends forced tokens to a sequence, and stops after one that ends the sequence."""
         cause, forced_count = None, 0
         while cause is None and forced_count < len(tokens):
-            cause = guard(sequence.accept_forced, tokens[forced_count], self._ends)
+            cause = guard(sequence.accept_forced, tokens[forced_count], self._end_ids)
             forced_count += 1
         if isinstance(cause, AntiphonError):
-            self._release_sequence(sequence, StreamEnd(cause), keep=False)
+            self._release_sequence(sequence, StreamEnd(cause), keep_prefix=False)
             return
         self._queue_event(sequence, Steps(tokens[:forced_count]))
-        self._meters.count_drawn(sequence.request.adapter, forced_count)
+        self._counters.count_drawn(sequence.request.adapter, forced_count)
         if cause is not None:
             self._finish_sequence(sequence, cause)
 
@@ -275,11 +279,12 @@ class DecodeLoop:
         policy = self._scheduler.policy
         if not self._scheduler.has_decoding():
             return policy.budget
-        return policy.compute_prompt_budget(self._scheduler.count_prefilling(), self._pace)
+        return policy.compute_prompt_budget(self._scheduler.count_prefilling(), self._seconds_per_token)
 
-    def _should_replan(self, began: float) -> bool:
-        """Whether to plan again before the rest of this plan, after one prompt was computed."""
-        is_late = self._clock() - began > self._scheduler.policy.step_latency
+    def _should_replan(self, started_at: float) -> bool:
+        """Whether to drop the rest of this plan and plan again, after a call that computed prompts: if a
+        command has arrived, or the step is late and other sequences wait for their next token."""
+        is_late = self._clock() - started_at > self._scheduler.policy.step_latency
         return not self.inbox.is_empty or (is_late and self._scheduler.has_decoding())
 
     def _announce_admitted(self, plan: StepPlan) -> None:
@@ -287,30 +292,34 @@ class DecodeLoop:
         apply_changes(self._context, plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
-            queued = now - self._streams[sequence].start_time
-            self._meters.queue.add(queued)
+            queue_seconds = now - self._streams[sequence].start_time
+            self._counters.queue.add(queue_seconds)
             self._queue_event(
-                sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queued)
+                sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queue_seconds)
             )
             if sequence.is_complete:
                 self._finish_sequence(sequence, StopCause.LENGTH)
         self._deliver_events()
 
     def _run_call(self, call: DecodeCall) -> bool:
-        """Carries out one call. Returns whether the call was computed and the cache that it uses is still
-        valid."""
+        """Carries out one call. Returns whether the call was computed, and the cache was not cleared since
+        the plan was made."""
         if not self._use_adapter(call.adapter):
             return False
         rows = fill_batch(self._context, call)
         clear_count = self._clear_count
-        began = self._clock()
+        started_at = self._clock()
         status = self._decode(rows, call)
-        self._aborted = call.list_sequences() if status == DecodeStatus.ABORTED else frozenset()
+        self._aborted_sequences = call.list_sequences() if status == DecodeStatus.ABORTED else frozenset()
         if status == DecodeStatus.DONE:
             now = self._clock()
             if call.spans and rows >= MIN_MEASURED_ROWS:
-                pace = (now - began) / rows
-                self._pace = PACE_MEMORY * self._pace + (1 - PACE_MEMORY) * pace if self._pace else pace
+                seconds_per_token = (now - started_at) / rows
+                self._seconds_per_token = (
+                    SPEED_MEMORY * self._seconds_per_token + (1 - SPEED_MEMORY) * seconds_per_token
+                    if self._seconds_per_token
+                    else seconds_per_token
+                )
             self._advance(call, now)
         elif status != DecodeStatus.NO_ROOM or not self._scheduler.make_room(rows):
             self._undo_call(call, status)
@@ -331,48 +340,51 @@ class DecodeLoop:
         """Ends the running sequences of an adapter with an error."""
         for sequence in self._scheduler.list_running():
             if sequence.request.adapter == adapter:
-                self._release_sequence(sequence, StreamEnd(EngineError(fault)), keep=False)
+                self._release_sequence(sequence, StreamEnd(EngineError(fault)), keep_prefix=False)
         self._deliver_events()
 
     def _decode(self, rows: int, call: DecodeCall) -> int:
-        """Computes the batch. A cancellation may abort it, unless its adapter is untested or the previous
-        decode was aborted. Returns the library's status."""
-        has_aborted_before = any(sequence.phase is not SequencePhase.OVER for sequence in self._aborted)
-        is_proved = call.adapter is None or self.adapter_refs.is_proved(call.adapter)
-        abortable = call.list_abortable() if is_proved and not has_aborted_before else frozenset()
+        """Computes the batch. Returns the library's status. A cancellation may abort the decode, unless its
+        adapter has not given finite numbers yet, or sequences of the last aborted decode are left."""
+        has_aborted_before = any(
+            sequence.phase is not SequencePhase.OVER for sequence in self._aborted_sequences
+        )
+        is_tested = call.adapter is None or self.adapter_refs.is_tested(call.adapter)
+        abortable = call.list_abortable() if is_tested and not has_aborted_before else frozenset()
         with self.inbox.allow_abort(abortable):
             status = self._context.decode(rows)
-        self._meters.steps += 1
+        self._counters.steps += 1
         return status
 
     def _undo_call(self, call: DecodeCall, status: int) -> None:
-        """Frees the cells of an incomplete call; a failure ends its sequences."""
+        """Frees the cells of a call that was not computed. If the call failed, ends its sequences."""
         free_cells(self._context, call)
         if status == DecodeStatus.ABORTED:
             return
         failure = build_batch_error(status)
         for sequence in call.list_sequences():
-            self._release_sequence(sequence, StreamEnd(failure), keep=False)
+            self._release_sequence(sequence, StreamEnd(failure), keep_prefix=False)
 
     # --- the results of a call
 
     def _advance(self, call: DecodeCall, now: float) -> None:
-        """Notes the computed tokens, draws a token for each output row, and sends scores of prompts."""
+        """Notes the tokens that a call has computed, draws a token for each output row, and sends scores of
+        prompts."""
         owners = list(call.rows)
         """The sequence of each output row. The rows of scored prompts come after these rows."""
         for row, sequence in enumerate(call.rows):
             if sequence is None:
                 self._context.remove(call.ids[row], call.positions[row])
             else:
-                self._meters.prefill_tokens += sequence.computed < sequence.prompt_length
+                self._counters.prefill_tokens += sequence.computed < sequence.prompt_length
                 sequence.computed += 1
                 if sequence.computed < len(sequence.tokens):
-                    owners[row] = None  # it was drawn before the sequence was preempted
+                    owners[row] = None  # the next token was drawn before the sequence was preempted
         scored_spans = []
         for span in call.spans:
-            self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt_length) - span.start)
+            self._counters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt_length) - span.start)
             span.sequence.note_span(span.start, span.stop)
-            if span.scored:
+            if span.is_scored:
                 scored_spans.append(span)
             elif span.gives_logits or call.checks_adapter:
                 owners.append(span.sequence if span.gives_logits else None)
@@ -383,20 +395,21 @@ class DecodeLoop:
         if call.adapter is not None and not self._check_adapter_output(call.adapter, logits):
             return
         row_start = len(owners)
-        self._meters.count_drawn(call.adapter, sum(owner is not None for owner in owners))
+        self._counters.count_drawn(call.adapter, sum(owner is not None for owner in owners))
         self._draw_tokens(owners, logits[:row_start], now)
         for span in scored_spans:
             self._send_prompt_scores(span, logits[row_start : row_start + span.stop - span.start])
             row_start += span.stop - span.start
 
     def _send_prompt_scores(self, span: PromptSpan, logits: Logits) -> None:
-        """Sends the scores of the tokens that follow a span's tokens."""
-        sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
-        prompt_tokens = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
+        """Sends the scores of the prompt tokens after each token of a span. `logits`: the rows of the
+        span."""
+        sequence, scored_end = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
+        prompt_tokens = np.frombuffer(sequence.tokens[span.start + 1 : scored_end], np.int32)
         width = sequence.request.prompt_logprobs or 0
         scores = guard(score_prompt, logits[: len(prompt_tokens)], prompt_tokens, width)
         if isinstance(scores, AntiphonError):
-            self._release_sequence(sequence, StreamEnd(scores), keep=False)
+            self._release_sequence(sequence, StreamEnd(scores), keep_prefix=False)
             if isinstance(scores, EngineError):
                 self._clear_cache()
             return
@@ -406,25 +419,26 @@ class DecodeLoop:
             self._finish_sequence(sequence, StopCause.LENGTH)
 
     def _draw_tokens(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
-        """Draws a token for each row and appends it to the row's sequence."""
+        """Draws a token for each row, and appends the token to the row's sequence. `owners`: the sequence of
+        each row; None for a row that needs no token."""
         previous_times: Counter[float] = Counter()
         owners, errors = self._guided.set_masks(owners, logits)
         for guided, error in errors.items():
-            self._release_sequence(guided, StreamEnd(error), keep=False)
+            self._release_sequence(guided, StreamEnd(error), keep_prefix=False)
         states = [None if owner is None else owner.sampling_state for owner in owners]
         results = self._sampler.draw(logits, states) if owners else []
         for sequence, result in zip(owners, results, strict=True):
             if sequence is None or result is None:
                 continue
             if isinstance(result, AntiphonError):
-                self._release_sequence(sequence, StreamEnd(result), keep=False)
+                self._release_sequence(sequence, StreamEnd(result), keep_prefix=False)
                 continue
             stream = self._streams[sequence]
             previous_times[stream.last_token_at] += 1
             if not stream.last_token_at:
-                self._meters.first_token.add(now - stream.start_time)
+                self._counters.first_token.add(now - stream.start_time)
             stream.last_token_at = now
-            cause = sequence.accept(result.token, self._ends)
+            cause = sequence.accept(result.token, self._end_ids)
             scores = () if result.logprob is None else ((result.logprob,), (result.alternatives,))
             self._queue_event(sequence, Steps((result.token,), *scores))
             if cause is not None:
@@ -432,7 +446,7 @@ class DecodeLoop:
             elif sequence.guide is not None:
                 sequence.guide.advance(result.token)
         for drawn_at in filter(None, previous_times):
-            self._meters.inter_token.add_several(now - drawn_at, previous_times[drawn_at])
+            self._counters.inter_token.add_several(now - drawn_at, previous_times[drawn_at])
         if any(isinstance(result, EngineError) for result in results):
             self._clear_cache()
 
@@ -448,14 +462,14 @@ class DecodeLoop:
     def _clear_cache(self) -> None:
         """Overwrites all cells and computes the running sequences again. Otherwise NaNs in freed cells would
         spoil the next sequence there."""
-        self._scheduler.put_all_back()
+        self._scheduler.requeue_all()
         self._context.clear()
         self._clear_count += 1
 
     def _drop_adapter_prefixes(self, adapter: str) -> None:
         """Drops the prefixes that were computed with a removed adapter."""
         self._scheduler.layout.forget(adapter)
-        self._meters.by_adapter.pop(adapter, None)
+        self._counters.tokens_by_adapter.pop(adapter, None)
 
     def _finish_sequence(self, sequence: TokenSequence, cause: StopCause) -> None:
         """Ends a complete sequence, then reports SequenceFinished."""
@@ -464,16 +478,19 @@ class DecodeLoop:
         self._release_sequence(sequence, None)
         self._outbox += (stream, SequenceFinished(cause, counts)), (stream, StreamEnd())
 
-    def _release_sequence(self, sequence: TokenSequence, ended: StreamEnd | None, keep: bool = True) -> None:
-        """Frees all resources of a sequence, then reports its end."""
+    def _release_sequence(
+        self, sequence: TokenSequence, end_event: StreamEnd | None, keep_prefix: bool = True
+    ) -> None:
+        """Frees all resources of a sequence, then reports its end. `end_event`: None if the caller reports
+        the end. `keep_prefix`: whether the sequence's computed tokens may stay in the cache."""
         if sequence.guide is not None:
             sequence.guide.abandon()
         adapter = sequence.request.adapter
-        self._scheduler.drop(sequence, self._clock(), keep and self.adapter_refs.is_usable(adapter))
+        self._scheduler.drop(sequence, self._clock(), keep_prefix and self.adapter_refs.is_usable(adapter))
         self.adapter_refs.release(adapter)
         stream = self._streams.pop(sequence)
-        if ended is not None:
-            self._outbox.append((stream, ended))
+        if end_event is not None:
+            self._outbox.append((stream, end_event))
 
     def _queue_event(self, sequence: TokenSequence, event: TokenEvent) -> None:
         """Queues an event for the next delivery."""

@@ -1,9 +1,9 @@
-"""Embedding models: loading one, and the thread that makes vectors of texts.
+"""Embedding models and rerankers: loading one, and the thread that makes vectors of texts.
 
-The file tells whether a model makes tokens or vectors. Loading blocks, and runs on that thread. A text is
-computed in one step, and nothing is kept of it. So there is no cache to share and no row to draw from.
-Scheduling consists of turns: a step takes one text of each actor in turn, and of each actor one text of each
-request. So many texts or long texts of one actor delay the other actors by one step at most.
+The file tells whether a model makes tokens or vectors. Loading blocks, so it runs on the embedding thread. A
+text is computed in one step, and nothing of it stays in the cache. Actors take turns: a step takes one text
+of each actor in turn, and the requests of one actor take turns too. So many texts or long texts of one actor
+delay the other actors by one step at most.
 """
 
 import time
@@ -47,11 +47,10 @@ from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavai
 Rows = NDArray[np.float32]
 
 FinishRows = Callable[[Rows], tuple[Rows, NDArray[np.bool_]]]
-"""Turns the model's pooled rows into vectors or scores, and tells which of them are valid."""
+"""Computes vectors or scores from the model's pooled rows, and tells which of them are valid."""
 
 CLASS_COUNTS = (1, 2)
-"""The counts of numbers that a reranker can give for a pair: one score, or the probabilities of yes and
-no."""
+"""How many numbers a reranker can give for a pair: one score, or two probabilities, of yes and of no."""
 
 LARGEST_ODDS = 104.0
 """The logarithm of the odds of the smallest probability that float32 can express."""
@@ -63,11 +62,11 @@ def scale_rows(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
     """Scales rows to unit length. Also returns which rows are valid: finite and not zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        units = (rows / lengths).astype("<f4")
-    return units, np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
+        vectors = (rows / lengths).astype("<f4")
+    return vectors, np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
 
 
-def find_log_odds(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+def compute_log_odds(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
     """Returns one number for each row of a reranker: the logarithm of the odds that the texts match.
 
     A model of one class gives this number. A model of two classes gives the probabilities of yes and no.
@@ -81,8 +80,8 @@ def find_log_odds(rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
 
 
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
-    """One request: its texts and their progress. The embedding thread owns everything in it except the
-    mailbox."""
+    """One request: its texts, their progress, and the mailbox for its events. Only the embedding thread uses
+    the attributes below; the mailbox belongs to the event loop."""
 
     __slots__ = ("actor", "is_over", "sent_count", "started_count", "texts")
     priority = 0
@@ -92,7 +91,7 @@ class EmbeddingStream(EventMailbox[EmbeddingEvent]):
         self.actor = request.actor
         self.texts = [array("i", text) for text in request.texts]
         self.started_count = 0
-        """The number of texts that are computed, or are in the running step."""
+        """The number of texts that were taken into a step."""
         self.sent_count = 0
         """The number of texts whose vectors were sent."""
         self.is_over = False
@@ -109,8 +108,8 @@ class EmbeddingContext(AbortableContext, Protocol):
 
 
 class EmbeddingLoop:
-    """Computes vectors. `run` is the thread's function. Only the embedding thread may use this class, except
-    the members whose docs name other threads."""
+    """Computes vectors. `run` is the thread's function. Only the embedding thread may use an object of this
+    class, except the members whose docs name other threads."""
 
     def __init__(
         self,
@@ -120,29 +119,29 @@ class EmbeddingLoop:
         clock: Callable[[], float] = time.monotonic,
         finish: FinishRows = scale_rows,
     ) -> None:
-        """`policy.budget` is the most tokens of one step, unless a single text has more. `finish` turns the
-        model's rows into vectors; the default scales them to unit length."""
+        """`policy.budget`: the most tokens of one step, unless a single text has more. `finish`: computes
+        vectors from the model's rows; the default scales the rows to unit length."""
         self._context = context
         self._policy = policy
         self._post = post
         self._clock = clock
-        self._finish = finish
+        self._finish_rows = finish
         self._inbox = CommandInbox(context)
         self._outbox: list[Delivery] = []
         self._queue: FairQueue[EmbeddingStream] = FairQueue(policy)
         self._active: dict[EmbeddingStream, None] = {}
         """The requests that have not ended."""
-        self._submitted = self._added = 0
-        self._stopping = False
-        self._running = self._tokens = self._steps = self._admitted = 0
-        self._waits = Timer()
+        self._submitted_count = self._added_count = 0
+        self._is_stopping = False
+        self._running_count = self._token_count = self._step_count = self._admitted_count = 0
+        self._queue_seconds = Timer()
 
     # --- from any thread
 
     def submit(self, stream: EmbeddingStream) -> None:
         """Queues the request. Any thread may call it. Raises EngineUnavailable when the embedding thread has
         ended."""
-        self._submitted += 1
+        self._submitted_count += 1
         self._inbox.put(partial(self._add_stream, stream))
 
     def close(self, stream: EmbeddingStream) -> None:
@@ -159,17 +158,17 @@ class EmbeddingLoop:
         texts. Any thread may call it. Raises EngineUnavailable when the embedding thread has ended."""
         if self._inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
-        running = self._running
+        running = self._running_count
         return Load(
             running=running,
-            queued=len(self._queue) + self._submitted - self._added,
+            queued=len(self._queue) + self._submitted_count - self._added_count,
             free_sequences=self._policy.sequences - running,
-            prefill_tokens=self._tokens,
-            steps=self._steps,
+            prefill_tokens=self._token_count,
+            steps=self._step_count,
             cells=self._policy.cells,
-            admitted=self._admitted,
+            admitted=self._admitted_count,
             refused=self._queue.refusal_count,
-            queue_seconds=self._waits.build_histogram(),
+            queue_seconds=self._queue_seconds.build_histogram(),
         )
 
     # --- the thread
@@ -178,9 +177,9 @@ class EmbeddingLoop:
         """Works until it is stopped. An internal failure ends every request with an error, and ends the
         thread."""
         try:
-            while not self._stopping:
+            while not self._is_stopping:
                 self._run_commands()
-                if not self._stopping:
+                if not self._is_stopping:
                     self._run_step()
         except Exception as defect:  # noqa: BLE001 - the engine adapter's border
             log_thread_end("the embedding thread", defect)
@@ -203,7 +202,7 @@ class EmbeddingLoop:
 
     def _add_stream(self, stream: EmbeddingStream) -> None:
         """Queues a request. If the request is refused, reports the error to its stream."""
-        self._added += 1
+        self._added_count += 1
         refusal = self._queue.find_refusal(stream, self._clock(), 0 if self._queue else 1)
         if refusal is not None:
             self._outbox.append((stream, StreamEnd(refusal)))
@@ -213,9 +212,9 @@ class EmbeddingLoop:
 
     def _stop(self) -> None:
         """Makes the thread end after the current step."""
-        self._stopping = True
+        self._is_stopping = True
 
-    def _end(self, stream: EmbeddingStream, end: StreamEnd) -> None:
+    def _end(self, stream: EmbeddingStream, end_event: StreamEnd) -> None:
         """Ends a request, unless it has already ended."""
         if stream not in self._active:
             return
@@ -224,13 +223,13 @@ class EmbeddingLoop:
         if stream.started_count < len(stream.texts):
             self._queue.remove(stream)
         self._queue.note_end(self._clock())
-        self._outbox.append((stream, end))
+        self._outbox.append((stream, end_event))
 
     # --- one step
 
     def _run_step(self) -> None:
-        """Computes the next batch and sends its vectors. If a batch of several texts fails, computes each
-        text alone."""
+        """Computes the next batch and sends its vectors. If a batch of several texts fails with an error,
+        computes each of its texts alone, so that the error ends only the requests that cause it."""
         batch = self._select_batch()
         if not batch:
             return
@@ -257,7 +256,8 @@ class EmbeddingLoop:
     def _finish_batch(
         self, batch: list[tuple[EmbeddingStream, "array[int]"]], result: tuple[int, Rows] | AntiphonError
     ) -> None:
-        """Sends the computed vectors; a failure ends the requests of the batch."""
+        """Sends the computed vectors. A failure ends the requests of the batch; an aborted batch sends
+        nothing."""
         if isinstance(result, AntiphonError):
             failure = result
         elif result[0] == DecodeStatus.DONE:
@@ -271,8 +271,8 @@ class EmbeddingLoop:
             self._end(stream, StreamEnd(failure))
 
     def _select_batch(self) -> list[tuple[EmbeddingStream, "array[int]"]]:
-        """Selects the texts of the next step, each with its request. The first text is taken even if it is
-        longer than a step. If a text does not fit beside the others, the next step begins with it."""
+        """Selects the texts of the next step, each with its request. The first text is taken even if it has
+        more tokens than a step. A text that does not fit beside the texts before it begins the next step."""
         batch: list[tuple[EmbeddingStream, array[int]]] = []
         tokens_left, max_texts = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
         while len(batch) < max_texts and (stream := next(self._queue.iterate_turns(), None)) is not None:
@@ -294,36 +294,38 @@ class EmbeddingLoop:
         for stream in dict.fromkeys(stream for stream, _ in batch):
             if stream.started_count - sum(other is stream for other, _ in batch):
                 continue
-            self._waits.add(now - stream.start_time)
+            self._queue_seconds.add(now - stream.start_time)
             tokens = sum(map(len, stream.texts))
             self._outbox.append((stream, SequenceStarted(tokens, 0, now - stream.start_time)))
         self._deliver_events()
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
-        """Computes the vectors of a batch. If the batch has only one request, closing that request aborts
-        it."""
+        """Computes the vectors of a batch. If all texts are of one request, closing that request aborts the
+        batch."""
         texts, streams = [text for _, text in batch], frozenset(stream for stream, _ in batch)
-        # A batch of several requests is short and serves the others too, so closing one does not abort it.
+        # A batch of several requests is short, so closing one of them does not abort the others' texts.
         abortable: frozenset[object] = streams if len(streams) == 1 else frozenset()
-        self._running = len(batch)
+        self._running_count = len(batch)
         try:
             with self._inbox.allow_abort(abortable):
                 return self._context.compute(texts)
         finally:
-            self._running = 0
-            self._steps += 1
-            self._admitted += len(batch)
-            self._tokens += sum(map(len, texts))
+            self._running_count = 0
+            self._step_count += 1
+            self._admitted_count += len(batch)
+            self._token_count += sum(map(len, texts))
 
     def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
         """Sends each request its vectors in the order of its texts."""
-        units, usable = self._finish(rows)
+        vectors, is_valid = self._finish_rows(rows)
         for stream in dict.fromkeys(stream for stream, _ in batch):
             own_rows = [row for row, (row_stream, _) in enumerate(batch) if row_stream is stream]
-            if not usable[own_rows].all():
-                self._end(stream, StreamEnd(EngineError("the model computed nothing for one of these texts")))
+            if not is_valid[own_rows].all():
+                self._end(
+                    stream, StreamEnd(EngineError("the model gave no valid vector for one of these texts"))
+                )
                 continue
-            self._outbox.append((stream, Vectors(stream.sent_count, units[own_rows].tobytes())))
+            self._outbox.append((stream, Vectors(stream.sent_count, vectors[own_rows].tobytes())))
             stream.sent_count += len(own_rows)
             if stream.sent_count == len(stream.texts):
                 self._end(stream, StreamEnd())
@@ -339,14 +341,15 @@ STEP_ROWS = 256
 """The most tokens of several texts that one step computes. More tokens are no faster on a processor, and
 other requests wait for the step."""
 
-LONGEST_DEFAULT = 8192
-"""The most tokens of one text if no setting says otherwise."""
+MAX_DEFAULT_LENGTH = 8192
+"""The most tokens of one text if no setting tells the number."""
 
 LOGITS_BYTES = 128 * 1024 * 1024
-"""Bytes for the library's rows of logits. For each row of a step, the library keeps one row of logits as wide
-as the vocabulary, though no code reads it. So a large vocabulary makes steps smaller."""
+"""Bytes for the library's rows of logits. For each row of a step, the library allocates one row of logits as
+wide as the vocabulary, though no code reads it. So a large vocabulary makes steps smaller."""
 
-FEWEST_ROWS = 64
+MIN_STEP_ROWS = 64
+"""The fewest tokens of several texts that one step computes, however large the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,12 +368,13 @@ class LoadedEmbedder:
 
 
 def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
-    """Loads a model of either kind and tests it. Raises a StartupError."""
-    return load_placed(spec, load_opened)
+    """Loads a model that makes tokens or vectors, and tests it. Raises a StartupError."""
+    return load_placed(spec, prepare_opened)
 
 
-def load_opened(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator | LoadedEmbedder:
-    """Prepares a model of either kind to compute; frees its weights if that fails. Raises a StartupError."""
+def prepare_opened(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator | LoadedEmbedder:
+    """Prepares a model that makes tokens or vectors to compute. If that fails, frees its weights. `origin`:
+    the library's package and version. Raises a StartupError."""
     try:
         pooling = find_pooling(model, Path(spec.model).name)
         if pooling is not None:
@@ -403,12 +407,13 @@ def find_pooling(model: NativeModel, name: str) -> Pooling | None:
 
 
 def is_causal(model: NativeModel) -> bool:
-    """Whether a token attends only to those before it."""
+    """Whether a token attends only to the tokens before it."""
     return read_attribute(model, "attention.causal") != "false"
 
 
 def read_attribute(model: NativeModel, key: str) -> str | None:
-    """Reads a value of the model file. The key in the file begins with the name of the architecture."""
+    """Returns a value of the model file; None if there is none. `key`: without the name of the architecture,
+    with which the key in the file begins."""
     return model.get_metadata(f"{model.get_metadata('general.architecture') or ''}.{key}")
 
 
@@ -441,12 +446,13 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
         queue_per_actor=spec.queue_per_actor,
         keeps_prefixes=False,
     )
-    finish = find_log_odds if pooling is Pooling.RANK else scale_rows
+    finish = compute_log_odds if pooling is Pooling.RANK else scale_rows
     return LoadedEmbedder(model, context, policy, info, finish)
 
 
 def find_rerank_template(model: NativeModel) -> str | None:
-    """Returns the reranker's template of a pair from the model file, if it has a place for each text."""
+    """Returns the template of a pair's text from a reranker's file; None if the file has no template with
+    `{query}` and `{document}`."""
     template = model.get_chat_template(b"rerank")
     return template if template and "{query}" in template and "{document}" in template else None
 
@@ -455,17 +461,18 @@ def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:
     """Chooses the most tokens of one text. Raises LoadError if the setting exceeds what the model can
     take."""
     trained = model.get_trained_context()
-    requested_length = spec.context_length or min(trained, LONGEST_DEFAULT)
+    requested_length = spec.context_length or min(trained, MAX_DEFAULT_LENGTH)
     if not 1 <= requested_length <= trained:
         raise LoadError(
-            f"the model reads texts of 1 to {trained} tokens; {requested_length} cannot be its context"
+            f"context_length = {requested_length} is not possible, since the model reads texts of 1 to "
+            f"{trained} tokens; lower it, or leave it out"
         )
     return requested_length
 
 
 def count_step_rows(model: NativeModel) -> int:
     """The most tokens of several texts that one step computes."""
-    return max(FEWEST_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
+    return max(MIN_STEP_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
 
 
 def choose_embedder_sizes(spec: LoadSpec, model: NativeModel, longest: int) -> ContextSizes:

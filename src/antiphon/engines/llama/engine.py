@@ -40,8 +40,8 @@ from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
 
 TOKENIZER_STACK = 64 * 1024 * 1024
-"""Bytes of stack of a tokenizing thread. Some of llama.cpp's pre-tokenizers recurse, the deeper the longer a
-text is. Only the used part of the stack takes memory."""
+"""Bytes of stack of a tokenizing thread. Some of llama.cpp's pre-tokenizers recurse, and longer texts need
+deeper recursion. Only the used part of the stack takes memory."""
 
 
 LONG_TEXT = 8192
@@ -65,7 +65,8 @@ def use_deep_stack() -> Iterator[None]:
 
 
 class LlamaTokenEngine:
-    """One model. Call `load` first and only once. Make every other call from the same event loop."""
+    """A `TokenEngine` and `EmbeddingEngine` over one model. Call `load` first and only once. Make every call
+    from the same event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -76,8 +77,8 @@ class LlamaTokenEngine:
         self._tokenizer: NativeTokenizer | None = None
         self._constraints: ModelConstraints | None = None
         self._adapters = AdapterLoader(self._get_decode_loop)
-        self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
-        self._long_texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
+        self._text_threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
+        self._long_text_threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Loads the model on the decode thread, which then waits for sequences or texts. Raises a
@@ -89,7 +90,7 @@ class LlamaTokenEngine:
         )
         self._thread.start()
         with use_deep_stack():
-            for threads in (self._texts, self._long_texts):
+            for threads in (self._text_threads, self._long_text_threads):
                 threads.submit(int)  # starts the thread now, with the large stack
         loaded, worker = await asyncio.wrap_future(ready)
         self._loaded, self._worker = loaded, worker
@@ -98,8 +99,8 @@ class LlamaTokenEngine:
     def _run_decode_thread(
         self, spec: LoadSpec, ready: Future[tuple[LoadedModel, WorkLoop]], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Loads the model, works until stopped, then frees the model. No other thread uses the context's
-        native objects."""
+        """Loads the model, decodes or makes vectors until stopped, then frees the model. No other thread uses
+        the native objects of the context."""
         try:
             loaded = load_any(spec)
         except BaseException as error:  # noqa: BLE001 - handed to whoever called load
@@ -115,7 +116,7 @@ class LlamaTokenEngine:
             worker = EmbeddingLoop(loaded.context, loaded.policy, post, self._clock, loaded.finish)
         else:
             sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy)
-            worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.ends, post, self._clock)
+            worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.end_ids, post, self._clock)
         ready.set_result((loaded, worker))
         worker.run()
         loaded.close()
@@ -137,7 +138,7 @@ class LlamaTokenEngine:
         finally:
             if stream.end_event is None:
                 decoder.close(stream)
-                await stream.end()
+                await stream.wait_for_end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         """Makes vectors. Closing the generator ends the request, and returns when all resources of the
@@ -152,7 +153,7 @@ class LlamaTokenEngine:
         finally:
             if stream.end_event is None:
                 embedder.close(stream)
-                await stream.end()
+                await stream.wait_for_end()
 
     async def check(self, constraint: Constraint) -> None:
         """Raises an error with the reason if the engine cannot follow a constraint."""
@@ -169,7 +170,7 @@ class LlamaTokenEngine:
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Returns the token ids of the joined pieces. Short texts do not wait for long ones."""
         is_long = sum(len(piece.text) for piece in pieces) > LONG_TEXT
-        threads = self._long_texts if is_long else self._texts
+        threads = self._long_text_threads if is_long else self._text_threads
         return await self._run_on_tokenizer_thread(
             lambda: self._get_tokenizer().tokenize(pieces, add_bos), threads
         )
@@ -194,7 +195,7 @@ class LlamaTokenEngine:
             await self._constraints.aclose()
         if self._worker is not None:
             self._worker.stop()
-        for threads in (self._texts, self._long_texts):
+        for threads in (self._text_threads, self._long_text_threads):
             await asyncio.to_thread(threads.shutdown)  # no thread may tokenize while the model is freed
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -224,14 +225,14 @@ class LlamaTokenEngine:
             if requested is not None and not 0 <= requested <= loaded.info.vocabulary:
                 raise InvalidValue(f"{name} must be from 0 to {loaded.info.vocabulary}", param=name)
         if request.constraint is not None and request.sampling.ignore_eos:
-            problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
+            problem = "ignore_eos has no meaning together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
         sampling_state = SamplingState(
             request.sampling,
             request.choice,
             request.logprobs,
             prompt=prompt,
-            end_tokens=loaded.ends,
+            end_tokens=loaded.end_ids,
             stop_tokens=request.stop_token_ids,
             vocabulary_size=loaded.info.vocabulary,
             listed_tokens=request.logprob_token_ids,
@@ -241,17 +242,17 @@ class LlamaTokenEngine:
     def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
         tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
-        self._require_known(tokens)
+        self._require_known_tokens(tokens)
         return tokens
 
     def _require_texts(self, request: EmbedRequest) -> None:
-        """Checks that the engine is open and can make vectors of these texts. Raises EngineUnavailable, or a
-        RequestError with the reason."""
+        """Checks that the model can make vectors of these texts. Raises EngineUnavailable before the model is
+        loaded, and a RequestError with the reason if a text is empty, too long or invalid."""
         context_length = self._get_loaded().info.context_length
         if not request.texts or not all(request.texts):
             raise InvalidValue("a text has no tokens; give at least one", param="input")
         for text in request.texts:
-            self._require_known(text)
+            self._require_known_tokens(text)
             if len(text) > context_length:
                 raise ContextLengthExceeded(
                     f"This model's maximum context length is {context_length} tokens. However, a text has "
@@ -259,12 +260,12 @@ class LlamaTokenEngine:
                     param="input",
                 )
 
-    def _require_known(self, tokens: Sequence[int]) -> None:
+    def _require_known_tokens(self, tokens: Sequence[int]) -> None:
         """Raises InvalidValue if a token id is outside the vocabulary."""
         size = self._get_loaded().info.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
-            wrong = min(tokens) if min(tokens) < 0 else max(tokens)
-            problem = f"{wrong} is no token id of this model; they go from 0 to {size - 1}"
+            unknown_token = min(tokens) if min(tokens) < 0 else max(tokens)
+            problem = f"{unknown_token} is no token id of this model; its ids go from 0 to {size - 1}"
             raise InvalidValue(problem, param="prompt")
 
     # --- the parts of the loaded model
@@ -273,7 +274,7 @@ class LlamaTokenEngine:
         self, work: Callable[[], Result], threads: Executor | None = None
     ) -> Result:
         """Runs a function on one of the two tokenizing threads and returns its result."""
-        return await asyncio.get_running_loop().run_in_executor(threads or self._texts, work)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._text_threads, work)
 
     def _get_loaded(self) -> LoadedModel:
         """Returns the loaded model. Raises EngineUnavailable before it is loaded."""
@@ -300,7 +301,7 @@ class LlamaTokenEngine:
         self._get_generator()
         worker = self._get_loop()
         if isinstance(worker, EmbeddingLoop):
-            raise TypeError("a model that makes tokens has a loop of its own")
+            raise TypeError("a model that makes tokens has no embedding loop")
         return worker
 
     def _get_embedding_loop(self) -> EmbeddingLoop:

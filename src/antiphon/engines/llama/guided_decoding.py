@@ -1,5 +1,7 @@
-"""Guided sequences in the decode loop: it waits for the answers of constraints, collects forced tokens, and
-keeps rows of logits until their masks arrive. It runs on the decode thread and draws no token."""
+"""Guided sequences, which are sequences with a constraint, in the decode loop. For each of them, the workers
+of its `Guide` compute the forced tokens, then the mask of the next token. This module waits for these
+results, collects forced tokens, and stores rows of logits whose masks have not arrived. It runs on the decode
+thread and draws no token."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -13,55 +15,56 @@ from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError
 
 PATIENCE = 0.002
-"""Seconds that a step waits for the answers of constraints. Nearly all answers come sooner, and a step takes
-longer. A sequence without an answer by then skips the step."""
+"""Seconds that a step waits for forced tokens and masks. Nearly all come sooner, and a step takes longer. A
+sequence whose guide is not ready by then skips the step."""
 
 SLOW = 0.02
-"""Seconds after which other sequences stop waiting for an answer."""
+"""Seconds after which a step no longer waits for a guide, so that a slow constraint does not delay other
+sequences."""
 
 
 class GuidedSequences:
     """The guided sequences of one decode loop."""
 
     def __init__(self) -> None:
-        self._parked: dict[TokenSequence, Logits] = {}
-        """Rows that were computed before their mask arrived."""
+        self._waiting_rows: dict[TokenSequence, Logits] = {}
+        """The row of logits of each sequence whose row was computed before its mask arrived."""
 
-    def await_answers(self, running: Collection[TokenSequence]) -> None:
-        """Waits briefly for the answers that sequences need to join the next step. It waits longer if there
-        is nothing else to do."""
-        waiting = [sequence for sequence in running if self._is_waiting(sequence)]
-        is_idle = len(waiting) == len(running)
+    def wait_for_masks(self, running: Collection[TokenSequence]) -> None:
+        """Waits briefly for the forced tokens and masks without which sequences skip the next step. Waits
+        longer if all running sequences would skip it."""
+        waiting_sequences = [sequence for sequence in running if self._is_waiting(sequence)]
+        is_idle = len(waiting_sequences) == len(running)
         if not is_idle:
-            waiting = [
+            waiting_sequences = [
                 sequence
-                for sequence in waiting
+                for sequence in waiting_sequences
                 if sequence.guide is not None and sequence.guide.get_age() < SLOW
             ]
         deadline = time.monotonic() + (SLOW if is_idle else PATIENCE)
-        while waiting and (seconds_left := deadline - time.monotonic()) > 0:
-            guide = waiting[0].guide
+        while waiting_sequences and (seconds_left := deadline - time.monotonic()) > 0:
+            guide = waiting_sequences[0].guide
             if guide is None:
                 break
             guide.workers.answer_ready.clear()
-            waiting = [sequence for sequence in waiting if self._is_waiting(sequence)]
-            if waiting:
+            waiting_sequences = [sequence for sequence in waiting_sequences if self._is_waiting(sequence)]
+            if waiting_sequences:
                 guide.workers.answer_ready.wait(seconds_left)
         for sequence in running:
             if sequence.guide is not None:
                 sequence.guide.record_settled()
 
     def _is_waiting(self, sequence: TokenSequence) -> bool:
-        """Whether the sequence can compute nothing until its constraint has an answer."""
+        """Whether the sequence can compute nothing until its guide has computed a mask or forced tokens."""
         if sequence.guide is None:
             return False
-        if sequence in self._parked:
+        if sequence in self._waiting_rows:
             return not sequence.guide.is_ready
         return not sequence.guide.is_settled and sequence.computed == len(sequence.tokens) - 1
 
-    def find_failed(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
-        """Lists the sequences whose constraint has failed or is too slow, each with the error. An error of
-        the constraint names its field."""
+    def find_failures(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
+        """Lists the sequences whose constraint has failed or is too slow, each with the error. An error that
+        the constraint causes names the caller's field."""
         failures: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
@@ -70,9 +73,9 @@ class GuidedSequences:
         return failures
 
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
-        """Lists the forced tokens of sequences that have nothing else to compute. It leaves out sequences
-        that report log-probabilities, and those where the caller or `min_tokens` may exclude a forced token:
-        the tokens of those sequences are drawn one by one."""
+        """Lists the forced tokens of sequences that have nothing to compute before their next token. Leaves
+        out sequences that report log-probabilities, and sequences whose settings may forbid a forced token:
+        their tokens are drawn one by one."""
         forced: list[tuple[TokenSequence, tuple[int, ...]]] = []
         for sequence in running:
             if sequence.guide is None or sequence.request.logprobs is not None:
@@ -94,29 +97,31 @@ class GuidedSequences:
         return forced
 
     def take_ready_rows(self) -> tuple[list[TokenSequence | None], Logits] | None:
-        """Takes the kept rows whose mask has arrived. Rows of preempted sequences are computed again
-        instead."""
-        for sequence in tuple(self._parked):
+        """Takes the stored rows whose mask has arrived. Drops the rows of preempted sequences, which are
+        computed again."""
+        for sequence in tuple(self._waiting_rows):
             if sequence.id is None or sequence.computed != len(sequence.tokens):
-                del self._parked[sequence]
-        ready = [sequence for sequence in self._parked if sequence.guide is None or sequence.guide.is_ready]
+                del self._waiting_rows[sequence]
+        ready = [
+            sequence for sequence in self._waiting_rows if sequence.guide is None or sequence.guide.is_ready
+        ]
         if not ready:
             return None
-        rows = np.stack([self._parked.pop(sequence) for sequence in ready])
+        rows = np.stack([self._waiting_rows.pop(sequence) for sequence in ready])
         return [*ready], rows
 
     def set_masks(
         self, owners: list[TokenSequence | None], logits: Logits
     ) -> tuple[list[TokenSequence | None], dict[TokenSequence, AntiphonError]]:
-        """Sets the masks of the rows that can be drawn now, and keeps the rows whose mask has not arrived.
-        Also returns the failed sequences."""
+        """Sets the masks of sequences. Stores the rows whose mask has not arrived. Returns the sequences of
+        the rows that can be drawn now, with None for every other row, and the errors of failed sequences."""
         drawable = list(owners)
         errors: dict[TokenSequence, AntiphonError] = {}
         for row, sequence in enumerate(owners):
             if sequence is None or sequence.guide is None or sequence.sampling_state is None:
                 continue
             if not sequence.guide.is_ready:
-                self._parked[sequence] = logits[row].copy()
+                self._waiting_rows[sequence] = logits[row].copy()
                 drawable[row] = None
                 continue
             mask_result = guard(sequence.guide.get_mask)

@@ -2,10 +2,11 @@
 
 It blocks as long as loading takes, so it runs on the decode thread, which owns the result.
 
-Exact mode needs numbers of decode rows that compute every row alike, bit for bit. Matrix kernels of llama.cpp
-differ with the number of rows: one row of F16 weights takes another path than two, K quantizations have one
-path for each four or eight rows. So loading tests these weights on this machine: a few tokens of each
-sequence must give the same logits in every allowed number of rows, at any position among the rows.
+In exact mode, a decode may have only certain numbers of rows: those with which every row is computed alike,
+bit for bit. Matrix kernels of llama.cpp differ with the number of rows: F16 weights use one kernel for a
+single row and another one for several, and K quantizations have one for each four or eight rows. So loading
+tests these weights on this machine: a few tokens of each sequence must give the same logits with every
+allowed number of rows, at any position among the rows.
 """
 
 import re
@@ -47,12 +48,12 @@ MICRO_ROWS = 512
 weights, and its threads synchronise after each operation; more rows take more memory."""
 
 EXACT_ROWS = 128
-"""Rows of one pass in exact mode, which is also its chunk size: a smaller chunk loses less of a shared
-prefix."""
+"""Rows of one pass in exact mode. It is also the size of a chunk there: only whole chunks of a prefix can be
+shared, so smaller chunks lose less."""
 
-KEPT_PART = 4
-"""A pool keeps prefixes in at most one of this many parts of its cells. Attention passes over each kept cell
-in every step. If all other cells were kept ones, a step would take more than twice the time."""
+KEPT_DIVISOR = 4
+"""A pool keeps prefixes in at most one fourth of its cells, because attention passes over each kept cell in
+every step. If all unused cells were kept, a step would take more than twice the time."""
 
 LOGITS_BYTES = 32 * 1024 * 1024
 """Bytes for the library's rows of logits. It needs one row for each sequence id; the remaining bytes serve
@@ -61,15 +62,15 @@ scored prompts."""
 FEWEST_SCORED = 16
 """The fewest prompt tokens that are scored at once, however large the vocabulary."""
 
-TURN = 0.05
-"""The fewest seconds of an adapter's turn while other adapters wait. A reader does not notice so short a
-wait. A change of adapters takes only some milliseconds."""
+MIN_TURN_SECONDS = 0.05
+"""The fewest seconds of an adapter's turn while other adapters wait. Readers do not notice so short a wait,
+and a change of adapters takes only some milliseconds of it."""
 
 NO_VOCABULARY = 0
 """llama_vocab_type of a model without a tokenizer. If such a model has to tokenize, the library aborts the
 process."""
 
-MOST_CELLS = 2**31 - 1
+MAX_CELLS = 2**31 - 1
 """The most cells of all sequences together; llama.cpp counts them in 32 bits."""
 
 
@@ -81,7 +82,7 @@ class LoadedGenerator:
     context: NativeContext
     policy: SchedulingPolicy
     info: EngineInfo
-    ends: frozenset[int]
+    end_ids: frozenset[int]
 
     def close(self) -> None:
         self.context.close()
@@ -97,11 +98,11 @@ Loaded = TypeVar("Loaded")
 
 
 def load_placed(spec: LoadSpec, load: Callable[[LoadSpec, NativeModel, str], Loaded]) -> Loaded:
-    """Opens the library, places the layers, opens the weights and loads the model with them. If the library
-    cannot allocate a placement that was found automatically, it tries one with fewer layers on devices.
+    """Opens the library, places the layers, opens the weights and calls `load` with them. If the library
+    cannot allocate a placement that no setting requests, tries a placement with fewer layers on devices.
 
-    `load` gets the weights, and the name of the package or setting from which the library comes. Raises a
-    StartupError.
+    `load` gets the specification, the weights, and the package or setting from which the library comes.
+    Raises a StartupError.
     """
     require_valid_spec(spec)
     library, library_file = find_library(spec.library)
@@ -119,14 +120,15 @@ def load_placed(spec: LoadSpec, load: Callable[[LoadSpec, NativeModel, str], Loa
 
 
 def require_valid_spec(spec: LoadSpec) -> None:
-    """Raises LoadError for values that no model supports."""
+    """Raises LoadError for values that are valid for no model."""
     if not 1 <= spec.sequences <= MAX_IDS:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MAX_IDS}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
     if spec.gpu_layers == 0 and (spec.devices or spec.tensor_split):
         raise LoadError(
-            "gpu_layers = 0 leaves no layer for devices and tensor_split; leave gpu_layers out, or the others"
+            "gpu_layers = 0 leaves no layer for devices and tensor_split; leave gpu_layers out, or leave "
+            "devices and tensor_split out"
         )
     if spec.get_prefill_chunk() < 1:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
@@ -134,7 +136,7 @@ def require_valid_spec(spec: LoadSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """A placement, and the bytes of each layer that led to it."""
+    """A placement of layers, and the bytes of each layer by which it was chosen."""
 
     placement: LayerPlacement = ON_PROCESSOR
     layer_bytes: tuple[int, ...] = ()
@@ -148,7 +150,8 @@ class Offload:
 
 
 def plan_offload(spec: LoadSpec, library: Library) -> Offload:
-    """Chooses the layers on devices. Reads nothing if no device can get a layer. Raises LoadError."""
+    """Chooses the layers on devices. Does not read the file if no layer can go to a device. Raises
+    LoadError."""
     if spec.gpu_layers == 0 or (spec.exact and not requests_devices(spec)):
         return Offload()
     all_devices = list_devices(library)
@@ -168,15 +171,15 @@ def plan_offload(spec: LoadSpec, library: Library) -> Offload:
     if not devices:
         return Offload()
     placement = place_layers(spec, devices, layer_bytes, Path(spec.model).name)
-    used = zip(placement.devices, placement.counts, strict=True)
-    incapable = [device for device, count in used if count and device not in capable]
+    device_counts = zip(placement.devices, placement.counts, strict=True)
+    incapable = [device for device, count in device_counts if count and device not in capable]
     if incapable:
         raise build_tensor_error(tensor_bytes, incapable)
     return Offload(placement, layer_bytes)
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
-    """Prepares a generating model to compute; frees its weights if that fails."""
+    """Prepares a model that generates tokens to compute. If that fails, frees its weights."""
     try:
         if not model.is_generative():
             raise LoadError(
@@ -197,7 +200,7 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
             context=context,
             policy=build_policy(spec, context, model.size),
             info=describe(model, context, spec, origin),
-            ends=frozenset(token for token in range(model.size) if model.is_end(token)),
+            end_ids=frozenset(token for token in range(model.size) if model.is_end(token)),
         )
     except BaseException:
         context.close()
@@ -206,7 +209,8 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
 
 
 def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
-    """The cells that one sequence may fill: its context length, but no more than there are cells."""
+    """The cells that one sequence may fill: the context length, but not more than the cells that the sequence
+    can get."""
     requested_cells = spec.context_length or trained
     if spec.cells is None:
         return requested_cells
@@ -219,11 +223,11 @@ def has_streams(spec: LoadSpec) -> bool:
 
 
 def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
-    """The sizes of the context. Flash attention is on unless results must be bit-equal, because it does not
-    store scores of every cell."""
+    """The sizes of the context. Flash attention is on unless results must be bit-equal, because it takes less
+    memory: it does not store the scores of every cell."""
     cells = count_sequence_cells(spec, model.get_trained_context())
     total = spec.cells or cells * spec.sequences
-    if cells < 1 or not 1 <= total <= MOST_CELLS:
+    if cells < 1 or not 1 <= total <= MAX_CELLS:
         raise LoadError(
             f"{spec.sequences} sequences of {cells} tokens cannot be held; "
             "lower the context length or the number of sequences"
@@ -258,9 +262,9 @@ def count_scored_rows(spec: LoadSpec, vocabulary: int) -> int:
 
 
 def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> SchedulingPolicy:
-    """Builds the scheduling policy. In exact mode it first finds the numbers of rows that compute each row
-    alike, by tests on this machine."""
-    alike = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
+    """Builds the scheduling policy. In exact mode, first finds the allowed numbers of decode rows, by tests
+    on this machine."""
+    row_counts = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
     return SchedulingPolicy(
         sequences=spec.sequences,
         chunk=min(EXACT_ROWS, spec.get_prefill_chunk()),
@@ -269,15 +273,15 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
         exact=spec.exact,
         layout=spec.layout,
         ids=context.shape.sequences,
-        row_counts=tuple(alike),
+        row_counts=tuple(row_counts),
         scored_rows=count_scored_rows(spec, vocabulary),
         step_latency=spec.step_latency,
         queue=spec.queue,
         queue_per_actor=spec.queue_per_actor,
         keeps_prefixes=spec.keep_prefixes,
-        max_kept_cells=context.shape.cells // KEPT_PART,
+        max_kept_cells=context.shape.cells // KEPT_DIVISOR,
         quantum=spec.quantum,
-        min_turn=TURN,
+        min_turn=MIN_TURN_SECONDS,
     )
 
 
@@ -312,7 +316,7 @@ def format_quantization(description: str) -> str:
 def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
     """The sampling values that the model file recommends, if they are in the range that a request may use."""
 
-    def number(name: str, maximum: float) -> float | None:
+    def read_number(name: str, maximum: float) -> float | None:
         """Reads a sampling value from the model file. None if there is no number from 0 to `maximum`."""
         try:
             value = float(model.get_metadata(f"general.sampling.{name}") or "nan")
@@ -320,67 +324,71 @@ def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
             return None
         return value if 0 <= value <= maximum else None
 
-    top_k = number("top_k", model.size)
+    top_k = read_number("top_k", model.size)
     return SamplingOptions(
-        temperature=number("temp", 2.0),
-        top_p=number("top_p", 1.0),
+        temperature=read_number("temp", 2.0),
+        top_p=read_number("top_p", 1.0),
         top_k=None if top_k is None else int(top_k),
-        min_p=number("min_p", 1.0),
+        min_p=read_number("min_p", 1.0),
     )
 
 
-STEPS = 2
-"""The number of tokens tested for each sequence. The second token's logits also show what the first put into
-the cache."""
+TEST_STEPS = 2
+"""The number of tokens that are tested for each sequence. The logits of the second token also depend on the
+cells that the first token has filled."""
 
 LONE_TRIES = 8
-"""The number of sequences that are tested alone. A row alone differs most often from the same row among
-others, and may be equal by luck."""
+"""The number of sequences that are tested alone. A single row is computed differently from a row among others
+most often, and some sequences may give equal logits by luck."""
 
 
 def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
-    """Finds the numbers of rows, up to all sequences, that compute each row alike. Raises LoadError when
-    there are none."""
+    """Finds the numbers of decode rows, up to all sequences, with which every row is computed alike. Raises
+    LoadError if there are none."""
     max_rows = context.shape.sequences
-    tokens = np.linspace(1, vocabulary - 1, STEPS * max_rows, dtype=np.int32).reshape(STEPS, max_rows)
+    tokens = np.linspace(1, vocabulary - 1, TEST_STEPS * max_rows, dtype=np.int32).reshape(
+        TEST_STEPS, max_rows
+    )
     probe = _RowProbe(context, tokens)
     # If lone rows, three rows, and all rows but one agree with all rows, no kernel depends on the number of
     # rows.
     sample_counts = {1, min(3, max_rows), max(1, max_rows - 1)}
-    alike = [count for count in sorted(sample_counts) if probe.agrees(count)]
-    if set(alike) == sample_counts:
+    row_counts = [count for count in sorted(sample_counts) if probe.agrees(count)]
+    if set(row_counts) == sample_counts:
         return tuple(range(1, max_rows + 1))
     if not probe.agrees_in_any_order():
         raise LoadError(
-            "on this machine the result of a row of this model depends on its place among the rows, so "
-            "exact = true cannot be kept; leave it out, or use weights of another type"
+            "on this machine the result of a row of this model depends on its position among the rows, so "
+            "exact = true is not possible; leave it out, or use weights of another type"
         )
     more_counts = [
         count for count in range(1, max_rows) if count not in sample_counts and probe.agrees(count)
     ]
-    return tuple(sorted({*alike, *more_counts, max_rows}))
+    return tuple(sorted({*row_counts, *more_counts, max_rows}))
 
 
 class _RowProbe:
-    """Computes the same tokens of the same sequences all together and in parts."""
+    """Computes tokens of all sequences in one decode, then the same tokens of some sequences, and compares
+    the logits."""
 
     def __init__(self, context: NativeContext, tokens: NDArray[np.int32]) -> None:
         self._context = context
         self._tokens = tokens
-        self._whole = list(self._compute_logits(0, tokens.shape[1], tokens))
+        self._whole_logits = list(self._compute_logits(0, tokens.shape[1], tokens))
 
     def agrees(self, count: int) -> bool:
         """Whether every window of `count` neighbouring sequences gives the same logits as all sequences
         together."""
-        last = self._tokens.shape[1] - count
-        starts = np.linspace(0, last, LONE_TRIES if count == 1 else 2, dtype=int)
+        last_start = self._tokens.shape[1] - count
+        starts = np.linspace(0, last_start, LONE_TRIES if count == 1 else 2, dtype=int)
         return all(self._agrees_at(int(start), count) for start in {*starts})
 
     def agrees_in_any_order(self) -> bool:
         """Whether all sequences together give the same logits in another order."""
         reversed_order = list(self._compute_logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
         return all(
-            (part[::-1] == expected).all() for part, expected in zip(reversed_order, self._whole, strict=True)
+            (logits[::-1] == expected).all()
+            for logits, expected in zip(reversed_order, self._whole_logits, strict=True)
         )
 
     def _agrees_at(self, start: int, count: int) -> bool:
@@ -389,13 +397,14 @@ class _RowProbe:
         parts = list(self._compute_logits(start, count, self._tokens))
         window = slice(start, start + count)
         return all(
-            (part == expected[window]).all() for part, expected in zip(parts, self._whole, strict=True)
+            (logits == expected[window]).all()
+            for logits, expected in zip(parts, self._whole_logits, strict=True)
         )
 
     def _compute_logits(
         self, start: int, count: int, table: NDArray[np.int32]
     ) -> Iterator[NDArray[np.float32]]:
-        """Computes the logits of each step of these sequences, and frees their cells after the last."""
+        """Yields the logits of each step of these sequences, and frees their cells after the last step."""
         context, slots = self._context, np.arange(start, start + count)
         for step, tokens in enumerate(table):
             context.tokens[:count] = tokens[slots]

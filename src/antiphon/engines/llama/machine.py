@@ -7,7 +7,7 @@ from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
-GROUP = Path("/sys/fs/cgroup")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 WAIT_POLICY, PASSIVE = "OMP_WAIT_POLICY", "passive"
 SHORT_SPIN = {
@@ -28,12 +28,14 @@ def prepare_environment(environment: MutableMapping[str, str] | None = None) -> 
     """Sets the variables that native code reads once when it is loaded. It does not change variables that the
     operator has set."""
     target = os.environ if environment is None else environment
-    sleeping = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
-    for name, value in (QUIET_END | SHORT_SPIN if sleeping else QUIET_END).items():
+    is_passive = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
+    for name, value in (QUIET_END | SHORT_SPIN if is_passive else QUIET_END).items():
         target.setdefault(name, value)
 
 
-def choose_thread_count(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
+def choose_thread_count(
+    cpus: Path = CPUS, group: Path = CONTROL_GROUP, allowed: Iterable[int] | None = None
+) -> int:
     """The number of physical cores that this process may use, as its affinity and the quota of its control
     group allow. At least 1."""
     cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
@@ -60,7 +62,8 @@ def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
 
 
 def _read_quota(group: Path) -> int:
-    """The whole processors that the control group grants, rounded up; a large number if there is no limit."""
+    """The number of processors that the control group grants, rounded up; a large number if there is no
+    limit."""
     unlimited = 1 << 16
     try:
         quota, _, period = (group / "cpu.max").read_text().partition(" ")

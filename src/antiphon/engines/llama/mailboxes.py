@@ -1,6 +1,7 @@
 """Messages between the event loop and the decode thread: commands in, events out.
 
-A command may abort the running decode. Callbacks of the event loop put events, and one reader takes them.
+A command may abort the running decode. Events are put into mailboxes on the event loop, and each mailbox has
+one reader.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class CommandInbox:
         self._lock = Lock()
         """Guards the next two attributes."""
         self._abortable: frozenset[object] = frozenset()
-        """The sequences whose end aborts the running decode."""
+        """The sequences or requests whose end aborts the running decode."""
         self._is_closed = False
 
     def put(self, command: Command) -> None:
@@ -93,7 +94,7 @@ class CommandInbox:
 
     @contextmanager
     def allow_abort(self, abortable: frozenset[object]) -> Iterator[None]:
-        """While this context lasts, the end of any of these sequences aborts the running decode."""
+        """While the `with` block runs, the end of any of these sequences or requests aborts the decode."""
         with self._lock:
             self._context.resume()
             self._abortable = abortable
@@ -114,24 +115,24 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Tells the reader that the decode thread has released the request. `error` is set if the request
-    failed."""
+    """Tells the reader that the decode thread has released the request."""
 
     error: AntiphonError | None = None
+    """The error of a failed request; None for a complete or closed one."""
 
 
 class EventMailbox(Generic[E]):
     """Events for one reader. Only the event loop's thread uses a mailbox; the decode thread only passes the
     object on."""
 
-    __slots__ = ("_events", "_waiting", "end_event", "start_time")
+    __slots__ = ("_event_arrived", "_events", "end_event", "start_time")
 
     def __init__(self, start_time: float) -> None:
         self.start_time = start_time
         """The time of the request, in seconds of the engine's clock."""
         self.end_event: StreamEnd | None = None
         self._events: deque[E] = deque()
-        self._waiting: asyncio.Future[None] | None = None
+        self._event_arrived: asyncio.Future[None] | None = None
 
     def put(self, event: E | StreamEnd) -> None:
         """Adds an event and wakes the reader."""
@@ -139,8 +140,8 @@ class EventMailbox(Generic[E]):
             self.end_event = event
         else:
             self._events.append(event)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._event_arrived is not None and not self._event_arrived.done():
+            self._event_arrived.set_result(None)
 
     async def take(self) -> E | None:
         """Waits for the next event and returns it; None after the last one. Raises the error of a failed
@@ -159,7 +160,7 @@ class EventMailbox(Generic[E]):
             del end_event
         return None
 
-    async def end(self) -> None:
+    async def wait_for_end(self) -> None:
         """Waits until the decode thread has released the request, and drops the events that arrive until
         then."""
         while self.end_event is None:
@@ -168,11 +169,11 @@ class EventMailbox(Generic[E]):
 
     async def _wait_for_event(self) -> None:
         """Waits until an event is added."""
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._event_arrived = asyncio.get_running_loop().create_future()
         try:
-            await self._waiting
+            await self._event_arrived
         finally:
-            self._waiting = None
+            self._event_arrived = None
 
 
 class SequenceStream(EventMailbox[TokenEvent]):

@@ -1,7 +1,8 @@
 """Chooses which layers of a model go to which device, by the memory that is free there. It calls no library.
 
-Layers are counted as llama.cpp counts them: the model's own and the output after them. The last ones go to
-devices, in the order of the devices; the others stay on the processor.
+Layers are counted as llama.cpp counts them: the model's own layers, and the output as one more layer after
+them. The last layers go to devices, in the order of the devices; the layers before them stay on the
+processor.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ RESERVE = 512 * 1024 * 1024
 """Bytes of each device that stay free of weights and cells, for the buffers of a step and of the driver."""
 
 REDUCTION = 8
-"""When the library could not allocate a placement, one layer in this many moves back to the processor."""
+"""If the library cannot allocate a placement, one eighth of the layers on devices move back to the
+processor."""
 
 MEGABYTE = 1e6
 
@@ -30,13 +32,14 @@ class Device:
     description: str
     """The product's name, for people."""
     free: int
-    """Bytes. A device that reports neither free nor total bytes is taken as large enough."""
+    """Free bytes."""
     total: int
+    """All bytes; 0 if the device does not report its memory. Such a device counts as large enough."""
     is_integrated: bool = False
     """Whether it uses the machine's own memory."""
 
     @property
-    def room(self) -> float:
+    def capacity(self) -> float:
         """Bytes that can be used; infinite if the device does not report its memory."""
         return self.free if self.total else float("inf")
 
@@ -97,17 +100,17 @@ def require_offload(spec: LoadSpec, devices: Sequence[Device], backends: Sequenc
     )
 
 
-def choose_devices(found: Sequence[Device], names: Sequence[str], hosts: int = 1) -> tuple[Device, ...]:
-    """Returns the named devices in their order. Without names: the devices with memory of their own, or, if
-    there are none, the integrated ones. `hosts` that share the devices get equal parts of their free memory.
-    Raises LoadError for an unknown name."""
+def choose_devices(available: Sequence[Device], names: Sequence[str], hosts: int = 1) -> tuple[Device, ...]:
+    """Returns the devices of these names, in the order of the names. Without names, returns the devices with
+    memory of their own, or the integrated devices if there are no others. Without names, `hosts` share the
+    devices: each gets an equal part of the free memory. Raises LoadError for an unknown name."""
     if not names:
-        shared = tuple(device for device in found if not device.is_integrated) or tuple(found)
+        shared = tuple(device for device in available if not device.is_integrated) or tuple(available)
         return tuple(replace(device, free=device.free // hosts) for device in shared)
-    by_name = {device.name.lower(): device for device in found}
+    by_name = {device.name.lower(): device for device in available}
     for name in names:
         if name.lower() not in by_name:
-            known_devices = ", ".join(f"{device.name} ({device.description})" for device in found)
+            known_devices = ", ".join(f"{device.name} ({device.description})" for device in available)
             raise LoadError(f"there is no device {name!r}; this library finds {known_devices}")
     return tuple(by_name[name.lower()] for name in names)
 
@@ -116,7 +119,8 @@ def place_layers(
     spec: LoadSpec, devices: Sequence[Device], layer_bytes: Sequence[int], name: str
 ) -> LayerPlacement:
     """Chooses the layers of each device: as many as requested, or as many as fit. `layer_bytes`: the bytes of
-    each layer's weights and cells, the output last. `name`: the model's, for messages. Raises LoadError."""
+    each layer's weights and cells, the output last. `name`: the model's name, for messages. Raises
+    LoadError."""
     layers = len(layer_bytes)
     if spec.tensor_split and len(spec.tensor_split) != len(devices):
         raise LoadError(
@@ -177,7 +181,8 @@ def reduce_placement(
 def find_largest_counts(
     layer_bytes: Sequence[int], devices: Sequence[Device], split: Sequence[float]
 ) -> tuple[int, ...]:
-    """Returns the layers of each device, with as many layers on devices as fit beside the reserve."""
+    """Returns the number of layers on each device, with as many layers on devices as fit beside the
+    reserve."""
     for count in range(len(layer_bytes), 0, -1):
         counts = count_device_layers(count, layer_bytes, devices, split, RESERVE)
         if counts is not None:
@@ -188,34 +193,36 @@ def find_largest_counts(
 def count_device_layers(
     count: int, layer_bytes: Sequence[int], devices: Sequence[Device], split: Sequence[float], reserve: int
 ) -> tuple[int, ...] | None:
-    """Returns the layers of each device when the last `count` layers are on devices; None if they do not fit.
+    """Returns the number of layers on each device if the last `count` layers go to devices; None if they do
+    not fit.
 
     With a split, the layers are divided by it. Without a split, one device takes all layers if they fit
-    there, because each change of the device costs a copy; the device with the most room is tried first.
-    Otherwise the layers are divided by the room, or, if that fails, fill one device after the other.
+    there, because each change of the device costs a copy; the device with the most memory is tried first. If
+    no device is large enough, the layers are divided by the devices' memory. If that does not fit, they fill
+    one device after the other.
     """
     offloaded_bytes = layer_bytes[len(layer_bytes) - count :]
-    rooms = [device.room - reserve for device in devices]
+    capacities = [device.capacity - reserve for device in devices]
     if split:
         candidates = [divide_layers(count, split)]
     else:
-        order = sorted(range(len(devices)), key=lambda index: -rooms[index])
+        order = sorted(range(len(devices)), key=lambda index: -capacities[index])
         candidates = [
             tuple(count if index == chosen else 0 for index in range(len(devices))) for chosen in order
         ]
-        usable = [max(0.0, room) for room in rooms]
+        usable = [max(0.0, capacity) for capacity in capacities]
         if 0 < sum(usable) < float("inf"):
             candidates.append(divide_layers(count, usable))
-        candidates.append(fill_devices(offloaded_bytes, rooms))
-    return next((counts for counts in candidates if all_fit(counts, offloaded_bytes, rooms)), None)
+        candidates.append(fill_devices(offloaded_bytes, capacities))
+    return next((counts for counts in candidates if all_fit(counts, offloaded_bytes, capacities)), None)
 
 
-def all_fit(counts: Sequence[int], layer_bytes: Sequence[int], rooms: Sequence[float]) -> bool:
+def all_fit(counts: Sequence[int], layer_bytes: Sequence[int], capacities: Sequence[float]) -> bool:
     """Whether every layer has a device, and the layers of each device fit there."""
     ends = list(accumulate(counts, initial=0))
     parts = (layer_bytes[start:end] for start, end in pairwise(ends))
     return ends[-1] == len(layer_bytes) and all(
-        not part or sum(part) <= room for part, room in zip(parts, rooms, strict=True)
+        not part or sum(part) <= capacity for part, capacity in zip(parts, capacities, strict=True)
     )
 
 
@@ -226,12 +233,12 @@ def divide_layers(count: int, shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
-def fill_devices(layer_bytes: Sequence[int], rooms: Sequence[float]) -> tuple[int, ...]:
+def fill_devices(layer_bytes: Sequence[int], capacities: Sequence[float]) -> tuple[int, ...]:
     """Fills one device after the other. Layers that fit nowhere are not counted."""
     counts, layer = [], 0
-    for room in rooms:
+    for capacity in capacities:
         start, used_bytes = layer, 0
-        while layer < len(layer_bytes) and used_bytes + layer_bytes[layer] <= room:
+        while layer < len(layer_bytes) and used_bytes + layer_bytes[layer] <= capacity:
             used_bytes += layer_bytes[layer]
             layer += 1
         counts.append(layer - start)

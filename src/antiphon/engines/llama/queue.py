@@ -1,11 +1,13 @@
-"""The queue of sequences: fair turns of callers, and before them the preempted sequences.
+"""The queue of sequences: preempted sequences come first, then the callers take turns.
 
-Siblings of a queued or running sequence are never refused. The queue gives the order in which the scheduler
-tries sequences; the scheduler decides.
+Sequences of a group that already waits or runs are never refused. The queue only gives the order in which the
+scheduler tries to admit sequences.
 
-Turns alone are not fair: a caller that came first with long answers would occupy all places until one ends.
-So all callers with running or waiting sequences have equal shares of the places, and of the cells when these
-run short. A lone caller has all of them. `choose_exchange` only reads; the scheduler carries it out.
+A running sequence has a place in the batch. Turns alone are not fair: a caller that came first with long
+answers would occupy all places until one of its sequences ends. So all callers with running or waiting
+sequences have equal shares of the places, and of the cells when cells run short. A lone caller has all of
+them. `choose_exchange` chooses the sequence that yields its place, and the scheduler carries the exchange
+out.
 """
 
 from collections import Counter, deque
@@ -41,18 +43,19 @@ class SequenceQueue(FairQueue[TokenSequence]):
         if sequence.group is not None:
             self._groups[sequence.group] += 1
 
-    def put_back(self, sequence: TokenSequence) -> None:
-        """Puts a preempted sequence before all others; older ones come first."""
+    def requeue_preempted(self, sequence: TokenSequence) -> None:
+        """Queues a preempted sequence before all sequences of callers' turns. Of several preempted sequences,
+        the oldest comes first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda preempted: preempted.arrival))
         self._count += 1
 
-    def give_back(self, sequence: TokenSequence) -> None:
-        """Queues a sequence that yielded its place before its caller's other sequences of the same or lower
-        urgency. All other callers have a turn before this caller's next one."""
+    def requeue_yielded(self, sequence: TokenSequence) -> None:
+        """Queues a sequence that has yielded its place. It comes before its caller's other sequences, except
+        those with a lower priority number. All other callers have a turn before this caller."""
         actor_queue = self._lines.setdefault(sequence.actor, deque())
-        actor_queue.insert(sum(other.priority < sequence.priority for other in actor_queue), sequence)
+        actor_queue.insert(sum(queued.priority < sequence.priority for queued in actor_queue), sequence)
         self._count += 1
         self._move_to_end(sequence.actor)
 
@@ -65,7 +68,8 @@ class SequenceQueue(FairQueue[TokenSequence]):
             super().remove(sequence)
 
     def admit(self, sequence: TokenSequence) -> None:
-        """Removes an admitted sequence; its caller's next turn comes after all other callers'."""
+        """Removes an admitted sequence. The next turn of its caller comes after those of all other
+        callers."""
         self.take_turn(sequence)
 
     def note_departure(self, sequence: TokenSequence, now: float) -> None:
@@ -78,17 +82,20 @@ class SequenceQueue(FairQueue[TokenSequence]):
                 del self._groups[sequence.group]
 
     def list_in_turn(self, place_counts: Mapping[str, int]) -> Iterator[TokenSequence]:
-        """All sequences in the order in which to try them: callers with the fewest places first, equal
-        callers by turn. `place_counts` has the places of each caller. The queue may change during the
-        iteration."""
+        """Yields all sequences in the order in which to admit them: those of callers with the fewest places
+        first; callers with equally many take turns. `place_counts`: the number of places of each caller. The
+        queue may change during the iteration."""
         yield from tuple(self._preempted)
-        lines = [tuple(line) for line in self._lines.values()]
-        order = [(place_counts.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
+        caller_queues = [tuple(caller_queue) for caller_queue in self._lines.values()]
+        order = [
+            (place_counts.get(caller_queue[0].actor, 0), turn, 0)
+            for turn, caller_queue in enumerate(caller_queues)
+        ]
         heapify(order)
         while order:
             places, turn, index = order[0]
-            yield lines[turn][index]
-            if index + 1 < len(lines[turn]):
+            yield caller_queues[turn][index]
+            if index + 1 < len(caller_queues[turn]):
                 heapreplace(order, (places + 1, turn, index + 1))
             else:
                 heappop(order)
@@ -97,10 +104,11 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """The callers that have a waiting sequence."""
         return {*self._lines, *(sequence.actor for sequence in self._preempted)}
 
-    def has_waited_since(self, moment: float) -> bool:
-        """Whether any caller's first sequence has waited since this moment or longer."""
-        return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
-            sequence.queued_at <= moment for sequence in self._preempted
+    def has_waited_since(self, time: float) -> bool:
+        """Whether the first sequence of any caller, or a preempted sequence, was queued at this time or
+        before."""
+        return any(caller_queue[0].queued_at <= time for caller_queue in self._lines.values()) or any(
+            sequence.queued_at <= time for sequence in self._preempted
         )
 
     def list_first_in_line(
@@ -109,19 +117,22 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """The first sequence of each caller, in the order of turns. It skips those for which
         `waits_for_prompt` is true."""
         yield from (sequence for sequence in self._preempted if not waits_for_prompt(sequence))
-        for line in self._lines.values():
-            first = next((sequence for sequence in line if not waits_for_prompt(sequence)), None)
-            if first is not None:
-                yield first
+        for caller_queue in self._lines.values():
+            first_sequence = next(
+                (sequence for sequence in caller_queue if not waits_for_prompt(sequence)), None
+            )
+            if first_sequence is not None:
+                yield first_sequence
 
 
 YIELD_DELAY = 0.25
-"""Seconds that a caller waits before another must yield: a place may become free by itself."""
+"""Seconds that a caller waits before another caller must yield a place. A place may become free by itself in
+that time."""
 MIN_RUN_SECONDS = 1.0
 """Seconds that a sequence runs before it may yield."""
 MIN_NEW_TOKENS = 16
-"""New tokens that a sequence makes before it may yield again, apart from recomputed ones, so each sequence
-ends."""
+"""The number of tokens that a sequence computes for the first time before it may yield again. So every
+sequence makes progress."""
 
 
 def choose_exchange(
@@ -131,10 +142,11 @@ def choose_exchange(
     now: float,
     waits_for_prompt: Callable[[TokenSequence], bool],
 ) -> tuple[TokenSequence, TokenSequence] | None:
-    """Chooses a waiting sequence to get a place, and the running one to yield it: the newest of the caller
-    with the largest share. Shares are counted in places while all are taken, otherwise in cells. A caller
-    yields only what exceeds its share. `waits_for_prompt` tells
-    whether a sequence waits for another's prompt, so that it needs no place."""
+    """Returns a waiting sequence that gets a place, and the running sequence that yields it; None if no place
+    is exchanged. The newest sequence of the caller that uses the most yields. Use and shares are counted in
+    places if all places are taken, and in cells if not. A caller yields only what exceeds its share.
+    `waits_for_prompt`: tells whether a sequence waits for another sequence's prompt, so that it needs no
+    place."""
     if not waiting.has_waited_since(now - YIELD_DELAY):
         return None
     callers = len({sequence.actor for sequence in running} | waiting.list_actors())
@@ -162,8 +174,9 @@ def choose_exchange(
 
 
 def _can_yield(sequence: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
-    """Whether the sequence ran long enough and made progress. Exact mode cannot recompute a scored prompt
-    identically, because its chunks may have been shorter."""
+    """Whether the sequence has run long enough and made progress. In exact mode, a sequence with a scored
+    prompt never yields: its chunks may have been shorter, so its prompt could not be computed again with
+    equal bits."""
     if policy.exact and sequence.request.prompt_logprobs is not None:
         return False
     return (

@@ -5,16 +5,18 @@ the decode thread. `queue` orders the waiting sequences; `kv` contains the layou
 
 A prompt is computed in chunks without logits; its last token gives the first draw.
 
-  - pool, and streams without exact mode: the time limit of a step bounds its decode rows and chunks.
-  - exact: the rows computed with a sequence must not depend on other sequences. Chunks begin at multiples
-    of `chunk` from the prompt's start, each in a call of its own, and leave out the prompt's last token.
-    That token is a decode row like any drawn token. Decode rows are padded to a number of rows that
-    `loading` found to compute each row alike.
+  - without exact mode: a step has one or two calls with the decode rows and the chunks of several sequences.
+    The time limit of a step bounds its chunks.
+  - exact: how a sequence's rows are batched must not depend on other sequences. Chunks begin at multiples of
+    `chunk` from the prompt's start, each in a call of its own, and leave out the prompt's last token. That
+    token is a decode row like any drawn token. Decode rows are padded to a number of rows with which, as
+    `loading` has found, every row is computed alike.
 
-A preempted sequence continues from its tokens: prompt and draws are computed as one prompt, in exact mode as
-they were before. `queue.choose_exchange` decides when a sequence yields to another caller.
+A preempted sequence continues with the tokens that it has: prompt and drawn tokens are computed again like
+one prompt, but in exact mode in the same chunks and rows as before. `queue.choose_exchange` decides when a
+sequence yields to another caller.
 
-A call computes for one adapter only, since the library cannot mix adapters.
+All rows of a call use one adapter, because the library cannot mix adapters.
 """
 
 from collections import Counter
@@ -30,9 +32,9 @@ from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, Tok
 from antiphon.errors import AntiphonError
 
 WORTH_WAITING = 32
-"""The fewest tokens that a sequence must save to wait until another has computed them."""
+"""A sequence waits until another sequence has computed common tokens only if it saves at least this many."""
 HEADROOM = 16
-"""Cells kept free for the next tokens of each sequence when another is admitted."""
+"""Cells that are left free for the next tokens of each running sequence when a new sequence is admitted."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class SchedulerCounts:
     """The scheduler's totals so far."""
 
     admitted: int = 0
-    hits: int = 0
+    prefix_hits: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
 
@@ -60,15 +62,16 @@ class Scheduler:
             self.layout = PoolLayout(policy.ids, policy.cells, policy.max_kept_cells)
         self._running: dict[TokenSequence, None] = {}
         """The running sequences, in the order of their admission."""
-        self._arrivals = 0
-        self._crowded = False
-        """Whether the library had no room for the running sequences. Then no sequence is admitted until a
-        running one ends."""
-        self._adapter: str | None = None
-        self._served: dict[str | None, int] = {}
-        """The step in which the sequences of each running adapter last had rows."""
-        self._steps = self._quantum_ends = 0
-        self._now = self._turn_ends = 0.0
+        self._arrival_count = 0
+        self._lacks_cells = False
+        """Whether the library has reported that the cells do not suffice for the running sequences. No
+        sequence is admitted until a running one ends."""
+        self._current_adapter: str | None = None
+        """The adapter whose turn it is."""
+        self._last_step_by_adapter: dict[str | None, int] = {}
+        """The step in which the sequences of each running adapter last had rows; 0 if they had none yet."""
+        self._steps = self._quantum_end_step = 0
+        self._now = self._turn_end_time = 0.0
 
     @property
     def running(self) -> int:
@@ -82,14 +85,14 @@ class Scheduler:
         """Queues a sequence, or returns the error that refuses it."""
         refusal = self.waiting.find_refusal(sequence, now, self.policy.sequences - self.running)
         if refusal is None:
-            self._arrivals += 1
-            sequence.arrival, sequence.queued_at = self._arrivals, now
+            self._arrival_count += 1
+            sequence.arrival, sequence.queued_at = self._arrival_count, now
             self.waiting.add(sequence)
         return refusal
 
-    def drop(self, sequence: TokenSequence, now: float = 0.0, keep: bool = True) -> None:
-        """Ends a sequence in any phase. With `keep`, its computed tokens may stay in the cache for other
-        sequences."""
+    def drop(self, sequence: TokenSequence, now: float = 0.0, keep_prefix: bool = True) -> None:
+        """Ends a sequence in any phase. `keep_prefix`: whether its computed tokens may stay in the cache for
+        other sequences."""
         if sequence.phase is SequencePhase.OVER:
             return
         self._stop_waiting(sequence)
@@ -97,18 +100,20 @@ class Scheduler:
             self.waiting.remove(sequence)
         else:
             del self._running[sequence]
-            self.layout.release(sequence, keep and (self.policy.keeps_prefixes or sequence.followers > 0))
-            self._crowded = False
+            self.layout.release(
+                sequence, keep_prefix and (self.policy.keeps_prefixes or sequence.followers > 0)
+            )
+            self._lacks_cells = False
         self.waiting.note_departure(sequence, now)
         sequence.end()
 
     def has_decoding(self) -> bool:
-        """Whether any running sequence has nothing to compute but its next token."""
+        """Whether any running sequence only needs its last token computed to draw the next one."""
         return any(sequence.computed == len(sequence.tokens) - 1 for sequence in self._running)
 
     def count_prefilling(self) -> int:
-        """The number of sequences that have more to compute than their last token. It includes the waiting
-        sequences for which a place is free."""
+        """The number of sequences that have more to compute than their last token. It includes as many
+        waiting sequences as there are free places."""
         arriving = min(len(self.waiting), self.policy.sequences - self.running)
         return arriving + sum(sequence.computed < len(sequence.tokens) - 1 for sequence in self._running)
 
@@ -118,8 +123,8 @@ class Scheduler:
         return changes
 
     def plan(self, budget: int, now: float = 0.0) -> StepPlan:
-        """Plans the next step with at most about `budget` prompt tokens. The plan has at least one call if
-        any sequence is left."""
+        """Plans the next step. The plan has at least one call if any sequence is left. `budget`: the most
+        prompt tokens, which a single chunk can exceed in exact mode."""
         self._now = now
         plan = StepPlan()
         self._admit(plan)
@@ -134,18 +139,18 @@ class Scheduler:
         return plan
 
     def make_room(self, rows: int) -> bool:
-        """Frees cells after the library had no room for `rows` rows. Returns whether another attempt may
-        succeed."""
+        """Frees cells after the library has found no cells for `rows` rows. Returns whether another attempt
+        may succeed."""
         if self.policy.has_streams:
             return False
         cached = self.layout.cached_cells
         if cached:
             self.layout.reserve(self.layout.total - self.layout.used_cells - cached + min(rows, cached))
             return True
-        self._crowded = True
+        self._lacks_cells = True
         return self._preempt()
 
-    def put_all_back(self) -> None:
+    def requeue_all(self) -> None:
         """Queues all running sequences again from the beginning, because the cache contents are invalid. The
         caller clears the cache."""
         for sequence in tuple(self._running):
@@ -156,9 +161,9 @@ class Scheduler:
     # --- admission
 
     def _admit(self, plan: StepPlan) -> None:
-        """Admits waiting sequences by turn while places are free. It skips a sequence that should wait for
-        another sequence's prompt."""
-        if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
+        """Admits waiting sequences in their order while places and cells are free. Skips a sequence that
+        should wait for another sequence's prompt."""
+        if not self.waiting or len(self._running) >= self.policy.sequences or self._lacks_cells:
             return
         for sequence in self.waiting.list_in_turn(Counter(running.actor for running in self._running)):
             if self._is_still_waiting(sequence):
@@ -166,7 +171,7 @@ class Scheduler:
             match = self.layout.match(sequence)
             if self._wait_for_another(sequence, match):
                 continue
-            if not self._fits(sequence, match):
+            if not self._has_enough_cells(sequence, match):
                 return
             self._start_sequence(sequence, match, plan)
             if len(self._running) >= self.policy.sequences:
@@ -175,7 +180,7 @@ class Scheduler:
     def _exchange_places(self, plan: StepPlan) -> None:
         """Makes a caller that has more than its share yield one place to a waiting caller that has less than
         its share."""
-        if not self.waiting or self._crowded:
+        if not self.waiting or self._lacks_cells:
             return
         exchange = choose_exchange(
             self._running.keys(), self.waiting, self.policy, self._now, self._is_still_waiting
@@ -186,10 +191,10 @@ class Scheduler:
         if self._wait_for_another(taker, self.layout.match(taker)):
             return
         self._release(giver, True)
-        self.waiting.give_back(giver)
+        self.waiting.requeue_yielded(giver)
         self.totals.preemptions += 1
         match = self.layout.match(taker)
-        if self._fits(taker, match):
+        if self._has_enough_cells(taker, match):
             self._start_sequence(taker, match, plan)
 
     def _start_sequence(self, sequence: TokenSequence, match: PrefixMatch, plan: StepPlan) -> None:
@@ -203,17 +208,17 @@ class Scheduler:
         sequence.has_started = True
         sequence.shared_tokens = match.length
         self.totals.admitted += 1
-        self.totals.hits += match.length > 0
+        self.totals.prefix_hits += match.length > 0
         self.totals.cached_tokens += match.length
         plan.admitted.append(sequence)
 
     def _is_still_waiting(self, sequence: TokenSequence) -> bool:
-        """Whether a sequence still waits for another's prompt. It stops waiting when that prompt is
-        computed."""
-        other = sequence.waits_for
-        if other is None:
+        """Whether a sequence still waits for the prompt of another sequence. The wait ends when the shared
+        part of that prompt is computed, or when the other sequence has left the prefill."""
+        leader = sequence.waits_for
+        if leader is None:
             return False
-        if other.phase is SequencePhase.PREFILL and other.computed < sequence.waits_until:
+        if leader.phase is SequencePhase.PREFILL and leader.computed < sequence.waits_until:
             return True
         self._stop_waiting(sequence)
         return False
@@ -225,24 +230,24 @@ class Scheduler:
             sequence.waits_for = None
 
     def _wait_for_another(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Makes a sequence wait for a running one that will compute many more of its prompt tokens than the
-        cache contains. Returns whether the sequence waits."""
+        """Makes a sequence wait if a running sequence will compute many more of its prompt tokens than the
+        cache contains now. Returns whether the sequence waits."""
         match_length = match.length
-        for other in self._running:
-            if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
+        for leader in self._running:
+            if leader.key != sequence.key or leader.phase is not SequencePhase.PREFILL:
                 continue
-            shareable = self.layout.count_shareable(other, sequence)
-            is_sibling = sequence.group is not None and other.group == sequence.group
+            shareable = self.layout.count_shareable(leader, sequence)
+            is_sibling = sequence.group is not None and leader.group == sequence.group
             if shareable > match_length and shareable - match.length >= (1 if is_sibling else WORTH_WAITING):
-                match_length, sequence.waits_for, sequence.waits_until = shareable, other, shareable
+                match_length, sequence.waits_for, sequence.waits_until = shareable, leader, shareable
         if sequence.waits_for is None:
             return False
         sequence.waits_for.followers += 1
         return True
 
-    def _fits(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Whether the cells suffice for the rest of this prompt, the rest of all running prompts, and some
-        headroom. A sequence without competitors always fits."""
+    def _has_enough_cells(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
+        """Whether the cells suffice for the rest of this sequence's prompt, the rest of all running prompts,
+        and some headroom. If no sequence runs, any sequence is admitted."""
         if not self._running:
             return True
         remaining_cells = sum(
@@ -252,8 +257,8 @@ class Scheduler:
         return remaining_cells + own_cells <= self.layout.count_available(match)
 
     def _preempt(self) -> bool:
-        """Puts the youngest running sequence back into the queue, unless it is the only one. Returns whether
-        a sequence was put back."""
+        """Preempts the youngest running sequence, unless it is the only one. Returns whether a sequence was
+        preempted."""
         if len(self._running) < 2:
             return False
         youngest = max(self._running, key=lambda sequence: sequence.arrival)
@@ -261,24 +266,24 @@ class Scheduler:
         self.totals.preemptions += 1
         return True
 
-    def _requeue(self, sequence: TokenSequence, keep: bool) -> None:
+    def _requeue(self, sequence: TokenSequence, keep_prefix: bool) -> None:
         """Preempts a running sequence: releases its cells and queues it again."""
-        self._release(sequence, keep)
-        self.waiting.put_back(sequence)
+        self._release(sequence, keep_prefix)
+        self.waiting.requeue_preempted(sequence)
 
-    def _release(self, sequence: TokenSequence, keep: bool) -> None:
+    def _release(self, sequence: TokenSequence, keep_prefix: bool) -> None:
         """Removes a sequence from the batch and releases its cells."""
         del self._running[sequence]
         sequence.max_computed = max(sequence.max_computed, sequence.computed)
         sequence.queued_at = self._now
-        self.layout.release(sequence, keep)
+        self.layout.release(sequence, keep_prefix)
 
     # --- rows
 
     def _build_calls(self, budget: int) -> list[DecodeCall]:
         """Builds the calls of this step; preempts sequences when cells run out."""
         while True:
-            own_sequences = self._select_turn()
+            own_sequences = self._select_sequences()
             decoding = [
                 sequence
                 for sequence in own_sequences
@@ -301,9 +306,10 @@ class Scheduler:
             return self._arrange_calls(decoding, spans)
 
     def _arrange_calls(self, decoding: list[TokenSequence], spans: list[PromptSpan]) -> list[DecodeCall]:
-        """Distributes the rows over calls as the layout requires; scored rows come last."""
-        adapter = self._adapter
-        spans = sorted(spans, key=lambda span: span.scored)
+        """Distributes the rows over calls as the layout requires. Scored spans come last, so that their
+        logits follow those of the rows for draws."""
+        adapter = self._current_adapter
+        spans = sorted(spans, key=lambda span: span.is_scored)
         if self._streams is None:
             if not decoding and not spans:
                 return []
@@ -315,27 +321,32 @@ class Scheduler:
             return calls + [DecodeCall(spans=[span], adapter=adapter) for span in spans]
         return [*calls, DecodeCall(spans=spans, adapter=adapter)] if spans else calls
 
-    def _select_turn(self) -> list[TokenSequence]:
-        """Lists the running sequences of the adapter whose turn it is."""
+    def _select_sequences(self) -> list[TokenSequence]:
+        """Lists the running sequences of the adapter whose turn it is. Begins the turn of the adapter that
+        has had no rows for longest if the current turn is over, or its sequences can compute nothing."""
         adapters = {sequence.request.adapter: None for sequence in self._running}
         adapters_ready = {
             running.request.adapter: None for running in self._running if not running.is_idle
         } or adapters
-        is_turn_over = self._steps >= self._quantum_ends and self._now >= self._turn_ends
-        if self._adapter not in adapters_ready or (is_turn_over and len(adapters_ready) > 1):
-            self._served = {adapter: self._served.get(adapter, 0) for adapter in adapters}
-            self._adapter = min(adapters_ready, key=self._served.__getitem__, default=None)
-            self._quantum_ends = self._steps + self.policy.quantum
-            self._turn_ends = self._now + self.policy.min_turn
-        self._served[self._adapter] = self._steps
+        is_turn_over = self._steps >= self._quantum_end_step and self._now >= self._turn_end_time
+        if self._current_adapter not in adapters_ready or (is_turn_over and len(adapters_ready) > 1):
+            self._last_step_by_adapter = {
+                adapter: self._last_step_by_adapter.get(adapter, 0) for adapter in adapters
+            }
+            self._current_adapter = min(
+                adapters_ready, key=self._last_step_by_adapter.__getitem__, default=None
+            )
+            self._quantum_end_step = self._steps + self.policy.quantum
+            self._turn_end_time = self._now + self.policy.min_turn
+        self._last_step_by_adapter[self._current_adapter] = self._steps
         if len(adapters) < 2:
             return list(self._running)
-        return [running for running in self._running if running.request.adapter == self._adapter]
+        return [running for running in self._running if running.request.adapter == self._current_adapter]
 
     def _is_decode_row(self, sequence: TokenSequence) -> bool:
-        """Whether the sequence's next token is a decode row. The last token always is one. In exact mode,
-        tokens that were decode rows before a preemption are decode rows again, because rows of chunks have
-        other bits."""
+        """Whether the next token that the sequence computes is a decode row, not part of a chunk. The
+        sequence's last token always is a decode row. In exact mode, tokens that were decode rows before a
+        preemption are decode rows again, because rows of chunks give other bits."""
         position = sequence.computed
         if position == len(sequence.tokens) - 1:
             return True
@@ -346,9 +357,9 @@ class Scheduler:
         )
 
     def _build_spans(self, sequences: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
-        """Builds prompt spans up to the budget, at least one. It alternates between the sequence with the
-        shortest remaining prompt and the oldest sequence. So short prompts do not wait, and long prompts
-        progress."""
+        """Builds prompt spans up to the budget, but at least one. In every second step, the shortest
+        remaining prompts come first, so that short prompts do not wait. In the steps between, the oldest
+        sequences come first, so that long prompts progress."""
         candidates = [
             sequence
             for sequence in sequences
@@ -356,22 +367,25 @@ class Scheduler:
         ]
         if self._steps % 2:
             candidates.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
-        tokens_left, scored = budget, self.policy.scored_rows
+        tokens_left, scored_rows_left = budget, self.policy.scored_rows
         for sequence in candidates:
             scores, start = sequence.needs_scores, sequence.computed
-            for stop in self._find_chunk_ends(sequence, min(tokens_left, scored) if scores else tokens_left):
+            for stop in self._find_chunk_ends(
+                sequence, min(tokens_left, scored_rows_left) if scores else tokens_left
+            ):
                 if stop - start > tokens_left < budget:
                     return
                 yield PromptSpan(sequence, start, stop, scores)
                 tokens_left -= stop - start
-                scored -= (stop - start) * (scores and not self.policy.exact)
+                scored_rows_left -= (stop - start) * (scores and not self.policy.exact)
                 start = stop
             if tokens_left <= 0:
                 return
 
     def _find_chunk_ends(self, sequence: TokenSequence, token_budget: int) -> Iterator[int]:
-        """Yields the ends of a prompt's chunks. The last token is computed as a decode row in exact mode and
-        for scored prompts. Exact mode repeats the chunks of earlier computations."""
+        """Yields the ends of the chunks of a sequence's remaining prompt. Chunks leave out the last token in
+        exact mode and for scored prompts, because it is a decode row there. Exact mode repeats the chunks of
+        earlier computations."""
         end = len(sequence.tokens) - (self.policy.exact or sequence.needs_scores)
         position, chunk = sequence.computed, self.policy.chunk
         if not self.policy.exact:
@@ -392,7 +406,8 @@ class Scheduler:
     def _build_padded_rows(
         streams: StreamLayout, decoding: list[TokenSequence]
     ) -> tuple[list[TokenSequence | None], list[int], list[int], list[int]]:
-        """Builds decode rows in the order of streams, and fills gaps with padding rows."""
+        """Returns the columns of a `DecodeCall` for decode rows in streams. The rows are in the order of the
+        streams, and padding rows fill the gaps."""
         window = streams.find_window(decoding)
         by_id = {sequence.id: sequence for sequence in decoding}
         rows = [by_id.get(stream.id) for stream in window]
@@ -412,7 +427,7 @@ def count_headroom(sequence: TokenSequence) -> int:
 def _build_columns(
     decoding: list[TokenSequence],
 ) -> tuple[list[TokenSequence | None], list[int], list[int], list[int]]:
-    """Builds the decode rows of a pool."""
+    """Returns the columns of a `DecodeCall` for decode rows in a pool."""
     return (
         list(decoding),
         [sequence.id or 0 for sequence in decoding],

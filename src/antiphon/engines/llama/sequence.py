@@ -1,6 +1,6 @@
-"""One sequence as the scheduler and the decode loop see it, and the limits of scheduling.
+"""The state of one sequence in the scheduler and the decode loop, and the limits of scheduling.
 
-It contains values only: the scheduler decides which sequence runs.
+This module decides nothing: the scheduler chooses which sequence runs.
 """
 
 from array import array
@@ -31,7 +31,8 @@ class SequencePhase(StrEnum):
 
 
 class TokenSequence:
-    """A sequence. After the sequence is submitted, only the decode thread uses it."""
+    """The state of a sequence: its tokens, its cells and its progress. After the sequence is submitted, only
+    the decode thread uses this object."""
 
     __slots__ = (
         "_over",
@@ -55,7 +56,7 @@ class TokenSequence:
         "sampling_state",
         "scored_tokens",
         "shared_tokens",
-        "stops",
+        "stop_ids",
         "tokens",
         "waits_for",
         "waits_until",
@@ -78,8 +79,8 @@ class TokenSequence:
         self.tokens = array("i", prompt)
         """The prompt's tokens, then the drawn ones."""
         self.max_length = min(len(prompt) + request.max_tokens, context)
-        """The most tokens that the sequence may have, with those of the prompt."""
-        self.stops = frozenset(request.stop_token_ids)
+        """The most tokens that the sequence may have, including those of the prompt."""
+        self.stop_ids = frozenset(request.stop_token_ids)
         self.key: PrefixKey = (request.adapter, request.cache_salt)
         self.group = request.group
         self.actor = request.actor
@@ -87,11 +88,12 @@ class TokenSequence:
         self.arrival = 0
         """Its number in order of queueing; a higher number is younger."""
         self.queued_at = self.running_since = 0.0
-        """The times at which the sequence was queued, and at which it last began to run."""
+        """The times at which the sequence was last queued, and at which it last began to run."""
         self.max_computed = 0
         """The number of its tokens that were computed at its last preemption."""
         self.forced_spans: dict[int, int] = {}
-        """The starts and ends of forced token spans after the prompt, which one call computed."""
+        """The ends of spans of forced tokens after the prompt, by their starts. One call has computed each
+        span, and exact mode computes it in one call again after a preemption."""
         self.id: int | None = None
         """Its id in the library's KV cache while it runs."""
         self.computed = 0
@@ -104,8 +106,8 @@ class TokenSequence:
         self.scored_tokens = 0 if request.prompt_logprobs is not None else len(prompt)
         """The number of prompt tokens whose scores were sent, if scores are requested."""
         self.waits_for: TokenSequence | None = None
-        """The running sequence whose prompt this sequence waits for, and how many of its tokens must be
-        computed."""
+        """The running sequence whose prompt this sequence waits for, until as many tokens of it as
+        `waits_until` are computed; None if it does not wait."""
         self.waits_until = 0
         self.followers = 0
         """The number of sequences that wait for this sequence's prompt."""
@@ -125,12 +127,13 @@ class TokenSequence:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether its forced tokens are still unknown in this step."""
+        """Whether the sequence has a constraint whose forced tokens are unknown in this step."""
         return self.guide is not None and not self.guide.was_settled
 
     @property
     def is_idle(self) -> bool:
-        """Whether the sequence can compute nothing until its constraint has an answer."""
+        """Whether the sequence can compute nothing until its constraint has forced tokens or a mask for
+        it."""
         tokens_left = len(self.tokens) - self.computed
         return tokens_left == 0 or (tokens_left == 1 and self.is_undecided)
 
@@ -153,8 +156,8 @@ class TokenSequence:
 
     @property
     def reusable_tokens(self) -> int:
-        """The most tokens that the sequence may take from the cache. The last token is excluded, since it is
-        a decode row, and so is a scored prompt, since it is computed again."""
+        """The most tokens that the sequence may take from the cache. The last token must be computed, to draw
+        the next one. Prompt tokens whose scores are not sent must be computed, to score the prompt."""
         return self.scored_tokens if self.needs_scores else len(self.tokens) - 1
 
     @property
@@ -172,26 +175,25 @@ class TokenSequence:
         """Marks the sequence as over."""
         self._over = True
 
-    def accept_forced(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a forced token. Returns the cause if the sequence ends with it. The position of the next
-        draw moves on."""
+    def accept_forced(self, token: int, end_ids: frozenset[int]) -> StopCause | None:
+        """Appends a forced token, and counts it as a draw in the sampling state. Returns the cause if the
+        sequence ends with the token."""
         if self.sampling_state is not None:
             self.sampling_state.accept(token)
-        return self.accept(token, ends)
+        return self.accept(token, end_ids)
 
-    def accept(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a drawn token. Returns the cause if the sequence ends with it."""
+    def accept(self, token: int, end_ids: frozenset[int]) -> StopCause | None:
+        """Appends a drawn token. Returns the cause if the sequence ends with the token."""
         self.tokens.append(token)
-        if token in ends and not self.request.sampling.ignore_eos:
+        if token in end_ids and not self.request.sampling.ignore_eos:
             return StopCause.END
-        if token in self.stops:
+        if token in self.stop_ids:
             return StopCause.STOP_TOKEN
         return StopCause.LENGTH if len(self.tokens) >= self.max_length else None
 
 
 def find_common_end(tokens: "array[int]", other_tokens: "array[int]", start: int, stop: int) -> int:
-    """The index up to which two token arrays are equal, at most `stop`. The caller knows that they are equal
-    below `start`."""
+    """The index up to which two token arrays are equal, at most `stop`. They must be equal before `start`."""
     if start >= stop:
         return stop
     is_different = (
@@ -201,14 +203,14 @@ def find_common_end(tokens: "array[int]", other_tokens: "array[int]", start: int
     return start + first_difference if is_different[first_difference] else stop
 
 
-MIN_PACE = 1280
+MIN_TOKENS_PER_SECOND = 1280
 """The fewest prompt tokens for each second of `step_latency`, even on a slow machine. Each step reads all
 weights once more for the sequences that generate tokens. That costs as much as five prompt tokens: 4 % of a
 chunk of 128."""
 
 MAX_STEP_FACTOR = 4
 """The largest factor by which a step's time for prompts is multiplied. The factor is the number of arriving
-prompts: the more sequences wait for their first token, the more it costs if a step has few rows."""
+prompts: steps with few rows take more time in all, and each waiting prompt would wait for that time."""
 
 MAX_IDS = 256
 """llama.cpp's own limit of sequence ids."""
@@ -225,18 +227,19 @@ class SchedulingPolicy:
     budget: int
     """The most prompt tokens that one step computes, all sequences together."""
     cells: int
-    """The number of cells of the pool, or of one stream."""
+    """The number of cells of the pool; with streams, of each stream."""
     exact: bool = False
     layout: KVLayout = KVLayout.POOL
-    """How cells are given to sequences; `exact` implies STREAMS."""
+    """How cells are assigned to sequences; `exact` implies STREAMS."""
     ids: int = MAX_IDS
     """The number of native sequence ids. A pool has more ids than `sequences`, since each kept prefix needs
     an id; streams have exactly `sequences` ids."""
     row_counts: tuple[int, ...] = ()
-    """In exact mode, the numbers of decode rows that compute every row alike, ascending; the last is
-    `sequences`."""
+    """The allowed numbers of decode rows, ascending; the last is `sequences`. In exact mode, these are the
+    numbers of rows with which every row is computed alike."""
     scored_rows: int = 128
-    """The most prompt tokens that one call may score. Each takes a row of logits of the whole vocabulary."""
+    """The most prompt tokens that one call may score. Each token takes a row of logits of the whole
+    vocabulary."""
     step_latency: float = 0.1
     """Seconds of one step that prompts may take while other sequences wait for their next token."""
     queue: int = 512
@@ -252,11 +255,13 @@ class SchedulingPolicy:
     """The fewest seconds that one adapter's sequences get before another adapter has its turn. The library
     rebuilds its graphs when the adapter changes, which takes about as long as a step of a small model."""
 
-    def compute_prompt_budget(self, arriving_prompts: int, pace: float) -> int:
+    def compute_prompt_budget(self, arriving_prompts: int, seconds_per_token: float) -> int:
         """The number of prompt tokens that a step computes while other sequences wait for their next token.
-        `arriving_prompts`: the number of arriving prompts. `pace`: seconds that one prompt token takes; 0
-        while unknown."""
-        rate = max(MIN_PACE, 1 / pace) if pace else MIN_PACE
+        `arriving_prompts`: the number of prompts that are not computed yet. `seconds_per_token`: the seconds
+        that one prompt token takes; 0 while unknown."""
+        rate = (
+            max(MIN_TOKENS_PER_SECOND, 1 / seconds_per_token) if seconds_per_token else MIN_TOKENS_PER_SECOND
+        )
         seconds = self.step_latency * max(1, min(MAX_STEP_FACTOR, arriving_prompts))
         return max(1, min(self.budget, int(seconds * rate)))
 

@@ -1,1 +1,1 @@
-"""What vendors' models take and give, as data."""
+"""The features of vendors' models, and presets of vendors, as data."""

@@ -36,7 +36,8 @@ class VendorProfile:
 
 
 def merge_profile(profile: VendorProfile, settings: ProfileSettings) -> VendorProfile:
-    """Returns the profile with the operator's values in place of the table's. A value of None is not set."""
+    """Returns the profile with the values that the operator has set. A setting of None leaves the profile's
+    value."""
     names = settings.__struct_fields__
     values = {name: value for name in names if (value := getattr(settings, name)) is not None}
     if not values:

@@ -23,11 +23,11 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     kind: WireFormat
     """The wire format."""
     key_variable: str
-    """The environment variable that usually holds the key."""
+    """The environment variable that usually contains the key."""
     base_url: str | None = None
-    """None if every operator has a different address."""
+    """The vendor's address; None if every operator has a different one."""
     needs_key: bool = True
-    """Whether every request needs a key. Otherwise a key is sent only if the operator sets one."""
+    """Whether every request needs a key. If not, a key is sent only if the operator sets one."""
     key_header: str | None = None
     """The header of the key; None means the header of the wire format."""
     key_prefix: str | None = None

@@ -20,15 +20,16 @@ from antiphon.engines.profiles.presets import TokenLimit, find_preset
 SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|\d{3}|latest)")
 """The end of a snapshot's name, after the model's name: `-2025-08-07`, `-20250929`, `-0709`, `-001`."""
 
-REMEMBERED = 1024
-"""The most lookups that are cached. Callers choose the names below a pattern."""
+MAX_CACHED_LOOKUPS = 1024
+"""The most cached results of `find_profile`. Callers choose the names that match a pattern, so the cache
+needs a bound."""
 
 REFUSED = "refused"
 """The only key of models.toml that is not a vendor: the sets of refused parameters."""
 
 
 class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):
-    """Models of one vendor with the same facts, as models.toml writes them."""
+    """Models of one vendor with the same features: one entry of models.toml."""
 
     models: tuple[str, ...]
     context_length: int | None = None
@@ -37,11 +38,11 @@ class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):
     output_modalities: tuple[Literal["text", "audio"], ...] = ("text",)
     reasoning: bool = False
     refused: str | None = None
-    """The name of a set of parameters."""
+    """The name of a set of refused parameters."""
     token_limit: TokenLimit | None = None
 
     def build(self, refused: Mapping[str, frozenset[str]]) -> VendorProfile:
-        """Builds the profile of these models. `refused`: the sets of parameters."""
+        """Builds the profile of these models. `refused`: the sets of refused parameters, by name."""
         return VendorProfile(
             self.context_length,
             self.max_output,
@@ -68,12 +69,12 @@ def read_table() -> Mapping[str, Mapping[str, VendorProfile]]:
     }
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=MAX_CACHED_LOOKUPS)
 def find_profile(kind: str, model: str) -> VendorProfile | None:
     """Returns the table's profile of a vendor's model. Returns None if the table does not know the model.
 
-    `kind`: the name of a preset, or a wire format, which means the vendor that made it. An exact match is
-    preferred. Otherwise `model` is a snapshot, and the longest model name that matches is taken.
+    `kind`: the name of a preset, or a wire format, which means the vendor that made it. If no name in the
+    table equals `model`, it is the name of a snapshot: the longest name before a snapshot's end is taken.
     """
     preset = find_preset(kind)
     models = read_table().get((preset.table if preset else None) or kind, {})

@@ -1,9 +1,10 @@
 """Filters of one whole row of weights. They are needed if the largest weights of a row are not enough: for a
 large top-p, a large top-k, or typical-p.
 
-A filter sets the excluded weights to 0, in place, so it needs no list of indices. It sorts at most SORTABLE
-keys. First it finds the boundary by the leading bits of the keys. Then it uses the next bits of the keys near
-the boundary, until few keys, or only equal keys, are left.
+The weight of a token is exp((logit - largest logit) / temperature), at most 1. A filter sets the excluded
+weights to 0, in place. Top-p and typical-p keep the weights with the smallest integer keys, up to a sum. To
+find the boundary without sorting more than SORTABLE keys, they sum the weights by the leading bits of the
+keys, then by the next bits of the keys near the boundary, until few keys, or only equal keys, are left.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ SORTABLE = 512
 """The most keys that are sorted. For more keys, bins are faster."""
 
 SHIFTS = (20, 10, 0)
-"""How many low bits of a key each pass ignores. A key has 31 bits."""
+"""The number of low bits of a key that each pass ignores. A key has 31 bits."""
 
 BINCOUNT_CHUNK = 1 << 14
 """The most keys that are counted at once. Counting copies the keys, and the copies should fit the cache."""
@@ -25,7 +26,7 @@ MAX_SURPRISE = np.float32(1e30)
 """Replaces an infinite surprise, so that its product with a weight of 0 is 0."""
 
 MIN_MASS = float(np.finfo(np.float64).tiny)
-"""A number below any weight above 0. It replaces a mass of 0, such as from a top-p of 0, so that one token is
+"""A number below any weight above 0. It replaces a mass of 0, which a top-p of 0 gives, so that one token is
 kept."""
 
 Doubles = NDArray[np.float64]
@@ -62,7 +63,7 @@ def keep_only(weights: Floats, indices: Ids) -> None:
 
 
 def compute_atypicality(weights: Floats) -> Floats:
-    """Returns how far each token's surprise is from the expected surprise, in nats (Meister and others,
+    """Returns the distance of each token's surprise from the expected surprise, in nats (Meister and others,
     2022)."""
     with np.errstate(divide="ignore"):
         distances = np.log(weights)
@@ -72,8 +73,8 @@ def compute_atypicality(weights: Floats) -> Floats:
 
 
 def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
-    """Keeps the smallest keys: as few as possible, but at least one, so that their weights sum to `mass`.
-    Sets the other weights to 0. Of equal keys, the first ones are kept.
+    """Keeps the weights with the smallest keys: as few as possible, but at least one, so that they sum to
+    `mass`. Sets all other weights to 0. Of equal keys, those with the lowest indices are kept.
 
     `keys`: not negative.
     """
@@ -81,7 +82,7 @@ def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
     last_kept = find_first_reaching(sums, mass)
     indices = np.flatnonzero(keys >> SHIFTS[0] == last_kept)
     remaining_mass = mass - float(sums[last_kept - 1]) if last_kept else mass
-    indices = indices[find_fewest(keys[indices], weights[indices], remaining_mass)]
+    indices = indices[find_smallest(keys[indices], weights[indices], remaining_mass)]
     kept_weights = weights[indices]
     weights *= keys < last_kept << SHIFTS[0]
     weights[indices] = kept_weights
@@ -105,17 +106,17 @@ def find_typical(weights: Doubles, mass: float) -> Ids:
         surprise = -np.log(probabilities)
     expected = float((probabilities * np.where(probabilities > 0, surprise, 0.0)).sum())
     atypicality = np.abs(surprise - expected).astype(np.float32)  # infinite where the weight is 0
-    return find_fewest(atypicality.view(np.int32), weights, mass * total_mass)
+    return find_smallest(atypicality.view(np.int32), weights, mass * total_mass)
 
 
-def find_fewest(keys: Keys, weights: Floats | Doubles, mass: float) -> Ids:
+def find_smallest(keys: Keys, weights: Floats | Doubles, mass: float) -> Ids:
     """Returns the indices of the smallest keys: as few as possible, but at least one, so that their weights
-    sum to `mass`. Of equal keys, the first ones are taken.
+    sum to `mass`. Of equal keys, those with the lowest indices are taken.
 
     `keys`: not negative.
     """
     indices = np.arange(len(keys))
-    certain: list[Ids] = []
+    included: list[Ids] = []
     for shift in SHIFTS:
         if len(indices) <= SORTABLE:
             break
@@ -123,14 +124,14 @@ def find_fewest(keys: Keys, weights: Floats | Doubles, mass: float) -> Ids:
         bins -= bins.min()
         sums = np.bincount(bins, weights[indices]).cumsum()
         last_kept = find_first_reaching(sums, mass)
-        certain.append(indices[bins < last_kept])
+        included.append(indices[bins < last_kept])
         mass -= float(sums[last_kept - 1]) if last_kept else 0.0
         indices = indices[bins == last_kept]
     # The remaining keys are few, or all equal.
     if len(indices) <= SORTABLE:
         indices = indices[keys[indices].argsort(kind="stable")]
     sums = weights[indices].astype(np.float64).cumsum()
-    return np.concatenate((*certain, indices[: int(sums.searchsorted(mass)) + 1]))
+    return np.concatenate((*included, indices[: int(sums.searchsorted(mass)) + 1]))
 
 
 def find_first_reaching(sums: Doubles, mass: float) -> int:

@@ -24,7 +24,8 @@ MANY = 1 << 14
 """The smallest vocabulary whose rows have MANY_COLUMNS."""
 
 CROWDED_FACTOR = 8
-"""If more logits than this many times the requested count reach the bound, the row is partitioned instead."""
+"""If the number of logits that reach the bound is more than this factor times the requested count, the row is
+partitioned instead."""
 
 LOWEST = np.finfo(np.float32).min
 
@@ -34,7 +35,7 @@ ROWS = 1 << 8
 
 
 def count_columns(vocabulary: int) -> int:
-    """Returns the number of columns of a row. If the vocabulary is smaller, each id has its own column."""
+    """Returns the number of columns of a row. In a vocabulary with fewer ids, each id has its own column."""
     return min(vocabulary, MANY_COLUMNS if vocabulary >= MANY else COLUMNS)
 
 
@@ -73,7 +74,7 @@ class TopLogits:
     values: Floats
     """(rows, count); -infinity for missing logits."""
     counts: NDArray[np.intp]
-    """(rows,) the number of finite logits found in each row, at most `count`."""
+    """(rows,) the number of finite logits among these in each row."""
 
 
 @dataclass(slots=True)
@@ -154,7 +155,7 @@ def make_sort_keys(values: Floats) -> NDArray[np.int64]:
 
 def find_largest(row: Floats, count: int) -> Ids:
     """Returns the indices of the `count` largest numbers, in ascending order of the indices. Of equal
-    numbers, the first ones are taken."""
+    numbers, those with the lowest indices are taken."""
     threshold = np.partition(row, len(row) - count)[len(row) - count]
     above = np.flatnonzero(row > threshold)
     equal = np.flatnonzero(row == threshold)[: count - len(above)]
@@ -162,13 +163,13 @@ def find_largest(row: Floats, count: int) -> Ids:
 
 
 CHUNK = 1 << 17
-"""The most numbers that are processed at once, so that they stay in the processor's cache."""
+"""The most logits that are processed at once, so that they stay in the processor's cache."""
 
 NO_NUMBER = "the model's output is not a number; its weights or the KV cache are damaged"
 
 
 def count_chunk_rows(vocabulary: int) -> int:
-    """Returns how many rows are processed at once, so that they stay in the processor's cache."""
+    """Returns the number of rows that are processed at once, so that they stay in the processor's cache."""
     return max(1, min(ROWS, CHUNK // vocabulary))
 
 
@@ -185,19 +186,24 @@ Pairs = tuple[tuple[int, float], ...]
 """Token ids with their log-probabilities."""
 
 
-def list_likeliest(block: LogitBlock, best: NDArray[np.float64], count: int) -> list[Pairs]:
-    """Returns the likeliest (id, log-probability) pairs of each row, the best first. `best`: the
+def list_likeliest(block: LogitBlock, top_logprobs: NDArray[np.float64], count: int) -> list[Pairs]:
+    """Returns the likeliest (id, log-probability) pairs of each row, the best first. `top_logprobs`: the
     log-probability of each row's likeliest token."""
     top = block.find_top(count)
-    values = top.values - block.row_maxima[:, None].astype(np.float64) + best[:, None]
+    values = top.values - block.row_maxima[:, None].astype(np.float64) + top_logprobs[:, None]
     rows = zip(top.ids.tolist(), values.tolist(), top.counts.tolist(), strict=True)
-    return [tuple(zip(ids[:found], logprobs[:found], strict=True)) for ids, logprobs, found in rows]
+    return [
+        tuple(zip(ids[:finite_count], logprobs[:finite_count], strict=True))
+        for ids, logprobs, finite_count in rows
+    ]
 
 
-def pick_logprobs(block: LogitBlock, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
-    """Returns the log-probabilities of these tokens in a row. `best`: as in `list_likeliest`."""
+def pick_logprobs(
+    block: LogitBlock, top_logprobs: NDArray[np.float64], row: int, tokens: Sequence[int]
+) -> Pairs:
+    """Returns the log-probabilities of these tokens in a row. `top_logprobs`: as in `list_likeliest`."""
     values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
-    logprobs = values - float(block.row_maxima[row]) + float(best[row])
+    logprobs = values - float(block.row_maxima[row]) + float(top_logprobs[row])
     return tuple(zip(tokens, logprobs.tolist(), strict=True))
 
 
@@ -248,22 +254,22 @@ def _score_block(
         block = LogitBlock.from_rows(rows)
         if not np.isfinite(block.row_maxima).all():
             raise EngineError(NO_NUMBER)
-        best = compute_top_logprobs(rows, block.row_maxima, buffer)
+        top_logprobs = compute_top_logprobs(rows, block.row_maxima, buffer)
         row_maxima = block.row_maxima.astype(np.float64)
         chosen = rows[np.arange(len(rows)), tokens]
-        logprobs = chosen - row_maxima + best
+        logprobs = chosen - row_maxima + top_logprobs
         ranks = 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
         if k == 0:
             return logprobs, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0)), ranks
         top = block.find_top(k)
         for row in np.flatnonzero(top.counts < top.ids.shape[1]):
             fill_missing_ids(top, int(row), rows.shape[1])
-        return logprobs, top.ids, top.values - row_maxima[:, None] + best[:, None], ranks
+        return logprobs, top.ids, top.values - row_maxima[:, None] + top_logprobs[:, None], ranks
 
 
 def fill_missing_ids(top: TopLogits, row: int, vocabulary: int) -> None:
-    """Fills the entries of a row that has too few finite logits. The ids that it writes have probability
-    0."""
-    found, width = int(top.counts[row]), top.ids.shape[1]
-    others = np.setdiff1d(np.arange(min(vocabulary, 2 * width)), top.ids[row, :found])
-    top.ids[row, found:] = others[: width - found]
+    """Fills the missing entries of a row that has fewer finite logits than requested, with ids of
+    probability 0."""
+    finite_count, width = int(top.counts[row]), top.ids.shape[1]
+    filler_ids = np.setdiff1d(np.arange(min(vocabulary, 2 * width)), top.ids[row, :finite_count])
+    top.ids[row, finite_count:] = filler_ids[: width - finite_count]

@@ -1,9 +1,9 @@
 """Draws the tokens of all rows of a step in one call.
 
 Logit bias, penalties and masks come first, then temperature, then min-p, top-k, top-p and typical-p. Mirostat
-replaces these four filters. The sampler processes one block of rows at a time, so that the block fits the
-cache. For most filters, the TOP_COUNT largest logits of a row are enough; otherwise the whole row is
-filtered. No computation combines two rows, so a row's token does not depend on the other rows.
+replaces the four filters from min-p to typical-p. The sampler processes one block of rows at a time, so that
+the block fits the cache. For most filters, the TOP_COUNT largest logits of a row are enough; otherwise the
+whole row is filtered. No computation combines two rows, so a row's token does not depend on the other rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ from antiphon.engines.sampling.sampling_state import (
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 TOP_COUNT, LONG_TOP_COUNT = 64, 256
-"""How many of a row's largest logits are examined first. LONG_TOP_COUNT applies if top-k is above
+"""The number of a row's largest logits that are examined first. LONG_TOP_COUNT applies if top-k is above
 TOP_COUNT."""
 
 SHARED_ALTERNATIVES = 64
@@ -113,9 +113,9 @@ class Sampler:
     """Draws tokens of one vocabulary. Only one thread may use a sampler."""
 
     def __init__(self, vocabulary: int) -> None:
-        self._size = count_chunk_rows(vocabulary)
-        self._copied = np.empty((self._size, vocabulary), dtype=np.float32)
-        self._weights = np.empty((self._size, vocabulary), dtype=np.float32)
+        self._block_rows = count_chunk_rows(vocabulary)
+        self._changed_logits = np.empty((self._block_rows, vocabulary), dtype=np.float32)
+        self._weights = np.empty((self._block_rows, vocabulary), dtype=np.float32)
 
     def draw(
         self, logits: Floats, states: Sequence[SamplingState | None]
@@ -149,9 +149,9 @@ class Sampler:
         if all(state is None or state.is_plain for state in states):
             return _choose_likeliest(logits, states)
         results: list[RowResult] = []
-        for index in range(0, len(states), self._size):
+        for index in range(0, len(states), self._block_rows):
             results += self._draw_block(
-                logits[index : index + self._size], states[index : index + self._size]
+                logits[index : index + self._block_rows], states[index : index + self._block_rows]
             )
         return results
 
@@ -172,8 +172,8 @@ class Sampler:
                 continue
             token, surprise = tokens[row]
             if row in logprobs:
-                best, alternatives = logprobs[row]
-                logprob = float(logits[row, token]) - float(raw.row_maxima[row]) + best
+                top_logprob, alternatives = logprobs[row]
+                logprob = float(logits[row, token]) - float(raw.row_maxima[row]) + top_logprob
                 results.append(DrawnToken(SampledToken(token, logprob, alternatives), surprise))
             else:
                 results.append(DrawnToken(SampledToken(token), surprise))
@@ -187,16 +187,16 @@ class Sampler:
         if not states:
             return {}
         block = raw.select(np.array([*states], dtype=np.intp))
-        best = compute_top_logprobs(block.rows, block.row_maxima, self._weights)
-        alternatives = list_alternatives(block, best, list(states.values()))
-        return dict(zip(states, zip(best.tolist(), alternatives, strict=True), strict=True))
+        top_logprobs = compute_top_logprobs(block.rows, block.row_maxima, self._weights)
+        alternatives = list_alternatives(block, top_logprobs, list(states.values()))
+        return dict(zip(states, zip(top_logprobs.tolist(), alternatives, strict=True), strict=True))
 
     def _change_logits(self, raw: LogitBlock, states: dict[int, SamplingState]) -> LogitBlock:
         """Applies bias, penalties and masks to the rows of `states`. Returns a copy if there are such
         rows."""
         if not states:
             return raw
-        rows = self._copied[: len(raw.rows)]
+        rows = self._changed_logits[: len(raw.rows)]
         np.copyto(rows, raw.rows)
         for row, state in states.items():
             state.apply_to(rows[row])
@@ -223,23 +223,26 @@ class Sampler:
         return drawn
 
 
-def list_alternatives(block: LogitBlock, best: Doubles, states: Sequence[SamplingState]) -> Iterator[Pairs]:
-    """Yields the alternatives to report for each row. `best`: the log-probability of each likeliest token."""
+def list_alternatives(
+    block: LogitBlock, top_logprobs: Doubles, states: Sequence[SamplingState]
+) -> Iterator[Pairs]:
+    """Yields the alternatives to report for each row. `top_logprobs`: the log-probability of each likeliest
+    token."""
     counts = [0 if state.listed_tokens else state.logprobs or 0 for state in states]
     width = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
-    lists = list_likeliest(block, best, width) if width else None
+    lists = list_likeliest(block, top_logprobs, width) if width else None
     for row, (state, count) in enumerate(zip(states, counts, strict=True)):
         if state.listed_tokens:
-            yield pick_logprobs(block, best, row, state.listed_tokens)
+            yield pick_logprobs(block, top_logprobs, row, state.listed_tokens)
         elif count > SHARED_ALTERNATIVES:
             only_row = np.array([row], dtype=np.intp)
-            yield list_likeliest(block.select(only_row), best[only_row], count)[0]
+            yield list_likeliest(block.select(only_row), top_logprobs[only_row], count)[0]
         else:
             yield lists[row][:count] if lists is not None else ()
 
 
 def choose_top_count(state: SamplingState) -> int:
-    """Returns how many of a row's largest logits to examine; 0 if no filter applies."""
+    """Returns the number of a row's largest logits to examine; 0 if no filter applies."""
     sampling = state.sampling
     if state.mirostat is not None:
         return ESTIMATION_TOKENS if state.mirostat.version == 1 else TOP_COUNT
@@ -252,7 +255,8 @@ def choose_top_count(state: SamplingState) -> int:
 class _FilterGroup:
     """Rows for which the same number of largest logits is examined.
 
-    A row is decided if no filter keeps a token outside its largest logits.
+    A row is decided if no filter keeps a token outside these largest logits. For other rows, the whole row is
+    filtered. In a mask, each flag tells whether the filters keep one of the largest logits.
     """
 
     def __init__(self, block: LogitBlock, settings: FilterSettings, buffer: Floats) -> None:
@@ -286,25 +290,23 @@ class _FilterGroup:
             rows = unbounded_rows[undecided]
             undecided_weights = select_rows(whole_weights, undecided)
             tokens[rows], drawn[rows] = self._draw_from_whole_rows(rows, undecided_weights, masses[rows])
-        numbers = zip(self._settings.states, drawn.tolist(), masses.tolist(), strict=True)
-        surprises = [
-            None if state.mirostat is None else log2(mass / weight) for state, weight, mass in numbers
-        ]
+        draws = zip(self._settings.states, drawn.tolist(), masses.tolist(), strict=True)
+        surprises = [None if state.mirostat is None else log2(mass / weight) for state, weight, mass in draws]
         return list(zip(tokens.tolist(), surprises, strict=True))
 
     def _apply_bounds(self, top: TopLogits, weights: Doubles) -> tuple[Flags, Flags]:
-        """Applies min-p and top-k to the largest logits. Returns which of them are kept, and which rows are
-        decided by this."""
+        """Applies min-p and top-k to the largest logits. Returns which of these logits are kept, and for
+        which rows min-p and top-k keep no token outside them."""
         settings, length = self._settings, weights.shape[1]
         counts = np.where(settings.top_k > 0, np.minimum(settings.top_k, top.counts), top.counts)
         kept_mask = (np.arange(length) < counts[:, None]) & (weights >= settings.min_p[:, None])
-        has_no_more = (top.counts < length) | (length == self._block.rows.shape[1])
+        has_no_further_tokens = (top.counts < length) | (length == self._block.rows.shape[1])
         is_within_top_k = (settings.top_k > 0) & (settings.top_k <= length)
-        return kept_mask, has_no_more | is_within_top_k | (weights[:, -1] < settings.min_p)
+        return kept_mask, has_no_further_tokens | is_within_top_k | (weights[:, -1] < settings.min_p)
 
     def _apply_top_p(self, kept_mask: Flags, is_bounded: Flags, weights: Doubles, masses: Doubles) -> Flags:
-        """Removes tokens beyond top-p from `kept_mask`. Returns which rows are decided now. `is_bounded`: the
-        rows that min-p and top-k decided."""
+        """Removes tokens beyond top-p from `kept_mask`. Returns which rows are decided. `is_bounded`: the
+        rows for which min-p and top-k keep no token outside the largest logits."""
         settings = self._settings
         sums = np.where(kept_mask, weights, 0.0).cumsum(axis=1)
         needed = settings.top_p * masses
@@ -385,9 +387,9 @@ def draw_by_columns(weights: Floats, sums: Doubles, fractions: Doubles) -> NDArr
     ids = column[:, None] + np.arange(0, width, columns)
     rows = np.arange(len(weights))[:, None]
     column_weights = np.where(ids < width, weights[rows, np.minimum(ids, width - 1)], 0.0).astype(np.float64)
-    before = np.where(column > 0, sums[rows[:, 0], column - 1], 0.0)
+    sum_before = np.where(column > 0, sums[rows[:, 0], column - 1], 0.0)
     totals = column_weights.cumsum(axis=1)
-    remaining = np.minimum(targets - before, np.nextafter(totals[:, -1], 0.0))
+    remaining = np.minimum(targets - sum_before, np.nextafter(totals[:, -1], 0.0))
     offsets = (totals <= remaining[:, None]).sum(axis=1)
     tokens: NDArray[np.intp] = ids[rows[:, 0], offsets]
     return tokens
@@ -402,7 +404,7 @@ def find_drawn_index(weights: Doubles, fractions: Doubles) -> NDArray[np.intp]:
 
 
 def _choose_likeliest(logits: Floats, states: Sequence[SamplingState | None]) -> list[RowResult]:
-    """Returns the likeliest token of each row, for rows that need nothing else."""
+    """Returns the likeliest token of each row, for rows without filters, changes and log-probabilities."""
     tokens = logits.argmax(axis=1)
     finite = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
     results: list[RowResult] = []

@@ -1,9 +1,8 @@
 """The state on which the draws of one sequence depend: its bans, penalties, Mirostat threshold and random
 numbers.
 
-A state is made once for a sequence and changes only when the sequence draws a token, so it survives
-preemption. It never walks the whole vocabulary. In a row of logits it changes only tokens that the settings
-name.
+A state is made once for a sequence and changes only when the sequence draws a token, so it is still valid
+after a preemption. It never iterates over the whole vocabulary.
 """
 
 from collections import deque
@@ -22,13 +21,15 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 ESTIMATION_TOKENS = 100
-"""How many of the likeliest tokens version 1 uses to estimate the exponent of Zipf's law."""
+"""The number of the likeliest tokens from which version 1 of Mirostat estimates the exponent of Zipf's
+law."""
 
 VERSIONS = (1, 2)
 
 
 class MirostatThreshold:
-    """Mirostat's threshold of one sequence, in bits. It begins at twice the target."""
+    """Mirostat's threshold of one sequence: the largest surprise in bits that a token may have. It begins at
+    twice the target."""
 
     __slots__ = ("_rate", "_target", "threshold", "version")
 
@@ -48,18 +49,18 @@ class MirostatThreshold:
         self.threshold = 2.0 * options.target
 
     def find_min_weight(self, mass: float) -> float:
-        """For version 2: returns the smallest weight whose surprise is within the threshold. `mass`: the sum
-        of the weights."""
+        """For version 2: returns the smallest weight whose surprise does not exceed the threshold. `mass`:
+        the sum of the weights."""
         return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
-    def count_kept(self, best: NDArray[np.float64], vocabulary_size: int) -> int:
-        """For version 1: returns how many of the likeliest tokens to keep, by Zipf's law. `best`: the largest
-        weights, in descending order."""
-        best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
-        if len(best) < 2:
+    def count_kept(self, top_weights: NDArray[np.float64], vocabulary_size: int) -> int:
+        """For version 1: returns the number of the likeliest tokens to keep, by Zipf's law. `top_weights`:
+        the largest weights, in descending order."""
+        top_weights = top_weights[:ESTIMATION_TOKENS][top_weights[:ESTIMATION_TOKENS] > 0]
+        if len(top_weights) < 2:
             return 1
-        ranks = np.arange(1, len(best) + 1, dtype=np.float64)
-        rank_steps, weight_steps = np.log(ranks[1:] / ranks[:-1]), np.log(best[:-1] / best[1:])
+        ranks = np.arange(1, len(top_weights) + 1, dtype=np.float64)
+        rank_steps, weight_steps = np.log(ranks[1:] / ranks[:-1]), np.log(top_weights[:-1] / top_weights[1:])
         exponent = float((rank_steps * weight_steps).sum() / (rank_steps * rank_steps).sum())
         nats = max(self.threshold, 0.0) * log(2.0)
         if exponent <= 0:
@@ -77,21 +78,21 @@ class MirostatThreshold:
 
 
 class BannedSequences:
-    """Token sequences that one output must not contain. `add` extends the output. `find_banned` looks only at
-    the sequences in which the latest token comes before the last."""
+    """Token sequences that one output must not contain. `find_banned` compares only the sequences whose last
+    token but one equals the latest token of the output."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each sequence has at least one token."""
-        always: set[int] = set()
+        always_banned: set[int] = set()
         self._banned_after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         longest = 0
-        for *before, last in sequences:
-            if before:
-                self._banned_after.setdefault(before[-1], []).append((tuple(before), last))
-                longest = max(longest, len(before))
+        for *prefix, last_token in sequences:
+            if prefix:
+                self._banned_after.setdefault(prefix[-1], []).append((tuple(prefix), last_token))
+                longest = max(longest, len(prefix))
             else:
-                always.add(last)
-        self._always_banned: Ids = np.array(sorted(always), dtype=np.intp)
+                always_banned.add(last_token)
+        self._always_banned: Ids = np.array(sorted(always_banned), dtype=np.intp)
         self._output: deque[int] = deque(maxlen=longest)
 
     def add(self, token: int) -> None:
@@ -99,15 +100,18 @@ class BannedSequences:
         self._output.append(token)
 
     def find_banned(self) -> Ids:
-        """Returns the tokens that would complete a banned sequence now. A token can occur twice."""
+        """Returns the tokens that would complete a banned sequence as the next token. A token can occur
+        twice."""
         candidates = self._banned_after.get(self._output[-1], ()) if self._output else ()
         if not candidates:
             return self._always_banned
         output = tuple(self._output)
-        completing = [last for before, last in candidates if output[-len(before) :] == before]
+        completing_tokens = [
+            last_token for prefix, last_token in candidates if output[-len(prefix) :] == prefix
+        ]
         return (
-            np.concatenate((self._always_banned, np.array(completing, dtype=np.intp)))
-            if completing
+            np.concatenate((self._always_banned, np.array(completing_tokens, dtype=np.intp)))
+            if completing_tokens
             else self._always_banned
         )
 
@@ -120,8 +124,8 @@ MAX_LOGIT = np.float32(1e30)
 """No bias or penalty raises a logit above this. Otherwise a difference of two logits could be NaN."""
 
 FIRST_CAPACITY = 64
-"""How many output tokens the first arrays of TokenPenalties can hold. The arrays double when they are
-full."""
+"""The number of output tokens for which the first arrays of TokenPenalties have room. The arrays double when
+they are full."""
 
 
 class TokenPenalties:
@@ -168,8 +172,8 @@ class SamplingState:
     sampling: Sampling
     choice: int
     logprobs: int | None
-    """How many of the likeliest tokens are reported with their log-probabilities, besides the drawn token.
-    None reports nothing."""
+    """The number of the likeliest tokens that are reported with their log-probabilities, besides the drawn
+    token. None reports no log-probabilities."""
     prompt: InitVar[Sequence[int]]
     end_tokens: InitVar[Iterable[int]]
     """The model's end-of-generation tokens."""
@@ -180,7 +184,7 @@ class SamplingState:
     """Tokens whose log-probabilities are reported instead of the k likeliest."""
 
     position: int = field(init=False, default=0)
-    """How many tokens were drawn; this is the position of the next draw."""
+    """The number of drawn tokens, which is the position of the next draw."""
     key: int = field(init=False, default=0)
     """A 64-bit hash of seed and choice."""
     is_greedy: bool = field(init=False, default=False)
@@ -192,7 +196,7 @@ class SamplingState:
     """Whether the mask allows only one token."""
     _penalties: TokenPenalties | None = field(init=False, default=None)
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
-    _allowed: Ids | None = field(init=False, default=None)
+    _allowed_ids: Ids | None = field(init=False, default=None)
     _bans: BannedSequences | None = field(init=False, default=None)
     _changes_every_draw: bool = field(init=False, default=False)
     """Whether logit bias, penalties, or allowed or banned tokens apply to every draw."""
@@ -220,10 +224,10 @@ class SamplingState:
         if sampling.logit_bias:
             self._bias = sum_biases(sampling.logit_bias)
         if sampling.allowed_token_ids is not None:
-            self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
+            self._allowed_ids = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
         if sampling.banned:
             self._bans = BannedSequences(sampling.banned)
-        changes = (self._penalties, self._bias, self._allowed, self._bans)
+        changes = (self._penalties, self._bias, self._allowed_ids, self._bans)
         self._changes_every_draw = any(change is not None for change in changes)
         if sampling.min_tokens > 0:
             banned_early = {*stop_tokens} if sampling.ignore_eos else {*stop_tokens, *end_tokens}
@@ -238,9 +242,9 @@ class SamplingState:
         return self._changes_every_draw or self._banned_early is not None or self.mask is not None
 
     def may_forbid(self, tokens: Sequence[int]) -> bool:
-        """Whether the settings can forbid one of these next tokens. Then the tokens must be drawn one by one,
-        even if a constraint allows no others."""
-        if self._bans is not None or self._allowed is not None:
+        """Whether the settings can forbid one of these next tokens. If they can, the tokens must be drawn one
+        by one, even if a constraint forces them."""
+        if self._bans is not None or self._allowed_ids is not None:
             return True
         if self._banned_early is None:
             return False
@@ -253,17 +257,17 @@ class SamplingState:
         return self.is_greedy and self.logprobs is None and not self.changes_logits
 
     def apply_to(self, row: Floats) -> None:
-        """Applies logit bias, penalties and masks to a row, in place. Masks come last, because nothing must
-        be added to -infinity."""
+        """Applies logit bias, penalties and masks to a row, in place. Masks come last, because they set
+        logits to -infinity, to which nothing must be added."""
         if self._bias is not None:
             ids, values = self._bias
             row[ids] += values
         if self._penalties is not None:
             self._penalties.penalise(row)
-        if self._allowed is not None:
-            allowed_logits = row[self._allowed]
+        if self._allowed_ids is not None:
+            allowed_logits = row[self._allowed_ids]
             row.fill(-np.inf)
-            row[self._allowed] = allowed_logits
+            row[self._allowed_ids] = allowed_logits
         if self._bans is not None:
             row[self._bans.find_banned()] = -np.inf
         if self._banned_early is not None:
@@ -316,7 +320,8 @@ def require_token_ids(name: str, tokens: Iterable[int], vocabulary_size: int) ->
     for token in tokens:
         if not 0 <= token < vocabulary_size:
             raise InvalidValue(
-                f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary_size - 1}",
+                f"{name} holds {token}, no token id of this model; "
+                f"its ids go from 0 to {vocabulary_size - 1}",
                 param=name,
             )
 
@@ -345,9 +350,8 @@ def hash_seed(seed: int, choice: int) -> int:
 
 
 def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Returns numbers in [0, 1), one for each key. Each number depends only on its key and position. The
-    generator is SplitMix64 (Steele and others, 2014), started at the key.
-    """
+    """Returns random numbers in [0, 1), one for each key. Each number depends only on its key and position.
+    The generator is SplitMix64 (Steele and others, 2014), started at the key."""
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
     state = (state ^ (state >> S30)) * FIRST_FACTOR
     state = (state ^ (state >> S27)) * SECOND_FACTOR

@@ -21,10 +21,11 @@ LookUp = Callable[[str, int, int], list[ResolveResult]]
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 """All IPv6 addresses that are given to hosts of the internet."""
 
-TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+NAT64_ADDRESSES = ipaddress.IPv6Network("64:ff9b::/96")
 """IPv6 addresses that a NAT64 turns into the IPv4 address in their last four bytes."""
 
-NUMBERS = re.compile(r"(0[xX][0-9a-fA-F]*|\d+)(\.(0[xX][0-9a-fA-F]*|\d+)){0,3}\.?")
+NUMERIC_HOST = re.compile(r"(0[xX][0-9a-fA-F]*|\d+)(\.(0[xX][0-9a-fA-F]*|\d+)){0,3}\.?")
+"""A host of one to four decimal or hexadecimal numbers, which some programs read as an IPv4 address."""
 
 
 class AddressRefused(OSError):
@@ -32,19 +33,21 @@ class AddressRefused(OSError):
 
 
 def is_public(host: str) -> bool:
-    """Whether the text is a public IP address."""
+    """Whether an IP address, in brackets or not, is public. Raises ValueError if the text is no IP
+    address."""
     address: IPAddress = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast
-    inner = _find_embedded_ipv4(address)
-    if inner is not None:
-        return inner.is_global and not inner.is_multicast
+    embedded = _find_embedded_ipv4(address)
+    if embedded is not None:
+        return embedded.is_global and not embedded.is_multicast
     return address.is_global and address in GLOBAL_UNICAST
 
 
 def _find_embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Returns the IPv4 address inside an IPv6 address that is mapped or translated to it; otherwise None."""
-    if address in TRANSLATED:
+    """Returns the IPv4 address to which connections to an IPv6 address go: of a mapped, 6to4 or NAT64
+    address. Returns None for other IPv6 addresses."""
+    if address in NAT64_ADDRESSES:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
@@ -61,7 +64,7 @@ def is_literal(host: str) -> bool:
 def is_unusual_number(host: str) -> bool:
     """Whether a host is an IPv4 address in a form that only some programs read: `127.1`, `2130706433`,
     `0x7f.1`."""
-    return NUMBERS.fullmatch(host) is not None and not is_literal(host)
+    return NUMERIC_HOST.fullmatch(host) is not None and not is_literal(host)
 
 
 class GuardedResolver(AbstractResolver):
@@ -76,7 +79,7 @@ class GuardedResolver(AbstractResolver):
         look_up: LookUp | None = None,
     ) -> None:
         """`timeout`: seconds of one look-up. `proxy`: the host of the operator's proxy, which may be
-        private. `look_up` replaces the system's."""
+        private. `look_up`: resolves names instead of the system."""
         self._resolve_name = look_up or look_up_name
         self._threads = threads
         self._allows_private = allows_private

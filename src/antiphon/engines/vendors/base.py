@@ -37,18 +37,19 @@ class VendorModel:
     token_limit_name: str = "max_tokens"
     """The vendor's field for the most output tokens: some have `max_completion_tokens`."""
     asks_usage: bool = True
-    """Whether a request can ask for the usage of a stream. If not, the vendor sends it unasked, or never."""
+    """Whether a request can ask for the usage of a stream. If it cannot, the vendor sends the usage always,
+    or never."""
     reasoning_field: str | None = None
     """The field of messages that contains reasoning, in OpenAI's format; None if there is no such field."""
     renames: Mapping[str, str] = field(default_factory=dict)
     """The provider's own names of parameters, by their usual names."""
     body: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the body of each generation request."""
+    """Fields that the operator adds to the body of each generation request."""
     passes_addresses: bool = False
-    """Whether `https:` addresses of images are passed on. Otherwise they are refused."""
+    """Whether the vendor gets `https:` addresses of images. If not, they are refused."""
     extra_fields: frozenset[str] = frozenset()
-    """Fields of the vendor's own that callers can add to the body, as the operator allows. This server does
-    not know what they mean, unlike `extra_parameters`."""
+    """Fields that callers can add to the body, because the operator allows them. This server does not know
+    their meaning, while it checks and translates `extra_parameters`."""
     extra_headers: frozenset[str] = frozenset()
     """Headers that callers can add, in lower case."""
 
@@ -60,11 +61,11 @@ class Attributes(Value, frozen=True):
     tags: Mapping[str, str] = NO_TAGS
 
 
-NOBODY = Attributes()
+NO_ATTRIBUTES = Attributes()
 
 
 class UpstreamCall(Value, frozen=True):
-    """One HTTP request to a vendor. The provider adds its address and its credential."""
+    """One HTTP request to a vendor, without the vendor's address and key, which `Provider` adds."""
 
     path: str
     """Below the provider's base URL: `/chat/completions`."""
@@ -73,8 +74,9 @@ class UpstreamCall(Value, frozen=True):
     """Whether the answer comes as server-sent events."""
     headers: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
-    """Parts of messages that the vendor's format cannot express, by the caller's names. The answer's header
-    x-antiphon-ignored lists them. A parameter is never ignored, but refused."""
+    """Parts of messages that the vendor's format cannot express, by the caller's names. The header
+    x-antiphon-ignored of the response to the caller lists them. A parameter that the vendor lacks is refused
+    instead."""
 
 
 class VendorError(Value, frozen=True):
@@ -108,7 +110,7 @@ class StreamDecoder(Protocol):
 
     def close(self) -> Sequence[Event]:
         """Returns the last events, Usage included, once the answer's body has ended. Raises ValueError if the
-        stream ended before its finish."""
+        body ended before the end mark, or before every choice was finished."""
 
 
 class StreamFailure(Exception):
@@ -141,7 +143,7 @@ class UpstreamDialect(Protocol):
         """Creates the decoder of a streamed answer."""
 
     def decode_error(self, status: int, body: bytes) -> VendorError:
-        """Reads the body of an error. A body in another form gives an empty message."""
+        """Reads the body of an error. A body that cannot be read gives an empty message."""
 
     def encode_embedding(self, request: EmbeddingRequest, model: VendorModel) -> UpstreamCall:
         """Translates a request for vectors. Raises UnsupportedParameter if the vendor makes none."""
@@ -155,8 +157,9 @@ class UpstreamDialect(Protocol):
     def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
         """Reads the scores. Raises ValueError or msgspec.MsgspecError if they cannot be read."""
 
-    def encode_probe(self) -> str:
-        """The path of a GET request that lists the models and costs nothing."""
+    def build_models_path(self) -> str:
+        """Returns the path of the GET request that lists the vendor's models. It costs nothing."""
 
     def decode_models(self, body: bytes) -> tuple[str, ...]:
-        """Reads the names of that list."""
+        """Returns the names in a list of models. Raises ValueError or msgspec.MsgspecError if it cannot be
+        read."""

@@ -26,8 +26,8 @@ LONGEST_SHOWN = 64
 
 
 def add_extra_fields(body: dict[str, Any], request: GenerationRequest, model: VendorModel) -> None:
-    """Adds the caller's fields to the body. Objects on both sides are merged. Raises UnsupportedParameter for
-    a field that the operator does not allow, or that the body has already."""
+    """Adds the caller's fields to the body. If the server and the caller both set an object, the two objects
+    are merged. Raises UnsupportedParameter for a field that the operator does not allow, or that both set."""
     for name, value in request.hosted.extra_params.items():
         field = f"{EXTRA_PARAMS}.{name}"
         if name not in model.extra_fields:
@@ -38,7 +38,8 @@ def add_extra_fields(body: dict[str, Any], request: GenerationRequest, model: Ve
 def _merge_objects(
     server_value: object, caller_value: object, field: str, model: VendorModel
 ) -> dict[str, Any]:
-    """Returns both objects as one. Raises UnsupportedParameter for a value that is set on both sides."""
+    """Returns one object with the entries of both. Raises UnsupportedParameter if the values are not objects,
+    or have an entry of the same name."""
     if not isinstance(server_value, Mapping) or not isinstance(caller_value, Mapping):
         raise _build_conflict(field, model)
     for name in caller_value:

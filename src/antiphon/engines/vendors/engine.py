@@ -30,7 +30,7 @@ from antiphon.domain.values import changed
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
-    NOBODY,
+    NO_ATTRIBUTES,
     UNREADABLE,
     Attributes,
     StreamDecoder,
@@ -63,22 +63,22 @@ MAX_OUTPUT = 16_384
 """Output tokens that are reserved if neither the request nor a table knows the most."""
 
 IMAGE_TOKENS = 8192
-"""An upper bound of one image's tokens, at any vendor's highest resolution."""
+"""An upper bound of the tokens of one image, at any vendor's highest resolution."""
 
 BYTES_PER_AUDIO_TOKEN = 100
-"""A lower bound of a recording's bytes in base64 for one token."""
+"""The fewest bytes in base64 that one token of a recording takes."""
 
-BROKEN = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
+ANSWER_FAILURES = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
 """The errors of a broken or unreadable answer. A TimeoutError is an OSError."""
 
 ERROR_STATUS = 500
 """The status of a vendor's error inside an answer, if the vendor names none."""
 
 
-IGNORED, RELAXED = "x-antiphon-ignored", "x-antiphon-relaxed"
+IGNORED_HEADER, RELAXED_HEADER = "x-antiphon-ignored", "x-antiphon-relaxed"
 """Headers of another Antiphon: fields that it ignores, and keywords of schemas that it does not enforce."""
 
-USED_HERE = frozenset(("user", "metadata", "safety_identifier"))
+FIELDS_USED_HERE = frozenset(("user", "metadata", "safety_identifier"))
 """Fields that this server itself uses in its records, even if a vendor ignores them."""
 
 
@@ -93,7 +93,9 @@ class VendorEngine:
     async def prepare(self, request: GenerationRequest, context: Context) -> "PreparedVendorRequest":
         """Translates the request. Raises a RequestError that names what the vendor lacks."""
         origin = context.origin
-        attributes = Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NOBODY
+        attributes = (
+            Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NO_ATTRIBUTES
+        )
         request = shorten_output(request, self._profile.max_output)
         call = self._provider.upstream.encode(request, self._model, attributes)
         context.progress.unread, context.progress.has_own_schemas = call.ignored, True
@@ -135,7 +137,8 @@ def shorten_output(request: GenerationRequest, max_output: int | None) -> Genera
 
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
-    """Returns an upper bound of a request's tokens. No tokenizer makes more tokens than there are bytes."""
+    """Returns an upper bound of a request's tokens. No tokenizer makes more tokens than its text has bytes,
+    but images and recordings have other bounds."""
     prompt_bound = len(call.body)
     for part in iterate_media(request):
         prompt_bound += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN) - len(part.data)
@@ -147,14 +150,21 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
     return RequestSize(prompt_bound, output_tokens * choices * len(request.prompts), is_counted=False)
 
 
-def add_reports(progress: RequestProgress, request: GenerationRequest, headers: Mapping[str, str]) -> None:
-    """Adds the ignored fields and the schema keywords without effect that another Antiphon reports."""
+def add_upstream_reports(
+    progress: RequestProgress, request: GenerationRequest, headers: Mapping[str, str]
+) -> None:
+    """Adds to `progress` the ignored fields and the schema keywords without effect, if the vendor is another
+    Antiphon that reports them."""
     constraint = request.output.constraint
     declared = constraint.declared if constraint is not None else None
-    used_here = USED_HERE if declared is not None and declared.name is not None else USED_HERE | {SCHEMA_NAME}
-    ignored = [name for name in read_names(headers.get(IGNORED, "")) if name not in used_here]
+    fields_used_here = (
+        FIELDS_USED_HERE
+        if declared is not None and declared.name is not None
+        else FIELDS_USED_HERE | {SCHEMA_NAME}
+    )
+    ignored = [name for name in read_names(headers.get(IGNORED_HEADER, "")) if name not in fields_used_here]
     progress.unread = (*progress.unread, *ignored)
-    progress.relaxed = read_names(headers.get(RELAXED, ""))
+    progress.relaxed = read_names(headers.get(RELAXED_HEADER, ""))
 
 
 def read_names(header: str) -> tuple[str, ...]:
@@ -188,19 +198,19 @@ class PreparedVendorRequest:
         """Yields the events of the answer. Closes the connection if the answer is not read to its end."""
         loop, options = asyncio.get_running_loop(), self.provider.options
         deadline = find_deadline(self.provider, context, loop.time())
-        first_byte = min(deadline, loop.time() + options.first_byte_timeout)
-        response = await self._send(context, first_byte if self.call.is_streamed else deadline)
-        if IGNORED in response.headers or RELAXED in response.headers:
-            add_reports(context.progress, self.request, response.headers)
+        first_event_due = min(deadline, loop.time() + options.first_byte_timeout)
+        response = await self._send(context, first_event_due if self.call.is_streamed else deadline)
+        if IGNORED_HEADER in response.headers or RELAXED_HEADER in response.headers:
+            add_upstream_reports(context.progress, self.request, response.headers)
         response.deadline, has_begun = deadline, False
         is_stream = response.media_type == EVENT_STREAM
-        parts = self._read_stream(response, first_byte) if is_stream else self._read_answer(response)
+        batches = self._read_stream(response, first_event_due) if is_stream else self._read_answer(response)
         try:
-            async for events in parts:
-                for event in events if has_begun else self._begin(events):
+            async for events in batches:
+                for event in events if has_begun else self._begin_events(events):
                     has_begun = True
                     yield event
-        except BROKEN as failure:
+        except ANSWER_FAILURES as failure:
             response.close()
             raise self._map_failure(failure, has_begun, context) from None
         except BaseException:
@@ -208,13 +218,13 @@ class PreparedVendorRequest:
             raise
         finally:
             try:
-                await parts.aclose()
+                await batches.aclose()
             finally:
                 await self.provider.remove_user()
 
-    def _begin(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Returns the first events of the answer, beginning with Started. Returns none while there is no
-        content, because another route can still be tried."""
+    def _begin_events(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Returns the first events of the answer, beginning with Started. Returns no event while there is no
+        content, so that another route can still be tried."""
         content_events = [event for event in events if not isinstance(event, Started)]
         return (
             (Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED), *content_events)
@@ -232,41 +242,41 @@ class PreparedVendorRequest:
             raise
 
     async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
-        """Yields all events of a whole answer at once. If any part is invalid, yields nothing, so another
-        route can be tried."""
+        """Yields all events of a whole answer at once. If any part is invalid, raises before it yields, so
+        that another route can be tried."""
         body = await response.read()
         yield tuple(self.provider.upstream.decode_answer(self.request, self.model, body))
 
     async def _read_stream(
-        self, response: UpstreamResponse, first_byte: float
+        self, response: UpstreamResponse, first_event_due: float
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yields the events of a streamed answer, each time those of one network read. `first_byte`: the
-        event loop's time by which the first event must arrive."""
-        now, splitter = asyncio.get_running_loop().time, EventSplitter()
+        """Yields the events of a streamed answer; each tuple has those of one network read.
+        `first_event_due`: the event loop's time by which the first event must arrive."""
+        get_time, splitter = asyncio.get_running_loop().time, EventSplitter()
         decoder = self.provider.upstream.start_stream(self.request, self.model)
         chunk_timeout = self.provider.options.chunk_timeout
-        response.next_bytes_due = first_byte
+        response.next_bytes_due = first_event_due
         while not decoder.is_complete and (data := await response.read_part()):
             response.next_bytes_due = inf
             events: list[Event] = []
             try:
                 for name, payload in splitter.feed(data):
                     events += decoder.feed(name, payload)
-            except BROKEN:
+            except ANSWER_FAILURES:
                 yield events  # the caller gets the events before the fault
                 raise
             if events:
-                first_byte = 0.0
+                first_event_due = 0.0
                 yield events
-            response.next_bytes_due = max(first_byte, now() + chunk_timeout)
+            response.next_bytes_due = max(first_event_due, get_time() + chunk_timeout)
         response.next_bytes_due = inf
         for event in close_decoder(decoder, splitter):
             yield (event,)
         self.provider.watch.finish(response)
 
     def _map_failure(self, failure: Exception, has_begun: bool, context: Context) -> AntiphonError:
-        """Returns the error for a failure of the answer. After the first event it must not allow another
-        try."""
+        """Returns the error for a failure of the answer. After the first event, it is an error after which no
+        other route is tried."""
         error = self._explain_failure(failure)
         if is_expired(context):
             return build_deadline_error(error.cause)
@@ -277,7 +287,7 @@ class PreparedVendorRequest:
         )
 
     def _explain_failure(self, failure: Exception) -> AntiphonError:
-        """Returns the error for a failure before the first event."""
+        """Returns the error that names the failure, as it is if no event was yielded."""
         name = self.provider.name
         if isinstance(failure, StreamFailure):
             status = failure.error.status or ERROR_STATUS
@@ -318,7 +328,7 @@ class PreparedVendorRerank:
 
     @property
     def size(self) -> RequestSize:
-        """An upper bound: a vendor reads the query once with each document."""
+        """An upper bound of the tokens. A vendor reads the query once with each document."""
         query = measure_text(self.request.query) * len(self.request.documents)
         return RequestSize(query + sum(map(measure_text, self.request.documents)), 0)
 
@@ -358,7 +368,8 @@ def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> Upst
 
 
 def find_deadline(provider: Provider, context: Context, now: float) -> float:
-    """Returns the end of a request on the event loop's clock: the provider's timeout or the request's."""
+    """Returns the event loop's time at which a request must end, by the provider's timeout or by the
+    request's own deadline."""
     remaining, timeout = context.remaining(), provider.options.timeout
     return now + (timeout if remaining is None else min(timeout, remaining))
 
@@ -375,7 +386,7 @@ def build_deadline_error(cause: str | None = None) -> DeadlineExceeded:
 
 
 def close_decoder(decoder: StreamDecoder, splitter: EventSplitter) -> Iterable[Event]:
-    """Yields the last events after the end of the body."""
+    """Yields the last events of a stream, after its body has ended or its end mark has arrived."""
     if not decoder.is_complete:
         for name, payload in splitter.finish():
             yield from decoder.feed(name, payload)

@@ -40,7 +40,7 @@ KEY = re.compile(
 FIELD = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 """The name of a field in a request."""
 
-TOO_LONG = frozenset(
+TOO_LONG_CODES: frozenset[str] = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
 )
 
@@ -56,7 +56,8 @@ ERROR_BY_STATUS: Mapping[int, type[ProviderError]] = {
     503: ProviderUnavailable,
     529: ProviderUnavailable,
 }
-"""The error of each status that has a special error."""
+"""The error of each status that has its own. Others give ProviderRefused below 500, and ProviderFailed
+above."""
 
 KEY_REFUSED = frozenset({"API_KEY_INVALID"})
 """Kinds of errors that mean 401, whatever the status. Gemini sends 400 for a wrong key."""
@@ -75,7 +76,8 @@ MESSAGES: Mapping[type[ProviderError], str] = {
 def build_error(
     provider: str, status: int, error: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
 ) -> AntiphonError:
-    """Returns the error for a vendor's answer with this status. `secrets`: texts that no message shows."""
+    """Returns the error for a vendor's response with this status. `secrets`: texts that must not be in its
+    message."""
     error_type = ProviderKeyRefused if error.kind in KEY_REFUSED else ERROR_BY_STATUS.get(status)
     if error_type is None:
         error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
@@ -93,7 +95,7 @@ def build_error(
     message = f"the provider {provider} {MESSAGES[error_type]}" + (
         f": {message_text}" if message_text else ""
     )
-    if error_type is ProviderRefused and error.kind in TOO_LONG:
+    if error_type is ProviderRefused and error.kind in TOO_LONG_CODES:
         return ContextLengthExceeded(message, param=param, cause=cause)
     return error_type(message, param=param, retry_after=retry_after, cause=cause)
 
@@ -115,7 +117,8 @@ def scrub(message: str, secrets: Iterable[str]) -> str:
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns the seconds of the header Retry-After, which is a number or a date; None if it is missing."""
+    """Returns the seconds that a vendor wants no request: from the header retry-after-ms, or from
+    Retry-After, which is a number or a date. None if both are missing."""
     value = headers.get("retry-after-ms")
     scale = 1000.0
     if value is None:
@@ -125,12 +128,12 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         seconds = float(value) / scale
     except ValueError:
-        seconds = _seconds_until(value)
+        seconds = _count_seconds_until(value)
     return min(max(seconds, 0.0), LONGEST_RETRY) if not isnan(seconds) else None
 
 
-def _seconds_until(date: str) -> float:
-    """Returns the seconds until an HTTP date; NaN if it is none."""
+def _count_seconds_until(date: str) -> float:
+    """Returns the seconds until an HTTP date; NaN if the text is no date."""
     try:
         moment = parsedate_to_datetime(date)
     except (TypeError, ValueError, OverflowError):

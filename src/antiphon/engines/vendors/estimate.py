@@ -5,7 +5,7 @@ from antiphon.domain.request import Conversation, EmbeddingRequest, GenerationRe
 from antiphon.domain.token_estimate import BYTES_PER_TOKEN, estimate_tokens, measure_text
 
 MAX_TOKENS = 1 << 31
-"""A larger number of tokens than any request has."""
+"""A bound that is larger than the tokens of any request."""
 
 
 def is_possible(usage: Usage) -> bool:
@@ -24,7 +24,7 @@ def is_possible(usage: Usage) -> bool:
 
 
 def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:
-    """Returns an estimate from the texts of the request and the bytes of the answer."""
+    """Returns an estimate of the usage. `output_size`: the bytes of the answer."""
     prompt, completion = estimate_prompt(request), estimate_tokens(output_size)
     return Usage(prompt, completion, source=UsageSource.ESTIMATED)
 
@@ -41,7 +41,7 @@ def estimate_inputs(request: EmbeddingRequest) -> int:
 
 
 def _measure(prompt: Prompt) -> int:
-    """Returns the bytes of a prompt's text; for token ids, the bytes of as many usual tokens."""
+    """Returns the bytes of a prompt's text. For token ids, estimates the bytes by their number."""
     if isinstance(prompt, Conversation):
         return sum([measure_text(message.text) for message in prompt.messages])
     if prompt.tokens is not None:

@@ -53,12 +53,15 @@ CONSTRAINT_NAMES = {
 """The parameter of each kind of constraint."""
 
 REMEDIES = {
-    "logprobs (all)": "send a number of tokens",
+    "logprobs (all)": "send a number instead of -1",
     "tool_choice.function": "leave the other tools out of tools, or send auto, required or none",
-    "messages (assistant last)": "it continues a last message of the role assistant: end with a message of "
-    "another role",
-    "include_stop_str_in_output": "its answers end before the text of stop: leave it out, or leave out stop "
-    "where answers always contain that text",
+    "messages (assistant last)": (
+        "it continues a last message of the role assistant: end with a message of another role"
+    ),
+    "include_stop_str_in_output": (
+        "its answers end before the text of stop: leave it out, or leave out stop where answers always "
+        "contain that text"
+    ),
 }
 """What to do without a parameter, if leaving it out does not suffice."""
 
@@ -74,7 +77,8 @@ ALL_LOGPROBS = "logprobs (all)"
 """Log-probabilities of the whole vocabulary."""
 
 EXTRAS = frozenset(("extra_params", "extra_headers"))
-"""Options that no vendor takes or lacks as such: the operator allows each name in them (`caller_extras`)."""
+"""Options that contain fields and headers of a vendor's own. The operator allows each name in them (see
+`caller_extras`), so no vendor lacks the options themselves."""
 
 MAX_COMBINATIONS = 256
 """The most cached sets of parameters, one for each kind of model and request."""
@@ -89,26 +93,26 @@ OTHER_NAMES = frozenset(
     parallel_tool_calls guided_whitespace_pattern cache_salt priority
     """.split()
 ) | {"prompt (token ids)", ALL_LOGPROBS, SCHEMA, CHOSEN_TOOLS, LAST_ANSWER}
-"""Names of parameters that are neither sampling options nor options of vendors' services."""
+"""Names of parameters that are neither sampling options nor `HostedOptions`."""
 
 
 RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
-"""Names of what a provider takes besides generations: rankings of documents, and their parameter."""
+"""Names for rankings of documents and their parameter, among the parameters that a provider takes."""
 
 
-def list_sampling(sampling: SamplingOptions, takes: frozenset[str] = frozenset()) -> list[str]:
-    """Returns the sampling options that have an effect. Includes options in `takes` even if they equal this
-    server's default, because the vendor's default may differ."""
+def list_sampling(sampling: SamplingOptions, supported: frozenset[str] = frozenset()) -> list[str]:
+    """Returns the sampling options that have an effect. Includes an option in `supported`, which the vendor's
+    model takes, even if its value has no effect here: the vendor's default may be another value."""
     names = []
     for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True):
-        if value is not None and (name in takes or DEFAULTS.get(name, UNSET) != value):
+        if value is not None and (name in supported or DEFAULTS.get(name, UNSET) != value):
             names.append(SAMPLING_NAMES.get(name, name))
     return names
 
 
 PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"))
-"""Fields of messages and tools that some providers take. They are named among the parameters that a provider
-takes."""
+"""Fields of messages and tools that some providers take. Settings list them among the parameters that a
+provider takes."""
 
 UNSET = object()
 
@@ -204,17 +208,17 @@ def shows_reasoning(request: GenerationRequest) -> bool:
 
 def require_supported(
     request: GenerationRequest,
-    taken: frozenset[str],
+    format_parameters: frozenset[str],
     model: VendorModel,
-    unsendable: frozenset[str] = frozenset(),
+    unusable: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
     """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first
-    parameter of the request that it does not take. `taken`: the parameters of its wire format. `unsendable`:
-    parameters that this server cannot write, or whose answer it cannot read."""
-    refused = (model.refused_parameters, model.profile.refused, unsendable)
-    takes, refused_cases = combine_parameters(taken, model.extra_parameters, refused)
+    parameter of the request that the model does not take. `format_parameters`: the parameters of the wire
+    format. `unusable`: parameters that this server cannot write, or whose results it cannot read."""
+    refused = (model.refused_parameters, model.profile.refused, unusable)
+    supported, refused_cases = combine_parameters(format_parameters, model.extra_parameters, refused)
     for name in list_parameters(request):
-        if name not in takes:
+        if name not in supported:
             raise build_refusal(name, request, model)
     for name in refused_cases:
         if SPECIAL_CASES[name](request):
@@ -225,16 +229,19 @@ def require_supported(
             require_reasoning(prompt, model)
             require_modalities(prompt, model)
             require_speech(request, prompt, model)
-    return takes
+    return supported
 
 
 @lru_cache(MAX_COMBINATIONS)
 def combine_parameters(
-    taken: frozenset[str], extra: frozenset[str], refused: tuple[frozenset[str], ...]
+    format_parameters: frozenset[str], extra: frozenset[str], refused: tuple[frozenset[str], ...]
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Returns the taken and extra parameters that are not refused, and the refused special cases."""
+    """Returns the parameters of the format and the extra ones, without the refused ones. Also returns the
+    refused special cases."""
     all_refused = frozenset().union(*refused)
-    return (taken | extra) - all_refused, tuple(name for name in SPECIAL_CASES if name in all_refused)
+    return (format_parameters | extra) - all_refused, tuple(
+        name for name in SPECIAL_CASES if name in all_refused
+    )
 
 
 def build_refusal(name: str, request: GenerationRequest, model: VendorModel) -> UnsupportedParameter:
@@ -292,7 +299,7 @@ def ends_with_answer(request: GenerationRequest) -> bool:
 SPECIAL_CASES: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType(
     {SCHEMA: has_schema, CHOSEN_TOOLS: has_chosen_tools, LAST_ANSWER: ends_with_answer}
 )
-"""Returns for each special case whether a request has it."""
+"""For each special case, the function that tells whether a request has it."""
 
 
 def name_field(name: str, request: GenerationRequest) -> str:

@@ -1,8 +1,8 @@
-"""The connections of one provider. Detects whether a request used a connection that the vendor had closed.
+"""The connections of one provider. Tells whether a request got a new connection or an idle one.
 
-A vendor can close an idle connection at the moment when the next request is written to it. It then has read
-nothing and sends no answer. HTTP clients send such a request again (RFC 9110, 9.2.2). This server does so
-only if a used connection broke at once, before any byte of an answer.
+A vendor can close an idle connection at the moment when the next request is written to it. The vendor then
+has read nothing and sends no answer. HTTP clients send such a request again (RFC 9110, 9.2.2). This server
+does so only if a used connection broke at once, before any byte of an answer.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class VendorProtocol(ResponseHandler):
         """Whether a byte of an answer to the last request came."""
 
     def data_received(self, data: bytes) -> None:
-        """Closes an idle connection that gets bytes: they answer no request, and the next request would take
-        them for its answer."""
+        """Closes an idle connection that gets bytes. The bytes belong to no request, and would be taken for
+        the answer to the next request."""
         self.has_begun = True
         if not self.is_idle:
             super().data_received(data)
@@ -51,7 +51,8 @@ class VendorProtocol(ResponseHandler):
         self.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Breaks a body without a length whose connection is reset. The base class takes it for complete."""
+        """Reports an error to the reader of a body without a length whose connection is reset. The base class
+        would treat the body as complete."""
         body = self._payload
         if exc is not None and body is not None and not body.is_eof():
             body.set_exception(aiohttp.ClientPayloadError(f"the connection is lost: {exc}"))
@@ -69,7 +70,8 @@ def _make_protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
 
 
 class ConnectionPool(aiohttp.TCPConnector):
-    """Remembers for each request whether a connection was opened for it. Needs a running event loop."""
+    """aiohttp's pool, which also notes for each request whether a connection was opened for it. Needs a
+    running event loop."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base class
         super().__init__(**options)
@@ -85,8 +87,8 @@ class ConnectionPool(aiohttp.TCPConnector):
         return await super()._create_connection(req, traces, timeout)
 
     async def _wait_for_available_connection(self, key: "ConnectionKey", traces: "list[Trace]") -> None:
-        """Passes the turn on if the request that has it leaves in the same moment. The base class loses it
-        then, and the next request waits although a connection is free."""
+        """Wakes the next waiting request if the request whose turn it is leaves at the same moment. The base
+        class would wake none, and the next request would wait although a connection is free."""
         try:
             await super()._wait_for_available_connection(key, traces)
         except BaseException:
@@ -105,8 +107,8 @@ def has_opened() -> bool:
 
 
 def build_timeout(seconds: float, connect_seconds: float) -> aiohttp.ClientTimeout:
-    """Returns the timeouts of a connection. `seconds`: to get one from the pool. `connect_seconds`: to open
-    one."""
+    """Returns the timeouts of a connection. `seconds`: until the pool must supply a connection.
+    `connect_seconds`: until a new connection must be open."""
     return _build_rounded(max(1, ceil(seconds * TICKS)), connect_seconds)
 
 

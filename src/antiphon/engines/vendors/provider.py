@@ -1,7 +1,7 @@
 """A provider: the address of a vendor, the credential, and one HTTP client per process.
 
-It sends a request and returns the open answer. It translates nothing and follows no redirect. It sends a
-request again only if the vendor had closed the idle connection.
+It sends a request and returns the open response. It translates nothing and follows no redirect. It sends a
+request again only if the vendor had closed the idle connection to which the request was written.
 """
 
 import asyncio
@@ -46,24 +46,25 @@ from antiphon.errors import (
 )
 
 KEEP_ALIVE_S = 15.0
-"""Seconds that an idle connection stays open. Servers of this kind close theirs later."""
+"""Seconds after which an idle connection is closed here. Vendors' servers close idle connections later."""
 
 MAX_ERROR_BODY = 65_536
 """The most bytes that are read of an error's body."""
 
-MAX_STALE = 4
-"""Connections in a row that a request may find closed."""
+MAX_STALE_CONNECTIONS = 4
+"""The most connections that one request tries, if the vendor has closed each of them."""
 
 ERROR_BODY_S = 5.0
 """Seconds within which the body of an error must arrive, after its status."""
 
 MAX_PATHS = 4096
-"""The most paths in the cache of request heads. Callers choose part of some paths, so it needs a bound."""
+"""The most paths in the cache of request heads. Callers choose parts of some paths, so the cache needs a
+bound."""
 
 MAX_MODELS = 64 << 20
 """The most bytes of a list of models."""
 
-CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Characters that a header must not contain."""
 
 SHORTEST_KEY = 8
@@ -103,9 +104,9 @@ class Provider:
         read_key: Callable[[], str | None],
         look_up: LookUp | None = None,
     ) -> None:
-        """`read_key` returns the key, or None if the vendor needs none; it is called again after the vendor
-        refused the key. `look_up` resolves names instead of the system. Raises SettingsError for a private
-        address that is not allowed."""
+        """`read_key`: returns the key, or None if the vendor needs none. It is called again after the vendor
+        has refused the key. `look_up`: resolves names instead of the system. Raises SettingsError for a
+        private address that is not allowed."""
         self.options = options
         self.upstream = upstream
         self.name = options.name
@@ -121,7 +122,7 @@ class Provider:
         """The lines and shared headers of requests, by method and path."""
         self._pool: ConnectionPool | None = None
         self._target: aiohttp.ClientRequest
-        """Tells the pool where to connect. It is never sent."""
+        """A request that is never sent. It tells the pool where to connect."""
         self._threads: ThreadPoolExecutor | None = None
         self._users = 0
         """Requests that use this client."""
@@ -130,11 +131,13 @@ class Provider:
         self._require_public()
 
     def _require_public(self) -> None:
+        """Raises SettingsError if the address is a private IP address that is not allowed, or a number in a
+        form that cannot be checked."""
         host = URL(self._base).host or ""
         if is_unusual_number(host):
             raise SettingsError(
-                f"the address of the provider {self.name} is a number in an unusual form; write it as "
-                "127.0.0.1"
+                f"the address of the provider {self.name} is a number in an unusual form; write four decimal "
+                "numbers, such as 127.0.0.1"
             )
         if not self.options.allows_private and is_literal(host) and not is_public(host):
             raise SettingsError(
@@ -143,8 +146,8 @@ class Provider:
             )
 
     async def send(self, call: UpstreamCall, deadline: float) -> UpstreamResponse:
-        """Sends a request and returns the answer, whose headers have arrived. The caller must close the
-        answer, and then call `remove_user`.
+        """Sends a request and returns the response, whose headers have arrived. The caller must close the
+        response, and then call `remove_user`.
 
         `deadline`: seconds of the event loop's clock. Raises a ProviderError.
         """
@@ -165,29 +168,31 @@ class Provider:
             raise
 
     async def _exchange(self, method: str, call: UpstreamCall, deadline: float) -> UpstreamResponse:
-        """Sends a request. Sends it again if the vendor had closed the idle connection. Raises a ClientError,
-        TimeoutError or OSError."""
-        pool, now = self._pool or self._open_pool(), asyncio.get_running_loop().time
+        """Sends a request. If the vendor had closed the idle connection to which it was written, sends it
+        again. Raises a ClientError, TimeoutError or OSError."""
+        pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
         head = self._build_head(method, call)
-        for _ in range(MAX_STALE):
-            started_at = now()
+        for _ in range(MAX_STALE_CONNECTIONS):
+            started_at = get_time()
             reset_opened()
             timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
             try:
                 connection = await pool.connect(self._target, [], timeout)
             except TimeoutError:
-                if now() < deadline:
+                if get_time() < deadline:
                     raise aiohttp.ConnectionTimeoutError from None
                 if not has_opened():
-                    most = self.options.connections
-                    raise TimeoutError(f"all {most} connections were in use; raise connections") from None
+                    max_connections = self.options.connections
+                    raise TimeoutError(
+                        f"all {max_connections} connections were in use; raise connections"
+                    ) from None
                 raise
-            started_at, response = now(), UpstreamResponse(connection, deadline)
+            started_at, response = get_time(), UpstreamResponse(connection, deadline)
             self.watch.add(response)
             try:
                 await response.exchange(head, call.body)
             except aiohttp.ClientConnectionError:
-                if has_opened() or response.has_begun or now() - started_at > STALE_S:
+                if has_opened() or response.has_begun or get_time() - started_at > STALE_S:
                     raise
             else:
                 return response
@@ -207,14 +212,14 @@ class Provider:
     def map_error(
         self, status: int, error: VendorError, headers: Mapping[str, str] = NO_HEADERS
     ) -> AntiphonError:
-        """Returns the error for an answer, or an error event, with this status."""
+        """Returns the error for a response, or an error event of a stream, with this status."""
         return build_error(self.name, status, error, headers, self._secrets)
 
     async def fetch_models(self) -> tuple[str, ...]:
         """Returns the names of the vendor's models. Raises a ProviderError."""
         deadline = asyncio.get_running_loop().time() + self.options.first_byte_timeout
         try:
-            call = UpstreamCall(self.upstream.encode_probe(), b"", is_streamed=False)
+            call = UpstreamCall(self.upstream.build_models_path(), b"", is_streamed=False)
             response = await self._exchange("GET", call, deadline)
             try:
                 if response.status != 200:
@@ -225,16 +230,19 @@ class Provider:
         except (aiohttp.ClientError, OSError) as failure:
             raise self.map_failure(failure) from None
         except UNREADABLE:
-            raise ProviderFailed(f"the provider {self.name} listed its models in another form") from None
+            raise ProviderFailed(
+                f"the provider {self.name} sent a list of models that cannot be read"
+            ) from None
 
     async def remove_user(self) -> None:
-        """Ends the use by one request. Closes a retired client after its last request."""
+        """Counts one request less that uses this client. Closes a retired client after its last request."""
         self._users -= 1
         if self._is_retired and not self._users:
             await self.aclose()
 
     async def retire(self) -> None:
-        """Closes the client once no request uses it. A request that found it before can still use it."""
+        """Closes the client once no request uses it. A request that already has this object can still use
+        it."""
         self._is_retired = True
         if not self._users:
             await self.aclose()
@@ -270,9 +278,13 @@ class Provider:
         return self._pool
 
     async def _read_error(self, response: UpstreamResponse) -> AntiphonError:
-        """Returns the error of an answer whose status is not 200."""
+        """Returns the error of a response whose status is not 200."""
         if 200 <= response.status < 400:
-            outcome = "a redirect, which is not followed" if response.status >= 300 else "no content"
+            outcome = (
+                "a redirect, which is not followed"
+                if response.status >= 300
+                else f"the status {response.status} instead of 200"
+            )
             return ProviderFailed(
                 f"the provider {self.name} answered with {outcome}", cause=f"status {response.status}"
             )
@@ -293,7 +305,8 @@ class Provider:
         return error
 
     def renew_key(self) -> None:
-        """Reads the key again, since its file may hold a new one. Keeps the old key if it cannot be read."""
+        """Reads the key again, because its file may contain a new one. If the key cannot be read, the old one
+        stays."""
         with suppress(SettingsError):
             key = self._read_key()
             if key != self._key:
@@ -303,8 +316,8 @@ class Provider:
 
     @property
     def _secrets(self) -> tuple[str, ...]:
-        """Texts that no message shows: the key, the vendor's host, and headers that are long enough for a
-        key."""
+        """Texts that no error message may contain: the key, the vendor's host, and the values of headers that
+        are long enough for a key."""
         host = URL(self._base).host or ""
         headers = (value for value in self.options.headers.values() if len(value) >= SHORTEST_KEY)
         return tuple(secret for secret in (self._key, host, *headers) if secret)
@@ -349,6 +362,6 @@ class Provider:
 def format_headers(headers: Iterable[tuple[str, str]]) -> bytes:
     """Returns headers in HTTP/1.1 form. Raises ValueError for a control character."""
     lines = [f"{name}: {value}" for name, value in headers]
-    if any(map(CONTROL.search, lines)):
+    if any(map(CONTROL_CHARACTER.search, lines)):
         raise ValueError("a header has a control character")
     return "".join([f"{line}\r\n" for line in lines]).encode()

@@ -40,7 +40,7 @@ class CohereTokens(Struct):
 
 
 class CohereMeta(Struct):
-    """Cohere's place of its counts."""
+    """The object in which Cohere puts its counts."""
 
     tokens: CohereTokens | None = None
 
@@ -59,8 +59,8 @@ _read = msgspec.json.Decoder(RerankWire).decode
 _write = msgspec.json.Encoder().encode
 
 
-def refuse_rerank(model: VendorModel) -> UnsupportedParameter:
-    """Makes the error for a provider that ranks no documents."""
+def build_rerank_refusal(model: VendorModel) -> UnsupportedParameter:
+    """Builds the error for a provider that ranks no documents."""
     return UnsupportedParameter(
         f"model: the provider {model.provider} ranks no documents; choose another model, or let the operator "
         f'write takes = ["rerank"] into [providers.{model.provider}] if it has POST /rerank',
@@ -71,17 +71,17 @@ def refuse_rerank(model: VendorModel) -> UnsupportedParameter:
 def encode_rerank(request: RerankRequest, model: VendorModel) -> UpstreamCall:
     """Translates a request. Raises UnsupportedParameter if the provider ranks no documents, or for a
     parameter that it does not take."""
-    takes = model.extra_parameters - model.refused_parameters
-    if RERANK not in takes:
-        raise refuse_rerank(model)
+    supported = model.extra_parameters - model.refused_parameters
+    if RERANK not in supported:
+        raise build_rerank_refusal(model)
     body: dict[str, object] = {
         "model": model.name,
         "query": request.query,
         "documents": request.documents,
-        "top_n": len(request.documents),  # some vendors give fewer otherwise
+        "top_n": len(request.documents),  # some vendors' default is fewer
     }
     if request.tokens_per_document is not None:
-        if TOKENS_PER_DOCUMENT not in takes:
+        if TOKENS_PER_DOCUMENT not in supported:
             raise UnsupportedParameter(
                 f"max_tokens_per_doc is not supported by the provider {model.provider}; leave it out",
                 param=TOKENS_PER_DOCUMENT,

@@ -1,4 +1,4 @@
-"""One answer of a vendor, from the moment its request is written to the last byte of its body.
+"""One HTTP response of a vendor, from the moment when the request is written to the last byte of the body.
 
 Connections, TLS and the parser of answers are aiohttp's. Its client session is not used, because it would
 build the shared headers again for each request.
@@ -20,7 +20,7 @@ UPGRADE = 101
 
 
 class UpstreamResponse:
-    """An open answer. A `StallWatch` ends it if it is late. Times are seconds of the event loop's clock."""
+    """An open response. A `StallWatch` ends it if it is late. Times are seconds of the event loop's clock."""
 
     __slots__ = (
         "_connection",
@@ -59,7 +59,7 @@ class UpstreamResponse:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any byte of an answer came, also of one without a whole head."""
+        """Whether any byte of the response has arrived, even if the head is not complete."""
         return self._protocol.has_begun
 
     @property
@@ -113,8 +113,8 @@ class UpstreamResponse:
             self.content.set_exception(error)
 
     def close(self) -> None:
-        """Closes the connection at once, unless the answer has ended. An orderly close would wait for a
-        vendor that reads no more of the request, or that does not answer the end of TLS."""
+        """Closes the connection at once, unless the response has ended. An orderly close would wait for a
+        vendor that has stopped reading the request, or that does not confirm the end of TLS."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

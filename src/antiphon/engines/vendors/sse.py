@@ -5,7 +5,8 @@ MAX_EVENT = 16 << 20
 
 
 LARGE_EVENT = 65_536
-"""Bytes of an incomplete event above which its parts are collected in a list."""
+"""Bytes of an incomplete event above which its further parts are collected in a list, and joined only
+once."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The byte order mark that may begin a stream."""
@@ -43,7 +44,7 @@ class EventSplitter:
         return events
 
     def _require_size(self, size: int) -> None:
-        """Raises ValueError for an incomplete event of so many bytes that is too large."""
+        """Raises ValueError if an incomplete event of `size` bytes is too large."""
         if size > MAX_EVENT:
             raise ValueError("an event of the stream is too large")
 
@@ -56,7 +57,7 @@ class EventSplitter:
         return []
 
     def finish(self) -> list[tuple[str, bytes]]:
-        """Returns the last event if the stream ended with it, without an empty line. Raises ValueError for an
+        """Returns the last event if the stream ended without an empty line after it. Raises ValueError for an
         event that is too large."""
         self._require_size(len(self._incomplete))
         event = _parse_event(b"".join((self._incomplete, *self._parts)).rstrip(b"\r\n"))

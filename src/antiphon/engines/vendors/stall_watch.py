@@ -1,4 +1,4 @@
-"""Ends answers that stall, and answers that pass their deadline. One timer serves all answers of a
+"""Ends responses that stall, and responses that pass their deadline. One timer serves all responses of a
 provider."""
 
 import asyncio
@@ -18,36 +18,36 @@ LAST_BYTES_S = 0.25
 
 
 class StallWatch:
-    """Watches the answers of one provider while there are any. It forgets an answer when it has ended."""
+    """Checks the open responses of one provider at intervals. It forgets a response that has ended."""
 
     def __init__(self, chunk_timeout: float) -> None:
         """`chunk_timeout`: seconds between two parts of a stream."""
         self._interval = min(max(chunk_timeout / CHECKS_PER_TIMEOUT, MIN_INTERVAL), MAX_INTERVAL)
-        self._answers: set[UpstreamResponse] = set()
+        self._responses: set[UpstreamResponse] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._next_check = inf
         """When the timer fires."""
 
-    def add(self, answer: UpstreamResponse) -> None:
-        """Begins to watch an answer, from the request on."""
-        self._answers.add(answer)
-        self._check_by(min(asyncio.get_running_loop().time() + self._interval, answer.deadline))
+    def add(self, response: UpstreamResponse) -> None:
+        """Begins to watch a response whose request is about to be sent."""
+        self._responses.add(response)
+        self._schedule_check(min(asyncio.get_running_loop().time() + self._interval, response.deadline))
 
-    def finish(self, answer: UpstreamResponse) -> None:
+    def finish(self, response: UpstreamResponse) -> None:
         """Gives a complete stream LAST_BYTES_S to end its body, and then closes its connection. Does not
         wait."""
-        answer.is_complete = True
-        answer.next_bytes_due = asyncio.get_running_loop().time() + LAST_BYTES_S
+        response.is_complete = True
+        response.next_bytes_due = asyncio.get_running_loop().time() + LAST_BYTES_S
 
     def close(self) -> None:
         """Stops the timer, and closes the connections that it watches."""
-        for answer in self._answers:
-            answer.close()
-        self._answers.clear()
+        for response in self._responses:
+            response.close()
+        self._responses.clear()
         self._stop_timer()
 
-    def _check_by(self, when: float) -> None:
-        """Makes sure that the next check is not later than `when`."""
+    def _schedule_check(self, when: float) -> None:
+        """Sets the timer to `when`, unless the next check is earlier."""
         if when < self._next_check:
             self._stop_timer()
             self._timer = asyncio.get_running_loop().call_at(when, self._check)
@@ -59,22 +59,25 @@ class StallWatch:
         self._timer, self._next_check = None, inf
 
     def _check(self) -> None:
-        """Ends each answer that is late. Its reader gets a TimeoutError."""
+        """Ends each response that is late."""
         now = asyncio.get_running_loop().time()
         self._timer, self._next_check = None, inf
-        self._answers = {answer for answer in self._answers if not _end_if_late(answer, now)}
-        if self._answers:
-            self._check_by(min(now + self._interval, *(answer.deadline for answer in self._answers)))
+        self._responses = {response for response in self._responses if not _end_if_late(response, now)}
+        if self._responses:
+            self._schedule_check(
+                min(now + self._interval, *(response.deadline for response in self._responses))
+            )
 
 
-def _end_if_late(answer: UpstreamResponse, now: float) -> bool:
-    """Ends an answer if it is late. Returns whether the answer has ended."""
-    if answer.is_closed:
+def _end_if_late(response: UpstreamResponse, now: float) -> bool:
+    """Ends a response if it is late: its reader gets a TimeoutError, unless all content has arrived. Returns
+    whether the response has ended."""
+    if response.is_closed:
         return True
-    if now <= answer.next_bytes_due and now <= answer.deadline:
+    if now <= response.next_bytes_due and now <= response.deadline:
         return False
-    if answer.is_complete:
-        answer.close()
+    if response.is_complete:
+        response.close()
     else:
-        answer.fail(TimeoutError("the answer stalled"))
+        response.fail(TimeoutError("the answer stalled"))
     return True

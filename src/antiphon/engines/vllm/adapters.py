@@ -1,7 +1,7 @@
 """The adapters that vLLM computes with, each by the digest of its content.
 
-vLLM reads an adapter again whenever the adapter was evicted from memory, and would end if that failed. So
-each adapter is checked, copied into the engine's own directory and loaded once before a sequence uses it.
+vLLM reads an adapter's file again whenever the adapter was evicted from memory, and would end if that failed.
+So each adapter is checked, copied into the engine's own directory and loaded once before a sequence uses it.
 """
 
 import itertools
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
 MAX_RANK = 64
-"""The largest rank of an adapter. vLLM keeps room for it from the start."""
+"""The largest rank of an adapter. vLLM allocates memory for adapters of this rank at its start."""
 
 MAX_LORAS = 4
 """The most different adapters in one step; sequences of further adapters wait."""
@@ -43,10 +43,11 @@ class LoraClient(Protocol):
 
 @dataclass(slots=True)
 class VllmAdapter:
-    """An adapter that vLLM has."""
+    """An adapter that vLLM has loaded."""
 
     request: "LoRARequest"
     is_removed: bool = False
+    """Whether new sequences may not use it, so that it is unloaded after its last sequence."""
 
 
 class AdapterTable:
@@ -58,18 +59,19 @@ class AdapterTable:
         directory: Path,
         make_request: Callable[[str, int, str], "LoRARequest"],
     ) -> None:
-        """`loader`: None if vLLM was started without adapters. `make_request`: makes vLLM's request from a
-        digest, a number and a path."""
+        """`loader`: None if vLLM was started without adapters. `make_request`: makes vLLM's request from an
+        adapter's digest, vLLM's id for it, and the path of its folder."""
         self._loader = loader
         self._directory = directory
         self._make_request = make_request
-        self._numbers = itertools.count(1)
+        self._lora_ids = itertools.count(1)
         self._adapters: dict[str, VllmAdapter] = {}
         self.users: Counter[str] = Counter()
         """The number of queued and running sequences of each adapter."""
 
     async def add(self, digest: str, path: str) -> None:
-        """Makes an adapter usable, unless it is usable already. Raises InvalidValue."""
+        """Makes an adapter usable, unless it is usable already. Raises InvalidValue if vLLM cannot use it,
+        and UnsupportedParameter if vLLM was started without adapters."""
         if self._loader is None:
             raise UnsupportedParameter("this model was loaded without adapters", param="model")
         if digest in self._adapters:
@@ -77,7 +79,7 @@ class AdapterTable:
             return
         folder = self._directory / digest
         unpack_adapter(Path(path), folder)
-        request = self._make_request(digest, next(self._numbers), str(folder))
+        request = self._make_request(digest, next(self._lora_ids), str(folder))
         try:
             await self._loader.add_lora(request)
         except Exception as problem:  # noqa: BLE001 - vLLM raises exceptions of any kind
@@ -86,10 +88,10 @@ class AdapterTable:
         self._adapters[digest] = VllmAdapter(request)
 
     async def remove(self, digest: str) -> None:
-        """Refuses an adapter to new sequences, and forgets it after its last sequence."""
+        """Refuses an adapter to new sequences, and unloads it after its last sequence."""
         if (adapter := self._adapters.get(digest)) is not None:
             adapter.is_removed = True
-            await self._forget(digest)
+            await self._unload_if_unused(digest)
 
     @asynccontextmanager
     async def use(self, digest: str | None) -> AsyncIterator["LoRARequest | None"]:
@@ -106,10 +108,10 @@ class AdapterTable:
             yield adapter.request
         finally:
             self.users[digest] -= 1
-            await self._forget(digest)
+            await self._unload_if_unused(digest)
 
-    async def _forget(self, digest: str) -> None:
-        """Unloads a removed adapter that no sequence uses."""
+    async def _unload_if_unused(self, digest: str) -> None:
+        """Unloads an adapter if it is removed and no sequence uses it."""
         adapter = self._adapters.get(digest)
         if self._loader is None or adapter is None or not adapter.is_removed or self.users[digest]:
             return
@@ -119,8 +121,8 @@ class AdapterTable:
 
 
 def unpack_adapter(path: Path, folder: Path) -> None:
-    """Writes a folder in PEFT's format from a safetensors file, whose metadata contains the configuration.
-    Raises InvalidValue."""
+    """Writes an adapter's folder in PEFT's format from a safetensors file whose metadata contains the
+    configuration. Raises InvalidValue."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -1,5 +1,6 @@
-"""The places of running sequences, and the queue for them. vLLM gets a sequence only when a place is free. So
-vLLM's own queue stays empty, and callers take turns in this queue."""
+"""Admits sequences to vLLM: a limited number runs at once, each in a place, and the others wait in a queue.
+vLLM gets a sequence only when a place is free. So vLLM's own queue stays empty, and callers take turns in
+this queue."""
 
 import asyncio
 import time
@@ -22,17 +23,18 @@ class AdmissionLimits:
 
 
 class Prefill:
-    """The prompt of a group. One sequence of the group computes it, and the others wait."""
+    """The prefill of a group's common prompt. One sequence of the group computes it, and the others wait."""
 
     def __init__(self) -> None:
         self.members = 0
+        """The number of queued and running sequences of the group."""
         self.is_computed = False
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
     async def take_turn(self) -> AsyncIterator["PrefillTurn"]:
-        """Waits until no other sequence of the group computes the prompt, or the prompt is computed. The
-        sequence that gets the turn has it until it calls `finish`, or leaves the context."""
+        """Waits while another sequence of the group computes the prompt. If the prompt is not computed then,
+        this sequence has the turn, until it calls `finish` or leaves the context."""
         turn = PrefillTurn(self, self._lock)
         if not self.is_computed:
             await self._lock.acquire()
@@ -52,6 +54,7 @@ class PrefillTurn:
         self._prefill = prefill
         self._lock = lock
         self.is_held = False
+        """Whether the sequence holds the group's lock."""
 
     def finish(self) -> None:
         """Notes that the prompt is computed."""
@@ -65,7 +68,7 @@ class PrefillTurn:
 
 
 class Admission:
-    """The places of one engine. It belongs to one event loop."""
+    """Gives the places of one engine to sequences. It belongs to one event loop."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
@@ -86,10 +89,10 @@ class Admission:
         return self._queue.refusal_count
 
     @asynccontextmanager
-    async def hold(self, request: TokenRequest) -> AsyncIterator[Prefill]:
-        """Waits for a place at the caller's turn, and holds it while the context lasts. Yields the
-        shared prefill state of the sequence's group. Raises Overloaded or EngineBusy if too many sequences
-        wait. A sequence whose group already waits or runs is never refused."""
+    async def hold_place(self, request: TokenRequest) -> AsyncIterator[Prefill]:
+        """Waits for a place, and holds it while the context lasts. Yields the prefill that the sequence's
+        group shares. Raises Overloaded or EngineBusy if too many sequences wait. A sequence whose group
+        already waits or runs is never refused."""
         prefill = None if request.group is None else self._groups.get(request.group)
         has_known_group = prefill is not None
         if prefill is None:
@@ -109,7 +112,7 @@ class Admission:
                 del self._groups[request.group]
 
     async def _acquire(self, request: TokenRequest, has_known_group: bool) -> None:
-        """Takes a place, or waits for one."""
+        """Takes a free place, or waits in the queue for one."""
         if self.running < self._limits.sequences and not len(self._queue):
             self._running[request.actor] += 1
             return
@@ -121,7 +124,8 @@ class Admission:
         )
 
     def _release(self, actor: str) -> None:
-        """Gives a place to the caller with the fewest places; equal callers take turns."""
+        """Frees a place of this caller. Gives it to the waiting caller with the fewest places; callers with
+        equally many take turns."""
         self._running[actor] -= 1
         if not self._running[actor]:
             del self._running[actor]

@@ -1,9 +1,9 @@
 """vLLM's AsyncLLM as a `TokenEngine`.
 
-Requests are checked here, because some that vLLM does not check would end it. Antiphon's queue gives places,
-and its sampler draws inside vLLM (see `plugin`). vLLM does not report the admission, so SequenceStarted comes
-with the first token. A request whose prompt ends the engine therefore counts as queued, and callers try it
-once more.
+Requests are checked here, because vLLM does not check everything, and some invalid requests would end it.
+`admission` decides which sequences run, and Antiphon's sampler draws inside vLLM (see `plugin`). vLLM does
+not report when it admits a sequence, so SequenceStarted comes with the first token. A request whose prompt
+ends the engine therefore counts as queued, and callers try it once more.
 """
 
 import asyncio
@@ -40,7 +40,12 @@ from antiphon.engines.vllm.folder import ModelFolder, read_folder
 from antiphon.engines.vllm.launch import LaunchedVllm, launch
 from antiphon.engines.vllm.load_counter import LoadCounter
 from antiphon.engines.vllm.outputs import build_scores, build_steps
-from antiphon.engines.vllm.requests import ModelLimits, build_parameters, find_cause, require_valid_request
+from antiphon.engines.vllm.requests import (
+    ModelLimits,
+    build_parameters,
+    find_stop_cause,
+    require_valid_request,
+)
 from antiphon.engines.vllm.tokenizer import FolderTokenizer
 from antiphon.errors import (
     EngineDied,
@@ -60,11 +65,11 @@ ENGINE_LOST = 4
 """Exit status of an engine host whose engine is gone; the supervisor starts a new one."""
 
 PREFIX = "antiphon-vllm-"
-"""The beginning of the names of the directories of sockets and adapters. A host removes those of killed
-hosts."""
+"""The beginning of the names of the directories for sockets and adapters. Each host has one directory, and
+removes the directories of killed hosts."""
 
 RETRY_AFTER = 30.0
-"""Retry delay in seconds for callers when the engine is gone: a start takes about that long."""
+"""Retry delay in seconds for callers when the engine core has ended. A start takes about that long."""
 
 
 def create_engine() -> "VllmTokenEngine":
@@ -75,9 +80,10 @@ def create_engine() -> "VllmTokenEngine":
 
 @dataclass(slots=True)
 class RunningSequence:
-    """A sequence that has a place."""
+    """A sequence that vLLM runs."""
 
     name: str
+    """vLLM's id of the request."""
     request: TokenRequest
     prompt: tuple[int, ...]
     parameters: dict[str, object]
@@ -114,7 +120,9 @@ class VllmTokenEngine:
         self._on_death = on_death
         self._counter = LoadCounter()
         self._names = map(str, itertools.count(1))
+        """The names of sequences, which are vLLM's ids of requests."""
         self._directory, self._lock = create_locked_directory(Path(tempfile.gettempdir()), PREFIX)
+        """The directory for sockets and adapters, and the descriptor of its lock."""
         self._failures = FailureReceiver(self._directory)
         self._parts: LoadedParts | None = None
 
@@ -145,25 +153,27 @@ class VllmTokenEngine:
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence. Closing the generator ends it."""
-        parts, began = self._get_parts(), time.monotonic()
+        parts, requested_at = self._get_parts(), time.monotonic()
         prompt = require_valid_request(request, parts.limits)
         grammar = None if request.constraint is None else await self._compile(request.constraint)
         name = next(self._names)
         parameters = build_parameters(request, name, prompt, parts.limits, grammar)
         async with (
             parts.adapters.use(request.adapter) as lora,
-            parts.admission.hold(request) as prefill,
+            parts.admission.hold_place(request) as prefill,
             prefill.take_turn() as turn,
         ):
-            sequence = RunningSequence(name, request, prompt, parameters, lora, began, time.monotonic())
+            sequence = RunningSequence(
+                name, request, prompt, parameters, lora, requested_at, time.monotonic()
+            )
             async with aclosing(self._stream(sequence, turn)) as events:
                 async for event in events:
                     yield event
-        cause = find_cause(request, sequence.last_token, parts.limits)
+        cause = find_stop_cause(request, sequence.last_token, parts.limits)
         yield SequenceFinished(cause, Counts(len(prompt), sequence.token_count, sequence.cached_tokens))
 
     async def _stream(self, sequence: RunningSequence, turn: PrefillTurn) -> AsyncGenerator[TokenEvent, None]:
-        """Yields the events of a sequence, except the last one."""
+        """Yields the events of a sequence, except SequenceFinished."""
         async with aclosing(self._read_outputs(sequence)) as outputs:
             async for output in outputs:
                 turn.finish()
@@ -191,7 +201,7 @@ class VllmTokenEngine:
                 yield output
         except EngineDeadError:
             self._on_death()
-            raise build_death(sequence) from None
+            raise build_death_error(sequence) from None
         except VLLMClientError as problem:
             raise InvalidValue(f"vLLM refuses the request: {problem}") from None
         except EngineGenerateError as problem:
@@ -200,8 +210,8 @@ class VllmTokenEngine:
             await outputs.aclose()
 
     def _build_salt(self, sequence: RunningSequence) -> str | None:
-        """Returns the salt of the sequence's prefix. If prefixes are not kept, only siblings get the same
-        salt."""
+        """Returns the salt of the sequence's prefix; None for no salt. If prefixes are not kept for later
+        requests, only the sequences of one group get the same salt."""
         salt = sequence.request.cache_salt
         if not self._get_parts().keeps_prefixes:
             salt = f"{salt}\n{sequence.request.group or sequence.name}"
@@ -212,10 +222,12 @@ class VllmTokenEngine:
         request, now, (completion, *_) = sequence.request, time.monotonic(), output.outputs
         if not sequence.output_at:
             sequence.cached_tokens = output.num_cached_tokens or 0
-            queued = sequence.admitted_at - sequence.requested_at
+            queue_seconds = sequence.admitted_at - sequence.requested_at
             first_token_time = now - sequence.requested_at
-            self._counter.note_start(len(sequence.prompt), sequence.cached_tokens, queued, first_token_time)
-            yield SequenceStarted(len(sequence.prompt), sequence.cached_tokens, queued)
+            self._counter.note_start(
+                len(sequence.prompt), sequence.cached_tokens, queue_seconds, first_token_time
+            )
+            yield SequenceStarted(len(sequence.prompt), sequence.cached_tokens, queue_seconds)
             if request.prompt_logprobs is not None and output.prompt_logprobs:
                 scores = build_scores(sequence.prompt, output.prompt_logprobs, request.prompt_logprobs)
                 if scores is not None:
@@ -269,9 +281,9 @@ class VllmTokenEngine:
             self._on_death()
             raise EngineUnavailable("vLLM's engine core has ended", retry_after=RETRY_AFTER)
         admission, sequences = parts.admission, parts.info.sequences
-        places = (admission.running, admission.queue_length, sequences - admission.running)
+        sequence_counts = (admission.running, admission.queue_length, sequences - admission.running)
         load = self._counter.build_load(
-            places, admission.refusal_count, parts.vllm.cells, parts.adapters.users
+            sequence_counts, admission.refusal_count, parts.vllm.cells, parts.adapters.users
         )
         return replace(parts.info, load=load)
 
@@ -292,9 +304,9 @@ class VllmTokenEngine:
         return self._parts
 
 
-def build_death(sequence: RunningSequence) -> EngineUnavailable | EngineDied:
-    """Builds the error of a sequence whose engine core has ended. A sequence without a token may
-    be tried once more."""
+def build_death_error(sequence: RunningSequence) -> EngineUnavailable | EngineDied:
+    """Builds the error of a sequence whose engine core has ended. A sequence without a token gets EngineLost,
+    so that callers try it once more."""
     if sequence.output_at:
         return EngineDied(
             "vLLM ended while it was generating this answer; try again", retry_after=RETRY_AFTER

@@ -8,11 +8,11 @@ import antiphon
 from antiphon.errors import SettingsError
 
 VERSION = "0.32."
-"""The series of vLLM releases whose interfaces this package uses. Run `make cluster-test` for a new
-series."""
+"""The beginning of the vLLM releases whose interfaces this package uses. Run `make cluster-test` before you
+change it."""
 
 PROBE_TIMEOUT = 120.0
-"""Seconds for the probe. It takes a tenth of a second, and longer on a busy machine."""
+"""Seconds for the probe. It takes a tenth of a second, but longer on a busy machine."""
 
 REMEDY = "run `make cluster`, and set interpreter to .venvs/cluster/bin/python"
 
@@ -33,9 +33,9 @@ print(json.dumps({"vllm": vllm, "missing": missing, "antiphon": ours}))
 """
 
 
-def find_interpreter(configured: str) -> str:
-    """Returns the absolute path of an interpreter. It does not follow links, because the python of an
-    environment is one."""
+def resolve_interpreter(configured: str) -> str:
+    """Returns the absolute path of an interpreter. It does not follow links, because the interpreter of an
+    environment is a link to the system's."""
     return str(Path(configured).expanduser().absolute())
 
 
@@ -43,14 +43,14 @@ def require_environment(model: str, interpreter: str) -> None:
     """Raises SettingsError unless the interpreter has what vLLM needs. `model`: the model's name."""
     message_start = f"the model {model} cannot be served by {interpreter}: "
     try:
-        answer = subprocess.run(
+        output = subprocess.run(
             [interpreter, "-P", "-c", PROBE], capture_output=True, timeout=PROBE_TIMEOUT, check=True
         ).stdout
-        environment = json.loads(answer)
+        environment = json.loads(output)
     except OSError as problem:
         raise SettingsError(f"{message_start}{problem.strerror}; {REMEDY}") from None
     except (subprocess.SubprocessError, ValueError):
-        raise SettingsError(f"{message_start}it is no working Python 3.11 or later; {REMEDY}") from None
+        raise SettingsError(f"{message_start}it did not work as a Python 3.11 or later; {REMEDY}") from None
     if environment["vllm"] is None:
         raise SettingsError(f"{message_start}it has no vLLM; {REMEDY}")
     if not environment["vllm"].startswith(VERSION):

@@ -1,5 +1,5 @@
-"""Tells the engine host why a sequence cannot go on. vLLM has no way to tell it: an exception in its sampler
-would end all sequences.
+"""Sends the error of one sequence from the sampler inside vLLM to the engine host. vLLM itself cannot pass
+such an error: an exception in its sampler would end all sequences.
 
 The sampler sends the error as one datagram before it returns from its step, so the error arrives before the
 step's token. The socket is in a directory that only this user can enter.
@@ -19,7 +19,7 @@ MAX_REPORT_BYTES = 65536
 
 
 class FailureSender:
-    """The sampler's end."""
+    """The sampler's end of the socket."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class FailureSender:
 
 
 class FailureReceiver:
-    """The engine host's end. It never waits."""
+    """The engine host's end of the socket. Its methods never wait for a report."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "failures.sock")

@@ -21,7 +21,7 @@ MAX_BYTES = 64 * 1024 * 1024
 GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 """The endings of the names of architectures that generate text."""
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class ModelFolder:
     context_length: int
     """The context length that the model was trained for, in tokens."""
     size: int
-    """Bytes of the weights."""
+    """Bytes of the files of weights."""
     parameters: int
     """The number of weights."""
     dtype: str
-    """The number format of the weights, or float32."""
+    """The number format of the weights; float32 if the configuration names no known one."""
     end_ids: tuple[int, ...]
     """The end-of-generation tokens."""
     sampling: SamplingOptions
     """The recommended sampling values."""
     chat_template: str | None
-    cell_numbers: int | None
-    """The number of values that the KV cache keeps for each token; None if the configuration does not
-    tell."""
+    values_per_token: int | None
+    """The number of values that a plain KV cache stores for each token; None if the configuration does not
+    tell it."""
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -72,7 +72,7 @@ def read_folder(path: Path) -> ModelFolder:
         end_ids=tuple(dict.fromkeys([*_list_ids(generation), *_list_ids(config)])),
         sampling=_read_sampling(generation),
         chat_template=_read_template(path),
-        cell_numbers=_count_cell_numbers(config),
+        values_per_token=_count_values_per_token(config),
     )
 
 
@@ -80,20 +80,22 @@ def _require_generative(path: Path, architectures: object) -> None:
     """Raises ModelFileError for a model that does not make tokens."""
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
     if not any(name.endswith(GENERATIVE) for name in names):
-        named = ", ".join(names) or "no architecture"
+        architecture_names = ", ".join(names) or "no architecture"
         raise ModelFileError(
-            f"{path.name} cannot be served by vLLM here: it names {named}, which makes no text; convert an "
-            "embedding model to GGUF"
+            f"{path.name} cannot be served by vLLM here: it names {architecture_names}, which makes no "
+            "text; convert an embedding model to GGUF"
         )
 
 
 def read_tokenizer_config(path: Path) -> dict[str, object]:
-    """Reads tokenizer_config.json; it is empty if there is none. Raises ModelFileError."""
+    """Reads tokenizer_config.json. Returns an empty object if there is no such file. Raises
+    ModelFileError."""
     return _read_json(path / TOKENIZER_CONFIG)
 
 
 def _read_json(path: Path) -> dict[str, object]:
-    """Reads an object; it is empty if there is no file. Raises ModelFileError."""
+    """Reads a JSON object from a file. Returns an empty one if there is no such file. Raises
+    ModelFileError."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelFileError(f"{path} has more than {MAX_BYTES:,} bytes")
@@ -131,7 +133,7 @@ def _read_count(config: Mapping[str, object], name: str) -> int:
 def _read_dtype(config: Mapping[str, object]) -> str:
     """Reads the number format of the weights."""
     value = config.get("dtype") or config.get("torch_dtype")
-    return value if isinstance(value, str) and value in BYTES else "float32"
+    return value if isinstance(value, str) and value in DTYPE_BYTES else "float32"
 
 
 def _list_ids(config: Mapping[str, object]) -> Iterator[int]:
@@ -174,9 +176,11 @@ def _read_template(path: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _count_cell_numbers(config: Mapping[str, object]) -> int | None:
-    """Counts the values that a plain KV cache keeps for each token: keys and values of each layer."""
+def _count_values_per_token(config: Mapping[str, object]) -> int | None:
+    """Counts the values that a plain KV cache stores for each token: the keys and values of all layers."""
     layers, heads = _read_count(config, "num_hidden_layers"), _read_count(config, "num_attention_heads")
-    width = _read_count(config, "head_dim") or (_read_count(config, "hidden_size") // heads if heads else 0)
-    groups = _read_count(config, "num_key_value_heads") or heads
-    return 2 * layers * groups * width or None
+    head_width = _read_count(config, "head_dim") or (
+        _read_count(config, "hidden_size") // heads if heads else 0
+    )
+    kv_heads = _read_count(config, "num_key_value_heads") or heads
+    return 2 * layers * kv_heads * head_width or None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.vllm.adapters import MAX_CPU_LORAS, MAX_LORAS, MAX_RANK
-from antiphon.engines.vllm.folder import BYTES, ModelFolder
+from antiphon.engines.vllm.folder import DTYPE_BYTES, ModelFolder
 from antiphon.engines.vllm.load_counter import LoadCounter, create_logger_class
 from antiphon.engines.vllm.rows import ARGUMENT
 from antiphon.errors import LibraryError, LoadError
@@ -22,8 +22,8 @@ BLOCK = 32
 """Tokens of one block of the KV cache on a processor. Prefixes are shared in whole blocks."""
 
 USUAL_SHARE = 0.9
-"""The share of a device's memory that all hosts take together if no setting tells it. It is vLLM's own
-default."""
+"""The share of a device's memory that all hosts of a model take together if no setting tells it. It is vLLM's
+own default."""
 
 FIXED_VARIABLES = {
     "VLLM_NO_USAGE_STATS": "1",  # vLLM would report its use to its makers
@@ -43,12 +43,14 @@ DEFAULT_VARIABLES = {"VLLM_LOGGING_LEVEL": "WARNING"}
 
 @dataclass(frozen=True, slots=True)
 class LaunchedVllm:
-    """A running AsyncLLM, with its facts."""
+    """A running AsyncLLM, with the facts that vLLM tells about it."""
 
     llm: "AsyncLLM"
     vocabulary: int
+    """The number of token ids."""
     context_length: int
     cells: int
+    """The number of tokens that the KV cache can store."""
     dtype: str
     version: str
     path: str
@@ -57,10 +59,10 @@ class LaunchedVllm:
 
 
 def launch(
-    spec: LoadSpec, folder: ModelFolder, directory: Path, failures: str, counter: LoadCounter
+    spec: LoadSpec, folder: ModelFolder, directory: Path, failures_path: str, counter: LoadCounter
 ) -> LaunchedVllm:
-    """Starts vLLM. `directory` is for its sockets. `failures` is the path of the sampler's socket. Raises a
-    StartupError."""
+    """Starts vLLM. `directory`: where vLLM makes its sockets. `failures_path`: the path of the socket to
+    which the sampler sends failures. Raises a StartupError."""
     os.environ.update(FIXED_VARIABLES, VLLM_RPC_BASE_PATH=str(directory))
     for name, value in DEFAULT_VARIABLES.items():
         os.environ.setdefault(name, value)
@@ -74,14 +76,14 @@ def launch(
     is_cpu = current_platform.is_cpu()
     threads = spec.threads or max(1, len(os.sched_getaffinity(0)) // spec.hosts)
     require_cells_to_act(spec, folder, is_cpu)
-    os.environ.update(build_variables(threads, is_cpu, is_chosen=spec.threads is not None))
+    os.environ.update(build_variables(threads, is_cpu, has_chosen_threads=spec.threads is not None))
     if spec.devices:
         require_devices(spec.devices, is_cpu)
         os.environ[current_platform.device_control_env_var] = ",".join(spec.devices)
     arguments = {**build_arguments(spec, folder), **(build_cpu_arguments(spec, folder) if is_cpu else {})}
     try:
         llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(additional_config={ARGUMENT: failures}, **arguments),
+            AsyncEngineArgs(additional_config={ARGUMENT: failures_path}, **arguments),
             stat_loggers=[create_logger_class(counter)],
         )
     except Exception as problem:
@@ -110,22 +112,22 @@ def require_cells_to_act(spec: LoadSpec, folder: ModelFolder, is_cpu: bool) -> N
             f"cells = {spec.cells} has no effect on a GPU, where memory_share sizes vLLM's KV cache; "
             "leave cells out"
         )
-    if folder.cell_numbers is None:
+    if folder.values_per_token is None:
         raise LoadError(
             f"cells = {spec.cells} has no effect, since config.json of {folder.path.name} does not tell the "
             "size of a cell; set memory_share instead"
         )
 
 
-def build_variables(threads: int, is_cpu: bool, is_chosen: bool) -> dict[str, str]:
-    """Builds the environment variables of a device. On a GPU, vLLM chooses the number of threads of the work
-    that stays on the processor, unless the settings have chosen it."""
-    variables = {"OMP_NUM_THREADS": str(threads)} if is_cpu or is_chosen else {}
+def build_variables(threads: int, is_cpu: bool, has_chosen_threads: bool) -> dict[str, str]:
+    """Builds the environment variables for a kind of device. `has_chosen_threads`: whether the settings tell
+    the number of threads. If they do not, vLLM on a GPU chooses it itself."""
+    variables = {"OMP_NUM_THREADS": str(threads)} if is_cpu or has_chosen_threads else {}
     return {**CPU_VARIABLES, **variables} if is_cpu else variables
 
 
 def require_devices(devices: Sequence[str], is_cpu: bool) -> None:
-    """Raises LoadError for devices that vLLM would not use."""
+    """Raises LoadError for a list of devices if vLLM computes on the processor."""
     if is_cpu:
         raise LoadError(
             f"devices = {', '.join(devices)}: this vLLM computes on the processor; leave devices out"
@@ -175,9 +177,9 @@ def build_cpu_arguments(spec: LoadSpec, folder: ModelFolder) -> Mapping[str, obj
         "block_size": BLOCK,
         "max_num_batched_tokens": max(spec.get_prefill_chunk(), spec.sequences),
     }
-    if spec.memory_share is None and folder.cell_numbers is not None:
+    if spec.memory_share is None and folder.values_per_token is not None:
         dtype = folder.dtype if spec.dtype == "auto" else spec.dtype
         cells = max(spec.cells or context * spec.sequences, context + BLOCK)
         blocks = -(-cells // BLOCK) + 1  # vLLM keeps one block for itself
-        arguments["kv_cache_memory_bytes"] = blocks * BLOCK * folder.cell_numbers * BYTES[dtype]
+        arguments["kv_cache_memory_bytes"] = blocks * BLOCK * folder.values_per_token * DTYPE_BYTES[dtype]
     return arguments

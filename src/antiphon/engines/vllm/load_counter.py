@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LoadCounter:
-    """The totals of one engine."""
+    """The totals of one engine since its start."""
 
     steps: int = 0
     cache_usage: float = 0.0
-    """The used part of the KV cache, from 0 to 1, by vLLM's last report."""
+    """The used share of the KV cache, from 0 to 1, by vLLM's last report."""
     preemptions: int = 0
     prefill_tokens: int = 0
     decoded_tokens: int = 0
@@ -61,8 +61,9 @@ class LoadCounter:
         cells: int,
         adapter_users: Mapping[str, int],
     ) -> Load:
-        """Builds the load. `sequence_counts`: the numbers of running, queued and free sequences.
-        `adapter_users`: the sequences of each adapter."""
+        """Builds the load. `sequence_counts`: the numbers of running sequences, queued sequences and free
+        places. `refused`: the number of refused sequences. `adapter_users`: the number of sequences of each
+        adapter."""
         running, queued, free = sequence_counts
         return Load(
             running=running,

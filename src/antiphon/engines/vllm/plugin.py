@@ -1,7 +1,7 @@
 """Antiphon's sampler inside vLLM, as a logits processor. Only vLLM's engine core imports this module.
 
-For its rows it draws the token itself, and sets the logits so that vLLM can take only this token. vLLM
-reports log-probabilities from before all processors, so they stay raw.
+For the rows that it handles, the sampler draws the token itself, and then sets the row's logits so that vLLM
+can take only this token. vLLM reports log-probabilities from before all processors, so they stay raw.
 """
 
 from functools import cached_property
@@ -22,7 +22,7 @@ from antiphon.locked_directory import end_with_owner
 
 
 class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
-    """The processor of one engine core."""
+    """The logits processor of one engine core: it draws the tokens of the rows in a `RowTable`."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._vocabulary = vllm_config.model_config.get_vocab_size()
@@ -51,8 +51,8 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Applies the changes of the batch before each step: removed rows first, then added, then moved
-        ones."""
+        """Applies the changes of the batch before each step: first removes rows, then adds, then moves
+        rows."""
         table = self._table
         if batch_update is not None:
             for index in batch_update.removed:
@@ -81,12 +81,12 @@ class AntiphonSampler(LogitsProcessor):  # type: ignore[misc]
 
 
 def patch_cpu_lora() -> None:
-    """Patches a defect of vLLM 0.32 on processors: rows without an adapter, which have the index -1, would
-    get the weights of the last adapter."""
+    """Patches a defect of vLLM 0.32 on processors: rows without an adapter, which have the index -1, would be
+    computed with the last adapter."""
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
     original = PunicaWrapperCPU._apply_shrink  # noqa: SLF001 - the method that is patched
-    if getattr(original, "is_mended", False):
+    if getattr(original, "is_patched", False):
         return
 
     def shrink_adapted(

@@ -28,18 +28,19 @@ class ModelLimits:
 
     context_length: int
     vocabulary: int
-    ends: tuple[int, ...]
+    end_ids: tuple[int, ...]
     """The model's end-of-generation tokens."""
     draws_all: bool
-    """Whether Antiphon's sampler draws all tokens that are not chosen greedily. On a GPU it draws only those
-    that vLLM's sampler would draw differently, because it needs the logits in the host's memory."""
+    """Whether Antiphon's sampler draws all tokens that are not chosen greedily. This is off on a GPU, because
+    the sampler needs the logits in the machine's memory: there it draws only tokens that vLLM's sampler would
+    draw from another distribution."""
 
 
 def require_valid_request(request: TokenRequest, limits: ModelLimits) -> tuple[int, ...]:
-    """Returns the prompt. Raises a RequestError with the reason if the request cannot run. Some of these
+    """Returns the prompt. Raises a RequestError with the reason if the request is invalid. Some invalid
     requests would end vLLM."""
     prompt = tuple(chain.from_iterable(segment.tokens for segment in request.segments))
-    require_known(prompt, limits.vocabulary)
+    require_known_tokens(prompt, limits.vocabulary)
     if not prompt:
         raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
     if len(prompt) >= limits.context_length:
@@ -58,20 +59,20 @@ def require_valid_request(request: TokenRequest, limits: ModelLimits) -> tuple[i
         if requested is not None and not 0 <= requested <= limits.vocabulary:
             raise InvalidValue(f"{name} must be from 0 to {limits.vocabulary}", param=name)
     if request.constraint is not None and request.sampling.ignore_eos:
-        problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
+        problem = "ignore_eos has no meaning together with a constraint; leave one of them out"
         raise InvalidValue(problem, param="ignore_eos")
     return prompt
 
 
-def require_known(tokens: Sequence[int], vocabulary: int) -> None:
+def require_known_tokens(tokens: Sequence[int], vocabulary: int) -> None:
     """Raises InvalidValue if a token id is outside the vocabulary."""
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
-        wrong = min(tokens) if min(tokens) < 0 else max(tokens)
-        problem = f"{wrong} is no token id of this model; they go from 0 to {vocabulary - 1}"
+        unknown_token = min(tokens) if min(tokens) < 0 else max(tokens)
+        problem = f"{unknown_token} is no token id of this model; its ids go from 0 to {vocabulary - 1}"
         raise InvalidValue(problem, param="prompt")
 
 
-def count_output(request: TokenRequest, prompt: Sequence[int], limits: ModelLimits) -> int:
+def count_max_output(request: TokenRequest, prompt: Sequence[int], limits: ModelLimits) -> int:
     """The most tokens that the sequence makes. vLLM makes at least one."""
     return max(1, min(request.max_tokens, limits.context_length - len(prompt)))
 
@@ -81,11 +82,12 @@ def needs_antiphon_sampler(request: TokenRequest, state: SamplingState, limits: 
     tokens in every sampler."""
     if request.constraint is None and state.is_greedy and not state.changes_logits:
         return False
-    return limits.draws_all or request.constraint is not None or not draws_alike(request.sampling)
+    return limits.draws_all or request.constraint is not None or not is_drawn_alike(request.sampling)
 
 
-def draws_alike(sampling: Sampling) -> bool:
-    """Whether vLLM's sampler draws from the same distribution. With the same seed it draws other tokens."""
+def is_drawn_alike(sampling: Sampling) -> bool:
+    """Whether vLLM's sampler draws from the same distribution as Antiphon's. Even then, equal seeds give
+    different tokens."""
     differences = (
         sampling.mirostat is not None,
         sampling.typical_p < 1,
@@ -101,13 +103,13 @@ def draws_alike(sampling: Sampling) -> bool:
 
 
 def build_state(request: TokenRequest, prompt: Sequence[int], limits: ModelLimits) -> SamplingState:
-    """Builds the state of the draws, which checks all values. Raises InvalidValue."""
+    """Builds the sampling state, which checks all sampling values. Raises InvalidValue."""
     return SamplingState(
         request.sampling,
         request.choice,
         None,
         prompt=prompt,
-        end_tokens=limits.ends,
+        end_tokens=limits.end_ids,
         stop_tokens=request.stop_token_ids,
         vocabulary_size=limits.vocabulary,
         listed_tokens=request.logprob_token_ids,
@@ -117,14 +119,14 @@ def build_state(request: TokenRequest, prompt: Sequence[int], limits: ModelLimit
 def build_parameters(
     request: TokenRequest, sequence: str, prompt: Sequence[int], limits: ModelLimits, grammar: Grammar | None
 ) -> dict[str, object]:
-    """Builds the arguments of vLLM's SamplingParams. vLLM ends the sequence at these stop tokens only. Raises
-    InvalidValue."""
-    state, max_tokens = build_state(request, prompt, limits), count_output(request, prompt, limits)
-    ends = () if request.sampling.ignore_eos else limits.ends
-    stops = tuple(dict.fromkeys((*request.stop_token_ids, *ends)))
+    """Builds the arguments of vLLM's SamplingParams. Their stop tokens include the end tokens, since vLLM is
+    told to ignore its own. `sequence`: its name for reports of failures. Raises InvalidValue."""
+    state, max_tokens = build_state(request, prompt, limits), count_max_output(request, prompt, limits)
+    end_ids = () if request.sampling.ignore_eos else limits.end_ids
+    stop_ids = tuple(dict.fromkeys((*request.stop_token_ids, *end_ids)))
     parameters: dict[str, object] = {
         "max_tokens": max_tokens,
-        "stop_token_ids": [token for token in stops if 0 <= token < limits.vocabulary],
+        "stop_token_ids": [token for token in stop_ids if 0 <= token < limits.vocabulary],
         "ignore_eos": True,
         "logprobs": count_alternatives(request, limits),
         "prompt_logprobs": request.prompt_logprobs,
@@ -136,8 +138,8 @@ def build_parameters(
             sequence=sequence,
             sampling=request.sampling,
             choice=request.choice,
-            ends=limits.ends,
-            stops=request.stop_token_ids,
+            end_ids=limits.end_ids,
+            stop_ids=request.stop_token_ids,
             max_tokens=max_tokens,
             grammar=grammar,
             field=request.constraint.field if request.constraint is not None else None,
@@ -176,8 +178,8 @@ def count_alternatives(request: TokenRequest, limits: ModelLimits) -> int | None
     return limits.vocabulary if request.logprob_token_ids else request.logprobs
 
 
-def find_cause(request: TokenRequest, last_token: int | None, limits: ModelLimits) -> StopCause:
+def find_stop_cause(request: TokenRequest, last_token: int | None, limits: ModelLimits) -> StopCause:
     """Returns the cause of a sequence's end, by its last token."""
-    if last_token is not None and last_token in limits.ends and not request.sampling.ignore_eos:
+    if last_token is not None and last_token in limits.end_ids and not request.sampling.ignore_eos:
         return StopCause.END
     return StopCause.STOP_TOKEN if last_token in request.stop_token_ids else StopCause.LENGTH

@@ -1,7 +1,7 @@
 """The rows of vLLM's batch whose tokens Antiphon's sampler draws. This module does not import vLLM.
 
-vLLM asks for the logits of a row also while the row's prompt is incomplete, and then discards the token. So a
-row's state moves on only when the token is in the list of committed tokens.
+vLLM has a token drawn for a row even while the row's prompt is incomplete, and discards that token. So a
+row's state takes a token only when the token is in vLLM's list of the row's output.
 """
 
 import threading
@@ -20,14 +20,15 @@ from antiphon.engines.defects import guard
 from antiphon.engines.sampling import DrawnToken, Sampler, SamplingState
 from antiphon.errors import AntiphonError
 
-MAX_ANSWER_CPU_SECONDS = 0.5
-"""The most CPU seconds that a constraint may take for one answer. All rows of the batch wait for it."""
+MAX_MASK_CPU_SECONDS = 0.5
+"""The most CPU seconds that a constraint may take for the mask of one token. All rows of the batch wait for
+it."""
 
 RECHECK_SECONDS = 0.02
-"""Seconds between two checks of the CPU time of an answer."""
+"""Seconds between two checks of the CPU time that a mask has taken."""
 
-FILLER = 0
-"""The token of a row that has failed; the engine host drops it."""
+FILLER_TOKEN = 0
+"""The token of a row that has failed. The engine host drops it."""
 
 ARGUMENT = "antiphon"
 """The name under which vLLM carries a `RowRequest` in `extra_args`."""
@@ -38,21 +39,21 @@ class RowRequest:
     """The facts that the sampler inside vLLM needs about one sequence."""
 
     sequence: str
-    """Its name, under which failures are reported."""
+    """The sequence's name, under which its failure is reported."""
     sampling: Sampling
     choice: int
-    ends: tuple[int, ...]
+    end_ids: tuple[int, ...]
     """The model's end-of-generation tokens."""
-    stops: tuple[int, ...]
+    stop_ids: tuple[int, ...]
     max_tokens: int
     grammar: Grammar | None = None
-    """The checked grammar of its constraint."""
+    """The checked grammar of the sequence's constraint; None without a constraint."""
     field: str | None = None
     """The caller's name for the constraint."""
 
     def ends_with(self, token: int) -> bool:
         """Whether the token ends the sequence."""
-        return token in self.stops or (token in self.ends and not self.sampling.ignore_eos)
+        return token in self.stop_ids or (token in self.end_ids and not self.sampling.ignore_eos)
 
 
 def encode_row(row: RowRequest) -> bytes:
@@ -67,22 +68,24 @@ class GuideFactory(Protocol):
     """Makes guides. `constraints.mask_workers.MaskWorkers` implements it."""
 
     answer_ready: threading.Event
+    """Set whenever a guide has computed forced tokens or a mask."""
 
     def create_guide(self, grammar: Grammar) -> Guide: ...
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One row of the batch."""
+    """One row of the batch: a sequence whose tokens Antiphon's sampler draws."""
 
     request: RowRequest
     state: SamplingState
     output: Sequence[int]
-    """The committed tokens: vLLM's own list, to which it appends."""
+    """The sequence's tokens so far: vLLM's own list, to which vLLM appends."""
     guide: Guide | None = None
     chosen: tuple[int, float | None] | None = None
-    """The last chosen token, which vLLM may discard, and its surprise."""
+    """The last chosen token, which vLLM may discard, and its surprise in bits if Mirostat is on."""
     has_failed: bool = False
+    """Whether the row's failure was reported, so that it gets only FILLER_TOKEN."""
 
     @property
     def is_over(self) -> bool:
@@ -110,7 +113,8 @@ class RowTable:
     # --- changes of the batch
 
     def add(self, index: int, request: RowRequest, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Adds a row, and replaces the row at this index. A row that comes back keeps its state."""
+        """Adds a row; a row at this index is replaced. A sequence that was preempted gets its former row and
+        state again."""
         self.rows.pop(index, None)
         row = self._preempted.pop(request.sequence, None)
         if row is None:
@@ -129,43 +133,44 @@ class RowTable:
             request.choice,
             None,
             prompt=prompt,
-            end_tokens=request.ends,
-            stop_tokens=request.stops,
+            end_tokens=request.end_ids,
+            stop_tokens=request.stop_ids,
             vocabulary_size=self.vocabulary,
         )
         guide = None if request.grammar is None else self.get_guides().create_guide(request.grammar)
         return Row(request, state, output, guide)
 
     def remove(self, index: int) -> None:
-        """Removes a row, which may come back if its sequence is not over."""
+        """Removes a row. If its sequence is not complete, keeps the row, because vLLM may have preempted the
+        sequence."""
         row = self.rows.pop(index, None)
         if row is None:
             return
         row.state.mask = None
         if row.is_over:
-            self._drop(row)
+            self._abandon_guide(row)
             return
         self._preempted[row.request.sequence] = row
         while len(self._preempted) > self.max_rows:
-            self._drop(self._preempted.pop(next(iter(self._preempted))))
+            self._abandon_guide(self._preempted.pop(next(iter(self._preempted))))
 
-    def move(self, index: int, other: int, is_swap: bool) -> None:
-        """Moves a row to another index; with `is_swap`, the other row takes its place."""
-        row, other_row = self.rows.pop(index, None), self.rows.pop(other, None)
+    def move(self, index: int, target: int, is_swap: bool) -> None:
+        """Moves a row from `index` to `target`. With `is_swap`, moves the row at `target` to `index`."""
+        row, target_row = self.rows.pop(index, None), self.rows.pop(target, None)
         if row is not None:
-            self.rows[other] = row
-        if is_swap and other_row is not None:
-            self.rows[index] = other_row
+            self.rows[target] = row
+        if is_swap and target_row is not None:
+            self.rows[index] = target_row
 
-    def _drop(self, row: Row) -> None:
+    def _abandon_guide(self, row: Row) -> None:
         if row.guide is not None:
             row.guide.abandon()
 
     # --- the parts of a step
 
     def accept_committed(self) -> None:
-        """Accepts the tokens that were committed since the last step. Guides then compute the next masks
-        while the model computes."""
+        """Adds the tokens that vLLM has appended to outputs since the last step to the states of their rows.
+        Guides then compute the next masks while the model computes."""
         for row in self.rows.values():
             if not row.has_failed:
                 error = guard(self._accept_row, row)
@@ -179,12 +184,11 @@ class RowTable:
             row.chosen = None
             row.state.accept(token, surprise)
             if row.guide is not None and not row.request.ends_with(token):
-                self._await_answer(row.guide, row)
+                self._wait_for_mask(row.guide, row)
                 row.guide.advance(token)
 
     def choose(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> list[int]:
-        """Chooses the token of each row. `logits` has one row of the model's own logits for each, and is only
-        read."""
+        """Chooses the token of each row. `logits`: the model's own logits of these rows, only read."""
         for row in rows:
             if row.guide is not None and not row.has_failed:
                 error = guard(self._set_mask, row)
@@ -203,21 +207,21 @@ class RowTable:
                 row.chosen = (result.sampled.token, result.surprise)
                 tokens.append(result.sampled.token)
             else:
-                tokens.append(FILLER)
+                tokens.append(FILLER_TOKEN)
         return tokens
 
     def _set_mask(self, row: Row) -> None:
         """Waits for the mask of a row, and sets it. Raises the error of the constraint."""
         if row.guide is not None:
-            self._await_answer(row.guide, row)
+            self._wait_for_mask(row.guide, row)
             row.state.mask, row.state.is_forced = row.guide.get_mask()
 
-    def _await_answer(self, guide: Guide, row: Row) -> None:
-        """Waits for the answer of a guide. Raises the error of the constraint."""
+    def _wait_for_mask(self, guide: Guide, row: Row) -> None:
+        """Waits until a guide has computed the next mask. Raises the error of the constraint."""
         ready = self.get_guides().answer_ready
         while True:
             ready.clear()
-            if (error := guide.find_failure(row.request.field, MAX_ANSWER_CPU_SECONDS)) is not None:
+            if (error := guide.find_failure(row.request.field, MAX_MASK_CPU_SECONDS)) is not None:
                 guide.abandon()
                 raise error
             if guide.is_ready:
@@ -225,7 +229,7 @@ class RowTable:
             ready.wait(RECHECK_SECONDS)
 
     def _fail(self, row: Row, error: AntiphonError) -> None:
-        """Reports the error of a row once. Then the row gets FILLER tokens until the host ends its
+        """Reports the error of a row, once. After that, the row gets FILLER_TOKEN until the host ends the
         sequence."""
         if not row.has_failed:
             row.has_failed = True

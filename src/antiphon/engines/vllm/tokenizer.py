@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-"""A piece that stands for one byte, in SentencePiece's vocabularies."""
+"""A piece that means one byte, in SentencePiece's vocabularies."""
 
 SPACE = "▁"
 """The character for a space in SentencePiece's vocabularies."""
@@ -27,7 +27,7 @@ class FolderTokenizer:
     """Tokenizes text. Any thread may use it."""
 
     def __init__(self, folder: ModelFolder, size: int) -> None:
-        """`size`: the number of the model's ids. The tokenizer may have fewer. Raises
+        """`size`: the number of the model's token ids. The tokenizer may have fewer. Raises
         ModelFileError."""
         self._folder = folder
         self._size = size
@@ -40,8 +40,8 @@ class FolderTokenizer:
             self._later_tokenizer = load_later_tokenizer(settings)
         except Exception as problem:  # noqa: BLE001 - the library raises plain exceptions
             raise ModelFileError(f"{path} cannot be used: {problem}") from None
-        self._added: dict[int, AddedToken] = self._first_tokenizer.get_added_tokens_decoder()
-        ids = {token.content: index for index, token in self._added.items() if token.content}
+        self._added_tokens: dict[int, AddedToken] = self._first_tokenizer.get_added_tokens_decoder()
+        ids = {token.content: index for index, token in self._added_tokens.items() if token.content}
         self._controls = ControlTokens(ids)
 
     def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
@@ -52,14 +52,14 @@ class FolderTokenizer:
             if isinstance(part, str):
                 text += part
                 continue
-            token = self._added[part]
+            token = self._added_tokens[part]
             tokens += self._encode(text, is_first, (strip_next, token.lstrip))
             tokens.append(part)
             text, strip_next, is_first = "", token.rstrip, False
         return (*tokens, *self._encode(text, is_first, (strip_next, False)))
 
     def tokenize_bytes(self, text: bytes) -> list[int]:
-        """The token ids of a text without control tokens; none for bytes that are no UTF-8."""
+        """The token ids of a text without control tokens. Bytes that are not UTF-8 give no ids."""
         try:
             return self._encode(text.decode(), True, (False, False))
         except UnicodeDecodeError:
@@ -119,14 +119,14 @@ class FolderTokenizer:
             return TokenKind.UNUSED
         if texts[index] == self._unknown:
             return TokenKind.UNKNOWN
-        if index in self._added and self._added[index].special:
+        if index in self._added_tokens and self._added_tokens[index].special:
             return TokenKind.CONTROL
         return TokenKind.BYTE if BYTE_PIECE.fullmatch(texts[index]) else TokenKind.NORMAL
 
     def _spell(self, index: int, texts: Mapping[int, str]) -> bytes:
         """The bytes that a token adds to a text."""
         text = texts[index]
-        if index in self._added:
+        if index in self._added_tokens:
             return text.encode()
         if self._uses_byte_letters:
             return bytes(BYTE_OF_LETTER[letter] for letter in text if letter in BYTE_OF_LETTER)

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.engines.base import SequenceStarted, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.host.ray.config import ClusterAddress, Placement
-from antiphon.engines.host.ray.probe import probe_cluster, require_room
+from antiphon.engines.host.ray.probe import probe_cluster, require_resources
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
 from antiphon.testing import check_token_engine
 from tests.support.docs import ROOT
@@ -179,11 +179,11 @@ def test_a_cluster_is_examined_before_it_is_joined(cluster: ClusterAddress) -> N
 
 
 def test_replicas_that_find_no_room_are_refused(cluster: ClusterAddress) -> None:
-    require_room(cluster, {"m": Placement(16.0)}, {})
+    require_resources(cluster, {"m": Placement(16.0)}, {})
     with pytest.raises(LoadError, match="which takes 17 CPU, 1 GPU; they offer 16 CPU"):
-        require_room(cluster, {"m": Placement(17.0, 1.0)}, {})
+        require_resources(cluster, {"m": Placement(17.0, 1.0)}, {})
     two = {"m": Placement(8.0), "other": Placement(4.0)}
-    require_room(cluster, two, {"other": 2})
+    require_resources(cluster, two, {"other": 2})
     told = r"\(1 of m, 3 of other\): they take 20 CPU, and all machines together have 16 CPU"
     with pytest.raises(LoadError, match=told):
-        require_room(cluster, two, {"other": 3})
+        require_resources(cluster, two, {"other": 3})

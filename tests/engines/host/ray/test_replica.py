@@ -47,7 +47,7 @@ async def make(spec: DeploymentSpec = SPEC) -> EngineReplica:
 
 
 async def ask(replica: EngineReplica, call) -> frames.ReplicaReply:
-    return frames.decode_answer(await replica.ask(frames.encode_call(call)))
+    return frames.decode_replica_reply(await replica.ask(frames.encode_call(call)))
 
 
 async def generate(replica: EngineReplica, frame: bytes) -> list[Reply]:
@@ -140,7 +140,7 @@ async def test_an_environment_without_the_engine_is_told_with_a_remedy():
 
 
 def test_an_answer_that_cannot_be_read_is_an_engine_error():
-    for decode in (frames.decode_reply, frames.decode_answer):
+    for decode in (frames.decode_reply, frames.decode_replica_reply):
         with pytest.raises(EngineError, match="cannot be read"):
             decode(b"\xc1")
 
@@ -153,8 +153,8 @@ def test_totals_of_an_ended_replica_stay():
     both = sums.sum()
     assert (both.running, both.decoded_tokens, both.queue_seconds.total) == (4, 15, 3.0)
     assert both.adapters == (AdapterLoad("d", 2, 4, 6),)
-    sums.keep({"b"})
+    sums.set_replicas({"b"})
     assert (sums.sum().running, sums.sum().decoded_tokens) == (1, 15)
     assert sums.sum().adapters == adapters
-    sums.keep(())
+    sums.set_replicas(())
     assert (sums.sum().running, sums.sum().decoded_tokens, sums.sum().adapters) == (0, 15, ())

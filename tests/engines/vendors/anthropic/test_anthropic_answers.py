@@ -305,5 +305,5 @@ def test_an_unreadable_answer_is_an_error(body: bytes):
 
 
 def test_models_are_listed():
-    assert UPSTREAM.encode_probe() == "/models?limit=1000"
+    assert UPSTREAM.build_models_path() == "/models?limit=1000"
     assert UPSTREAM.decode_models(json.dumps(list_models()).encode()) == ("claude-m", "claude-n")

@@ -24,7 +24,7 @@ from antiphon.domain.request import (
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
-from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
@@ -52,13 +52,13 @@ def show(part: MediaContent, role: Role = Role.USER) -> GenerationRequest:
 
 
 def encode(
-    request: GenerationRequest, model: VendorModel = MODEL, attributes: Attributes = NOBODY
+    request: GenerationRequest, model: VendorModel = MODEL, attributes: Attributes = NO_ATTRIBUTES
 ) -> UpstreamCall:
     return AnthropicUpstream().encode(request, model, attributes)
 
 
 def read_body(
-    request: GenerationRequest, model: VendorModel = MODEL, attributes: Attributes = NOBODY
+    request: GenerationRequest, model: VendorModel = MODEL, attributes: Attributes = NO_ATTRIBUTES
 ) -> dict[str, Any]:
     """The body without what every body has."""
     body = json.loads(encode(request, model, attributes).body)
@@ -501,6 +501,6 @@ def test_an_optional_top_p_is_refused_beside_a_temperature() -> None:
         request = ask(sampling=sampling, optional=frozenset(optional))
         if is_refused:
             with pytest.raises(UnsupportedParameter, match="top_p"):
-                AnthropicUpstream().encode(request, MODEL, NOBODY)
+                AnthropicUpstream().encode(request, MODEL, NO_ATTRIBUTES)
         else:
-            assert json.loads(AnthropicUpstream().encode(request, MODEL, NOBODY).body)["top_p"] == 0.6
+            assert json.loads(AnthropicUpstream().encode(request, MODEL, NO_ATTRIBUTES).body)["top_p"] == 0.6

@@ -193,5 +193,5 @@ def test_vectors_come_from_the_same_server():
 
 def test_models_come_from_the_same_server():
     upstream = GeminiUpstream()
-    reply = answer_call(VendorCall("/v1beta" + upstream.encode_probe(), {"x-goog-api-key": KEY}, b""))
+    reply = answer_call(VendorCall("/v1beta" + upstream.build_models_path(), {"x-goog-api-key": KEY}, b""))
     assert upstream.decode_models(b"".join(reply.parts)) == ("gemini-m", "gemini-n")

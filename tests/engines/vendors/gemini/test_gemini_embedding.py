@@ -55,6 +55,6 @@ def test_vectors_that_do_not_match_are_an_error(embeddings: object):
 
 
 def test_models_are_listed_by_their_names():
-    assert UPSTREAM.encode_probe() == "/models?pageSize=1000"
+    assert UPSTREAM.build_models_path() == "/models?pageSize=1000"
     body = b'{"models": [{"name": "models/gemini-m", "displayName": "M"}, {"name": "tunedModels/mine"}]}'
     assert UPSTREAM.decode_models(body) == ("gemini-m", "tunedModels/mine")

@@ -22,7 +22,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
-from antiphon.engines.vendors.base import NOBODY, UpstreamCall, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
@@ -66,7 +66,7 @@ def think(model: VendorModel = MODEL, **options: Any) -> Any:
 
 
 def send(request: GenerationRequest, model: VendorModel = MODEL) -> UpstreamCall:
-    return GeminiUpstream().encode(request, model, NOBODY)
+    return GeminiUpstream().encode(request, model, NO_ATTRIBUTES)
 
 
 def read(request: GenerationRequest, model: VendorModel = MODEL) -> Any:

@@ -17,7 +17,7 @@ from antiphon.domain.messages import (
 )
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.profiles.base import VendorProfile
-from antiphon.engines.vendors.base import NOBODY, UpstreamCall, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.errors import RequestError
 
@@ -34,7 +34,7 @@ ASKED = Message(Role.ASSISTANT, "", tool_calls=CALLS)
 
 
 def send(*messages: Message, model: VendorModel = MODEL) -> UpstreamCall:
-    return GeminiUpstream().encode(GenerationRequest("m", (Conversation(messages),)), model, NOBODY)
+    return GeminiUpstream().encode(GenerationRequest("m", (Conversation(messages),)), model, NO_ATTRIBUTES)
 
 
 def read(*messages: Message) -> Any:

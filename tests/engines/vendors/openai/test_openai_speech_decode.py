@@ -20,7 +20,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Output, SpeechOptions
-from antiphon.engines.vendors.base import NOBODY, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.pipeline.meter import GenerationTally
@@ -127,6 +127,6 @@ def test_a_prediction_is_reserved_as_output_too():
     predicted = GenerationRequest(
         "m", (PROMPT,), output=Output(max_tokens=9, choices=2), hosted=HostedOptions(prediction="nöt")
     )
-    call = OpenAIUpstream().encode(plain, MODEL, NOBODY)
+    call = OpenAIUpstream().encode(plain, MODEL, NO_ATTRIBUTES)
     sizes = [bound_size(each, call, MODEL).output_tokens for each in (plain, predicted)]
     assert sizes == [18, 26]

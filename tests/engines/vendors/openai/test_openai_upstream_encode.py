@@ -34,9 +34,9 @@ from antiphon.domain.request import (
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.profiles.presets import find_preset
-from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.openai.encode import CHAT, TEXT, UNSENDABLE
+from antiphon.engines.vendors.openai.encode import CHAT_PARAMETERS, TEXT_PARAMETERS, UNREADABLE_RESULTS
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.errors import RequestError, UnsupportedParameter
 
@@ -226,7 +226,7 @@ ELSEWHERE = (
 """Names that no chat has, and the one that changes no answer."""
 
 
-def send(request: GenerationRequest, model: VendorModel, who: Attributes = NOBODY) -> UpstreamCall:
+def send(request: GenerationRequest, model: VendorModel, who: Attributes = NO_ATTRIBUTES) -> UpstreamCall:
     return OpenAIUpstream().encode(request, model, who)
 
 
@@ -245,7 +245,9 @@ def require_acts(name: str, case: Case, plain: GenerationRequest, model: VendorM
     """The parameter adds to the body exactly what the table says, or is refused by its name."""
     request, expected = case
     is_text = isinstance(request.prompts[0], RawPrompt)
-    takes = ((TEXT if is_text else CHAT) | model.extra_parameters) - model.refused_parameters
+    takes = (
+        (TEXT_PARAMETERS if is_text else CHAT_PARAMETERS) | model.extra_parameters
+    ) - model.refused_parameters
     if name in takes:
         before, after = read(plain, model), read(request, model)
         renamed = {model.renames.get(key, key): value for key, value in expected.items()}
@@ -258,7 +260,7 @@ def require_acts(name: str, case: Case, plain: GenerationRequest, model: VendorM
 
 def test_the_tables_hold_every_parameter():
     assert CHATS.keys() | UNREAD.keys() | ELSEWHERE == list_names()
-    assert UNREAD.keys() == UNSENDABLE
+    assert UNREAD.keys() == UNREADABLE_RESULTS
 
 
 @pytest.mark.parametrize("model", [BARE, VLLM], ids=lambda model: model.provider)

@@ -1,8 +1,8 @@
 """The Ray driver of one model: an engine host whose engine computes on the replicas. The supervisor runs it
 as `python -m antiphon.engines.host.ray`, with a `HostConfig` and a `DriverConfig` on its standard input.
 
-Ray ends its drivers when the node of this machine ends, so that it must not run in an HTTP process. The
-supervisor starts the driver again.
+Ray ends a driver's process when the node of this machine ends. So the driver is a process of its own, which
+the supervisor starts again.
 """
 
 import sys
@@ -14,7 +14,7 @@ from antiphon.engines.host.ray.engine import RayTokenEngine
 from antiphon.processes.ipc import FrameError, from_line
 
 OPEN_FILES = 8192
-"""Descriptors: each replica and each process of the cluster that the driver knows takes some."""
+"""The most open descriptors. The driver needs some for each replica and each process of the cluster."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Chooses the replica of a sequence: one that has computed the beginning of its prompt or has loaded its
-adapter, otherwise the less loaded of two random ones.
+adapter. If there is none, the less loaded of two random replicas.
 
-It does not depend on Ray. The prompt is cut into blocks. The key of a block is a hash of the adapter, the
-salt and all tokens up to the block's end, since the engines' prefix caches share no more than that.
+This module does not import Ray. The prompt is cut into blocks. The key of a block is a hash of the adapter,
+the salt and all tokens up to the block's end, since the engines' prefix caches share no more than that.
 """
 
 from array import array
@@ -17,14 +17,15 @@ BLOCK = 32
 """Tokens of one block. A shorter common prefix does not justify a busier replica."""
 
 MAX_BLOCKS = 512
-"""The most blocks of one prompt that are remembered. Prompts that are equal up to here go to one replica."""
+"""The most blocks of one prompt that get a key. Longer prompts that are equal up to here go to one
+replica."""
 
 MAX_KEYS = 100_000
-"""The most blocks that are remembered in all, about 20 MB."""
+"""The most keys in the index, about 20 MB."""
 
 MAX_EXTRA_LOAD = 4
-"""How many more sequences than the least loaded replica a full replica with the prefix may have. Computing a
-prefix again costs less than a long queue."""
+"""How many more sequences than the least loaded replica a full replica may have and still be preferred for
+its prefix or adapter. Computing a prefix again costs less than a long queue."""
 
 
 def build_prefix_keys(tokens: Sequence[int], adapter: str, salt: str) -> tuple[bytes, ...]:
@@ -49,7 +50,7 @@ class Candidate:
 
     name: str
     load: int = 0
-    """Sequences that wait and run there."""
+    """The number of sequences that wait or run there."""
     adapters: frozenset[str] = frozenset()
     """The adapters that it has loaded."""
 
@@ -66,7 +67,7 @@ class RoutingKey:
 
 @dataclass(slots=True)
 class PrefixIndex:
-    """The replica that has last computed each prefix."""
+    """The replica that has last computed each prefix, by the prefix's key."""
 
     max_keys: int = MAX_KEYS
     _replicas: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
@@ -80,18 +81,20 @@ class PrefixIndex:
             self._replicas.popitem(last=False)
 
     def find(self, keys: Sequence[bytes], replicas: Iterable[str]) -> str | None:
-        """Returns the replica that has the longest of these prefixes, among `replicas`."""
+        """Returns the one of `replicas` that has last computed the longest of these prefixes; None if it has
+        computed none of them. `keys`: the shortest prefix first."""
         present = set(replicas)
         return next((name for key in reversed(keys) if (name := self._replicas.get(key)) in present), None)
 
 
 def choose_replica(
-    key: RoutingKey, candidates: Sequence[Candidate], index: PrefixIndex, places: int, random: Random
+    key: RoutingKey, candidates: Sequence[Candidate], index: PrefixIndex, max_sequences: int, random: Random
 ) -> Candidate:
-    """Returns the replica for a sequence. `places`: the sequences that one replica runs at once.
+    """Returns the replica for a sequence. `max_sequences`: the most sequences that one replica runs at once.
 
-    The choices of one prompt always go to one replica. Otherwise a replica is preferred for its prefix or its
-    adapter while it has a place, or hardly more load than the least loaded one.
+    All choices of one prompt go to one replica. For other sequences, a replica with the prefix is preferred,
+    then one with the adapter. A replica is preferred only if it is not full, or has at most MAX_EXTRA_LOAD
+    sequences more than the least loaded one.
     """
     by_name = {candidate.name: candidate for candidate in candidates}
     name = index.find((key.group,), by_name) if key.group else None
@@ -101,7 +104,7 @@ def choose_replica(
     available = [
         candidate
         for candidate in candidates
-        if candidate.load < places or candidate.load <= min_load + MAX_EXTRA_LOAD
+        if candidate.load < max_sequences or candidate.load <= min_load + MAX_EXTRA_LOAD
     ]
     name = index.find(key.prefixes, (candidate.name for candidate in available))
     if name is not None:

@@ -13,7 +13,7 @@ from antiphon.errors import SettingsError
 EXTRA = "ray"
 
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-"""Ray's variables about its token. Children get the token through their pipe instead."""
+"""Ray's variables about its token. The supervisor's children get the token through their pipe instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,12 @@ class Placement:
 
     cpus: float = 1.0
     gpus: float = 0.0
-    others: dict[str, float] = field(default_factory=dict)
+    custom_resources: dict[str, float] = field(default_factory=dict)
+    """The amounts of the operator's own resources, by name."""
 
     def list_resources(self) -> dict[str, float]:
         """Returns the resources by Ray's names."""
-        amounts = {"CPU": self.cpus, "GPU": self.gpus, **self.others}
+        amounts = {"CPU": self.cpus, "GPU": self.gpus, **self.custom_resources}
         return {name: amount for name, amount in amounts.items() if amount}
 
 
@@ -65,7 +66,8 @@ class DriverConfig:
     cluster: ClusterAddress
     deployment: DeploymentSpec
     waits: bool = False
-    """Whether the driver waits while the cluster cannot be reached. Otherwise it ends with the error."""
+    """Whether the driver waits while the cluster cannot be reached, or no replica can load. The supervisor
+    sets it if the driver was ready before. If it is not set, the driver ends with the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,14 @@ class NodeConfig:
     replicas: dict[str, int] = field(default_factory=dict)
     """How many replicas the cluster must hold at once, by the model's name. A missing entry means one."""
     is_local: bool = False
-    """Whether to start the cluster on this machine. Otherwise the process joins a running cluster."""
+    """Whether the process starts the cluster on this machine. If not, it joins a running cluster."""
     cpus: int | None = None
     """The number of CPUs that a local cluster offers."""
     grows: bool = False
     """Whether the cluster adds machines by itself when they are needed."""
     waits: bool = False
-    """Whether the process waits while the cluster cannot be reached."""
+    """Whether the process waits while the cluster cannot be reached. The supervisor sets it if the process
+    was ready before. If it is not set, the process ends with the error."""
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
 

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
 
 NAMESPACE = "antiphon"
-DEPLOYMENT = "replica-"
+DEPLOYMENT_PREFIX = "replica-"
 """The beginning of each deployment's name. The digest of the deployment's fields follows."""
 
-PREFIX = "antiphon-"
+APPLICATION_PREFIX = "antiphon-"
 """The beginning of each application's name. The model's name follows."""
 
 PAUSE = 0.25
 """Seconds between two checks of an application that has no replica yet."""
 
-SLOW = 30.0
+WARNING_DELAY = 30.0
 """Seconds after which the log tells why there is no replica yet."""
+
+RETRY_PAUSE = 3.0
+"""Seconds between two attempts to deploy in a cluster that was there before."""
 
 EXTRA_CALLS = 64
 """The most calls without tokens that one replica takes beside its sequences."""
@@ -40,8 +43,8 @@ class Deployment:
     """The application of one model."""
 
     def __init__(self, config: DriverConfig) -> None:
-        """Makes the handles of a deployed application. Call it in the event loop that makes the calls. From
-        then on, Ray Serve tells the request router which replicas run."""
+        """Makes the handles of a deployed application. Call it in the event loop that makes the calls. Once
+        the handles exist, Ray Serve tells the request router which replicas run."""
         from ray import serve
 
         self.application = build_application_name(config.deployment.name)
@@ -57,16 +60,16 @@ class Deployment:
         """Calls that make tokens or vectors."""
 
     async def wait_for_replica(self, table: ReplicaTable) -> None:
-        """Waits until the application has a running replica. At the first start, raises the error of a
-        replica that cannot load, or LoadError."""
-        is_logged, began = False, asyncio.get_running_loop().time()
+        """Waits until the application has a running replica. If a replica cannot load, deletes the
+        application and raises the replica's error, unless the driver's configuration has it wait."""
+        is_logged, started_at = False, asyncio.get_running_loop().time()
         while not table.names:
             message = await asyncio.to_thread(self._read_messages)
             error = find_load_error(message)
             if error is not None and not self._config.waits:
                 await asyncio.to_thread(self._delete)
                 raise error
-            if not is_logged and asyncio.get_running_loop().time() > began + SLOW:
+            if not is_logged and asyncio.get_running_loop().time() > started_at + WARNING_DELAY:
                 is_logged = True
                 record("no_replica_yet", logging.WARNING, model=self._config.deployment.name, reason=message)
             await asyncio.sleep(PAUSE)
@@ -92,7 +95,7 @@ class Deployment:
 
 async def open_deployment(config: DriverConfig) -> Deployment:
     """Connects to the cluster and deploys the model. Replicas of an equal deployment stay as they are. Raises
-    LoadError."""
+    LoadError if that fails, unless the driver's configuration has it wait."""
     set_ray_environment(config.cluster.token)
     while True:
         try:
@@ -107,18 +110,19 @@ async def open_deployment(config: DriverConfig) -> Deployment:
                     f"{_get_first_line(problem)}"
                 ) from None
             record("cluster_away", logging.WARNING, problem=_get_first_line(problem))
-            await asyncio.sleep(SLOW / 10)
+            await asyncio.sleep(RETRY_PAUSE)
         else:
             return Deployment(config)
 
 
 def build_application_name(model: str) -> str:
     """Returns the name of a model's application."""
-    return f"{PREFIX}{model}"
+    return f"{APPLICATION_PREFIX}{model}"
 
 
 def select_replica_fields(spec: DeploymentSpec) -> DeploymentSpec:
-    """Returns the fields that affect each single replica: all but those about the number of replicas."""
+    """Returns the deployment with the fields that affect each single replica. The fields about the number of
+    replicas have their defaults."""
     return DeploymentSpec(spec.name, spec.factory, spec.load, spec.placement, interpreter=spec.interpreter)
 
 
@@ -126,7 +130,7 @@ def build_deployment_name(spec: DeploymentSpec) -> str:
     """Returns the name of a deployment. A change of the model gives another name, and a change of the number
     of replicas does not."""
     content = encode_spec(select_replica_fields(spec)) + antiphon.__version__.encode()
-    return DEPLOYMENT + blake2b(content, digest_size=6).hexdigest()
+    return DEPLOYMENT_PREFIX + blake2b(content, digest_size=6).hexdigest()
 
 
 def _get_first_line(problem: Exception) -> str:
@@ -186,7 +190,7 @@ def build_actor_options(spec: DeploymentSpec) -> dict[str, object]:
     options: dict[str, object] = {
         "num_cpus": spec.placement.cpus,
         "num_gpus": spec.placement.gpus,
-        "resources": dict(spec.placement.others),
+        "resources": dict(spec.placement.custom_resources),
     }
     if spec.interpreter is not None:
         options["runtime_env"] = {"py_executable": spec.interpreter}

@@ -4,8 +4,8 @@
 waits for ever while there is no replica. So every call here ends with an explicit cancel, and is refused at
 once while there is no replica. The callers own the deadlines.
 
-A sequence whose replica dies raises EngineDied if it had started, and EngineLost if it waited: the pipeline
-tries it once more. `deployment` talks to Ray Serve's controller.
+A sequence whose replica dies raises EngineDied if the sequence had started, and EngineLost if it waited. The
+pipeline tries a sequence with EngineLost once more. `deployment` talks to Ray Serve's controller.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from antiphon.engines.host.frames import (
 from antiphon.engines.host.ray.affinity import RoutingKey, build_prefix_keys
 from antiphon.engines.host.ray.config import DriverConfig
 from antiphon.engines.host.ray.deployment import Deployment, build_application_name, open_deployment
-from antiphon.engines.host.ray.frames import CALL, decode_answer, decode_reply, encode_call
+from antiphon.engines.host.ray.frames import CALL_NUMBER, decode_replica_reply, decode_reply, encode_call
 from antiphon.engines.host.ray.load_sums import LoadSums, replace_load
 from antiphon.engines.host.ray.replica_table import ReplicaTable, get_table
 from antiphon.errors import (
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentResponse, DeploymentResponseGenerator
 
 CALL_DEADLINE = 30.0
-"""Seconds for an answer to a call that makes no token. Tokenizing the largest body takes about one second."""
+"""Seconds for the reply to a call that makes no token. Tokenizing the largest body takes about one second."""
 
 INFO_DEADLINE = 1.0
-"""Seconds in which replicas report their load. A replica that is late keeps its last report."""
+"""Seconds in which replicas report their load. If a replica is late, its last report counts."""
 
 RETRY_AFTER = 5.0
 """Retry delay in seconds while there is no replica. Ray Serve needs at least this long to start one."""
@@ -90,7 +90,7 @@ class RayTokenEngine:
         self._vocabulary: Vocabulary | None = None
         self._adapters: dict[str, str] = {}
         """The path of each adapter, by digest."""
-        self._numbers = itertools.count()
+        self._sequence_numbers = itertools.count()
         self._streams: dict[int, DeploymentResponseGenerator[bytes]] = {}
         self._open_calls: set[DeploymentResponse[bytes]] = set()
         """The open calls that make no token."""
@@ -99,8 +99,8 @@ class RayTokenEngine:
     # --- replicas -------------------------------------------------------------------------------------------
 
     def watch_absence(self, notify: Callable[[str], None]) -> None:
-        """Calls `notify` with a reason when no replica is left, and with an empty text when there is a
-        replica again."""
+        """Calls `notify` now and at each change of the replicas: with a reason if there is no replica, and
+        with an empty text if there is one."""
         self._on_absence = notify
         notify(self._describe_absence())
 
@@ -110,10 +110,11 @@ class RayTokenEngine:
             return ""
         return f"no replica of {self._name} runs in the cluster; try again shortly"
 
-    def _note_replicas(self) -> None:
-        """Cancels the calls that wait for a replica if none is left, since they would wait for ever."""
+    def _handle_replica_change(self) -> None:
+        """Handles a change of the set of replicas. If none is left, cancels the calls that wait for a
+        replica, because they would wait for ever."""
         names = self.table.names
-        self._sums.keep(names)
+        self._sums.set_replicas(names)
         record("replicas_changed", model=self._name, replicas=len(names))
         self._on_absence(self._describe_absence())
         if not names:
@@ -124,7 +125,7 @@ class RayTokenEngine:
                 call.cancel()
 
     def _require_deployment(self) -> Deployment:
-        """Returns the deployment. Raises EngineUnavailable while it has no replica."""
+        """Returns the deployment. Raises EngineUnavailable if the deployment has no replica."""
         if self._deployment is None or not self.table.names:
             raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
         return self._deployment
@@ -147,7 +148,7 @@ class RayTokenEngine:
         finally:
             self._open_calls.discard(response)
             response.cancel()
-        return self._require_reply(decode_answer(frame).reply, reply_type)
+        return self._require_reply(decode_replica_reply(frame).reply, reply_type)
 
     async def _ask_all(self, call: HostCall, seconds: float) -> list[tuple[str, Reply]]:
         """Sends a call to all replicas, and returns the replies that come in time, each with its replica."""
@@ -159,8 +160,12 @@ class RayTokenEngine:
             return []
         except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises errors of any kind
             raise self._map_error(problem, is_started=False) from None
-        answers = [decode_answer(answer) for answer in results if isinstance(answer, bytes)]
-        return [(answer.replica, answer.reply) for answer in answers]
+        replica_replies = [
+            decode_replica_reply(replica_reply)
+            for replica_reply in results
+            if isinstance(replica_reply, bytes)
+        ]
+        return [(replica_reply.replica, replica_reply.reply) for replica_reply in replica_replies]
 
     def _require_reply(self, reply: Reply, reply_type: type[R]) -> R:
         """Returns a reply of the expected type. Raises the error that it carries, or EngineError."""
@@ -177,8 +182,9 @@ class RayTokenEngine:
     async def _stream(
         self, call: HostCall, key: RoutingKey, adapter: str = ""
     ) -> AsyncGenerator[Reply, None]:
-        """Sends a call to the replica that its key prefers, and yields its replies. Closing cancels it."""
-        deployment, number = self._require_deployment(), next(self._numbers)
+        """Sends a call to the replica that its key prefers, and yields the replies. Closing the generator
+        cancels the call. `adapter`: the path of the adapter that the call needs."""
+        deployment, number = self._require_deployment(), next(self._sequence_numbers)
         self.table.open(number, key)
         stream = self._streams[number] = deployment.generate_handle.remote(encode_call(call, adapter), number)
         is_started = False
@@ -201,8 +207,8 @@ class RayTokenEngine:
             self.table.close(number)
 
     def _map_error(self, problem: BaseException, is_started: bool) -> BaseException:
-        """Maps an exception of Ray to the caller's error: each one means that the replica is gone. Returns a
-        cancellation of this task unchanged."""
+        """Maps an exception of Ray to the caller's error. Every such exception means that the replica is
+        gone. Returns a cancellation of this task unchanged."""
         task = asyncio.current_task()
         if isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling():
             return problem
@@ -225,22 +231,22 @@ class RayTokenEngine:
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Deploys the model, and waits for its first replica. Raises a StartupError."""
         self.table = get_table(build_application_name(self._name))
-        self.table.places = spec.sequences
-        self.table.on_change = self._note_replicas
+        self.table.max_sequences = spec.sequences
+        self.table.on_change = self._handle_replica_change
         self._deployment = deployment = await open_deployment(self._config)
         while True:
             await deployment.wait_for_replica(self.table)
-            with suppress(EngineUnavailable):  # the replica ended again; its reason comes with the next wait
-                self._info = (await self._ask(InfoCall(CALL), InfoReply)).value
+            with suppress(EngineUnavailable):  # the replica ended again; the next wait raises its reason
+                self._info = (await self._ask(InfoCall(CALL_NUMBER), InfoReply)).value
                 return self._info
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        return (await self._ask(TokenizePiecesCall(CALL, tuple(pieces), add_bos), TokensReply)).value
+        return (await self._ask(TokenizePiecesCall(CALL_NUMBER, tuple(pieces), add_bos), TokensReply)).value
 
     async def vocabulary(self) -> Vocabulary:
         """Returns the table of token ids, which is the same in all replicas."""
         if self._vocabulary is None:
-            self._vocabulary = (await self._ask(VocabularyCall(CALL), VocabularyReply)).value
+            self._vocabulary = (await self._ask(VocabularyCall(CALL_NUMBER), VocabularyReply)).value
         return self._vocabulary
 
     async def info(self) -> EngineInfo:
@@ -249,18 +255,18 @@ class RayTokenEngine:
         if self._info is None:
             raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
         with suppress(AntiphonError):
-            for replica, reply in await self._ask_all(InfoCall(CALL), INFO_DEADLINE):
+            for replica, reply in await self._ask_all(InfoCall(CALL_NUMBER), INFO_DEADLINE):
                 if isinstance(reply, InfoReply):
                     self._sums.note(replica, reply.value.load)
         return replace_load(self._info, self._sums.sum(), max(1, len(self.table.names)))
 
     async def check(self, constraint: Constraint) -> None:
-        await self._ask(CheckCall(CALL, constraint), DoneReply)
+        await self._ask(CheckCall(CALL_NUMBER, constraint), DoneReply)
 
     async def add_adapter(self, digest: str, path: str) -> None:
         """Makes the adapter at `path` usable; every machine must have the file there. A replica that starts
         later loads the adapter when a sequence needs it."""
-        call = AddAdapterCall(CALL, digest, path)
+        call = AddAdapterCall(CALL_NUMBER, digest, path)
         replies = await self._ask_all(call, CALL_DEADLINE)
         if not replies:
             await self._ask(call, DoneReply)
@@ -271,11 +277,11 @@ class RayTokenEngine:
     async def remove_adapter(self, digest: str) -> None:
         self._adapters.pop(digest, None)
         with suppress(EngineUnavailable):
-            await self._ask_all(RemoveAdapterCall(CALL, digest), CALL_DEADLINE)
+            await self._ask_all(RemoveAdapterCall(CALL_NUMBER, digest), CALL_DEADLINE)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         path = self._adapters.get(request.adapter, "") if request.adapter else ""
-        stream = self._stream(GenerateCall(CALL, request), build_routing_key(request), path)
+        stream = self._stream(GenerateCall(CALL_NUMBER, request), build_routing_key(request), path)
         try:
             async for reply in stream:
                 if not isinstance(reply, EventReply):
@@ -285,7 +291,7 @@ class RayTokenEngine:
             await stream.aclose()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        stream = self._stream(EmbedCall(CALL, request), RoutingKey())
+        stream = self._stream(EmbedCall(CALL_NUMBER, request), RoutingKey())
         try:
             async for reply in stream:
                 if isinstance(reply, DoneReply):

@@ -1,7 +1,7 @@
 """The messages between a driver and a replica: one call, and each of its replies, as msgpack.
 
 They carry the messages of `engines.host.frames`. Ray sends them as bytes and neither reads nor unpickles
-them. An error is a reply, since only bytes can cross.
+them. Errors are sent as replies, because exceptions would be pickled.
 """
 
 import msgspec
@@ -12,8 +12,8 @@ from antiphon.engines.host.ray.config import DeploymentSpec
 from antiphon.errors import AntiphonError, EngineError, ErrorReport
 from antiphon.processes.ipc import Frame
 
-CALL = 0
-"""The number of every call. Ray keeps the replies of different calls apart."""
+CALL_NUMBER = 0
+"""The call number in every message. It needs no meaning here, because Ray matches replies to calls."""
 
 
 class ReplicaCall(Frame, tag=1):
@@ -26,17 +26,17 @@ class ReplicaCall(Frame, tag=1):
 
 
 class ReplicaReply(Frame, tag=1):
-    """The answer to a call that makes no token."""
+    """The reply to a call that makes no token."""
 
     replica: str
-    """The replica that answers."""
+    """The name of the replica that replies."""
     reply: Reply
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _CALLS = msgspec.msgpack.Decoder(ReplicaCall)
 _REPLIES = msgspec.msgpack.Decoder(Reply)
-_ANSWERS = msgspec.msgpack.Decoder(ReplicaReply)
+_REPLICA_REPLIES = msgspec.msgpack.Decoder(ReplicaReply)
 
 
 def encode_call(call: HostCall, adapter: str = "") -> bytes:
@@ -65,7 +65,7 @@ def encode_reply(reply: Reply) -> bytes:
 
 def encode_error(error: AntiphonError) -> bytes:
     """Encodes the error that ends a stream."""
-    return _ENCODER.encode(ErrorReply(CALL, ErrorReport.from_error(error)))
+    return _ENCODER.encode(ErrorReply(CALL_NUMBER, ErrorReport.from_error(error)))
 
 
 def decode_reply(frame: bytes) -> Reply:
@@ -73,27 +73,27 @@ def decode_reply(frame: bytes) -> Reply:
     try:
         reply: Reply = _REPLIES.decode(frame)
     except msgspec.DecodeError as problem:
-        raise EngineError("the answer of a replica cannot be read", cause=str(problem)) from None
+        raise EngineError("the reply of a replica cannot be read", cause=str(problem)) from None
     return reply
 
 
-def encode_answer(replica: str, reply: Reply) -> bytes:
-    """Encodes the answer to a call that makes no token."""
+def encode_replica_reply(replica: str, reply: Reply) -> bytes:
+    """Encodes the reply to a call that makes no token."""
     return _ENCODER.encode(ReplicaReply(replica, reply))
 
 
-def decode_answer(frame: bytes) -> ReplicaReply:
-    """Decodes the answer to a call that makes no token. Raises EngineError."""
+def decode_replica_reply(frame: bytes) -> ReplicaReply:
+    """Decodes the reply to a call that makes no token. Raises EngineError."""
     try:
-        return _ANSWERS.decode(frame)
+        return _REPLICA_REPLIES.decode(frame)
     except msgspec.DecodeError as problem:
-        raise EngineError("the answer of a replica cannot be read", cause=str(problem)) from None
+        raise EngineError("the reply of a replica cannot be read", cause=str(problem)) from None
 
 
 # --- deployments and load errors ----------------------------------------------------------------------------
 
 LOAD_FAILED = "antiphon cannot load: "
-"""Marks the error of a replica in Ray Serve's messages, which are text."""
+"""The text before an encoded error in Ray Serve's messages, which repeat an exception as text."""
 
 
 def encode_spec(spec: DeploymentSpec) -> bytes:
@@ -107,7 +107,7 @@ def decode_spec(encoded: bytes) -> DeploymentSpec:
 
 
 def describe_load_error(error: AntiphonError) -> str:
-    """Returns the message of an exception that Ray Serve repeats."""
+    """Returns the message for an exception, in which `find_load_error` finds the error again."""
     return f"{LOAD_FAILED}{msgspec.json.encode(ErrorReport.from_error(error)).decode()}\n"
 
 

@@ -1,4 +1,5 @@
-"""The load of all replicas of a model together. Totals never fall: those of an ended replica stay."""
+"""The load of all replicas of a model together. Totals never fall, because the totals of an ended replica
+stay."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from antiphon.engines.base import EngineInfo
 
 @dataclass(slots=True)
 class LoadSums:
-    """The last report of each replica, and the totals of those that have ended."""
+    """The last report of each running replica, and the totals of the ended replicas."""
 
     _reports: dict[str, Load] = field(default_factory=dict)
     _ended: Load = field(default_factory=Load)
@@ -19,8 +20,9 @@ class LoadSums:
         """Notes a replica's report."""
         self._reports[replica] = load
 
-    def keep(self, replicas: Collection[str]) -> None:
-        """Notes the current replicas. The loads of all other replicas become final."""
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        """Notes which replicas run now. The totals of replicas that have ended stay in the sum; their running
+        sequences and cells do not."""
         for name in self._reports.keys() - set(replicas):
             ended_report = self._reports.pop(name)
             self._ended = add_loads(
@@ -38,7 +40,7 @@ class LoadSums:
             )
 
     def sum(self) -> Load:
-        """Returns the load of all replicas, and the totals of ended ones."""
+        """Returns the load of the running replicas, together with the totals of the ended ones."""
         return reduce(add_loads, self._reports.values(), self._ended)
 
 
@@ -59,14 +61,14 @@ def add_loads(load: Load, other_load: Load) -> Load:
         prefix_hits=load.prefix_hits + other_load.prefix_hits,
         preemptions=load.preemptions + other_load.preemptions,
         refused=load.refused + other_load.refused,
-        queue_seconds=_add_times(load.queue_seconds, other_load.queue_seconds),
-        first_token_seconds=_add_times(load.first_token_seconds, other_load.first_token_seconds),
-        inter_token_seconds=_add_times(load.inter_token_seconds, other_load.inter_token_seconds),
+        queue_seconds=_add_histograms(load.queue_seconds, other_load.queue_seconds),
+        first_token_seconds=_add_histograms(load.first_token_seconds, other_load.first_token_seconds),
+        inter_token_seconds=_add_histograms(load.inter_token_seconds, other_load.inter_token_seconds),
         adapters=_add_adapters((*load.adapters, *other_load.adapters)),
     )
 
 
-def _add_times(load: Histogram, other_load: Histogram) -> Histogram:
+def _add_histograms(load: Histogram, other_load: Histogram) -> Histogram:
     """Returns the sum of two histograms."""
     counts = tuple(sum(pair) for pair in zip(load.counts, other_load.counts, strict=True))
     return Histogram(counts, load.total + other_load.total)
@@ -87,5 +89,6 @@ def _add_adapters(loads: tuple[AdapterLoad, ...]) -> tuple[AdapterLoad, ...]:
 
 
 def replace_load(info: EngineInfo, load: Load, replicas: int) -> EngineInfo:
-    """Returns one replica's facts with the load of all, and the sequences that all run at once."""
+    """Returns one replica's facts with the load of all replicas, and the most sequences that all replicas
+    together run at once."""
     return replace(info, load=load, sequences=info.sequences * replicas)

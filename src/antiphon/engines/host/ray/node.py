@@ -1,4 +1,4 @@
-"""The node process: starts a Ray cluster on this machine, or joins one, and keeps it until it ends.
+"""The node process: starts a Ray cluster on this machine, or joins one, and ends Ray when it ends itself.
 
 The supervisor runs it as `python -m antiphon.engines.host.ray.node`. Before it starts Ray, it checks
 the cluster: its address, its versions of Ray and Python, and its token, without which the cluster must refuse
@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from antiphon.engines.host.control import Lifeline, StatusPipe
 from antiphon.engines.host.ray.config import NodeConfig, require_ray, set_ray_environment
-from antiphon.engines.host.ray.probe import probe_cluster, require_room
+from antiphon.engines.host.ray.probe import probe_cluster, require_resources
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.ipc import FrameError, from_line
 from antiphon.task_group import task_group
@@ -33,12 +33,12 @@ END_DEADLINE = 2.0
 """Seconds that Ray's processes get to end by themselves."""
 
 RETRY_PAUSE = 3.0
-"""Seconds between two attempts to reach a cluster that was there before."""
+"""Seconds between two attempts to reach a cluster that could be reached before."""
 
 SLOW_START = "timed out during startup"
-"""Part of the last message of `ray start` if one of Ray's processes was too slow."""
+"""The words in the last message of `ray start` if one of Ray's processes started too slowly."""
 
-ATTEMPTS = 3
+MAX_STARTS = 3
 """The most starts of Ray. A second start is faster, since Ray's files are in the system's cache."""
 
 ERROR = re.compile(r"([\w.]+\.)?\w*(Error|Exception): ")
@@ -59,7 +59,7 @@ def main() -> None:
     configure(config.log_level, config.log_format)
     status = StatusPipe(config.status_fd)
     node = RayNode(config, status)
-    lifeline.watch(lambda _: None, node.abandon)
+    lifeline.watch(lambda _: None, node.exit_at_once)
     sys.exit(asyncio.run(node.run()))
 
 
@@ -70,7 +70,7 @@ class RayNode:
         self._config = config
         self._status = status
         self._stop = asyncio.Event()
-        self._group: int | None = None
+        self._process_group: int | None = None
         """The process group of Ray's processes."""
 
     async def run(self) -> int:
@@ -81,52 +81,54 @@ class RayNode:
         try:
             require_ray()
             if not self._config.is_local:
-                await self._find_cluster()
+                await self._wait_for_cluster()
             if self._stop.is_set():
                 return 0
-            return await self._keep_ray()
+            return await self._run_with_retries()
         except AntiphonError as error:
             self._status.report_failure(error)
             return 1
         finally:
             await self._end_ray()
 
-    async def _find_cluster(self) -> None:
-        """Checks that the cluster can be joined. If it cannot, waits if the settings say so, and otherwise
-        raises."""
+    async def _wait_for_cluster(self) -> None:
+        """Checks that the cluster can be joined. If it cannot, raises StartupError at the first start. After
+        an earlier start (`waits` is set), waits until it can, or until this process must end."""
         while not self._stop.is_set():
             try:
-                return await asyncio.to_thread(probe_cluster, self._config.cluster)
+                await asyncio.to_thread(probe_cluster, self._config.cluster)
             except StartupError as problem:
                 if not self._config.waits:
                     raise
                 record("cluster_away", logging.WARNING, problem=problem.message)
+            else:
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_PAUSE):
                     await self._stop.wait()
-        return None
 
-    async def _keep_ray(self) -> int:
-        """Starts Ray, reports that it runs, and waits until Ray or this process must end. Starts Ray again if
-        it was too slow: Ray gives each of its processes 30 s to start, which a loaded machine can exceed."""
-        for attempt in range(1, ATTEMPTS + 1):
+    async def _run_with_retries(self) -> int:
+        """Runs Ray until this process must end, and returns the exit status. Raises StartupError if Ray ends
+        by itself. Starts Ray again if its start was too slow: Ray gives each of its processes 30 s, which a
+        loaded machine can exceed."""
+        for attempt in range(1, MAX_STARTS + 1):
             status, lines = await self._run_ray()
             if self._stop.is_set():
                 return 0
             reason = "" if lines is None else f": {find_reason(lines)}"
-            if SLOW_START not in reason or attempt == ATTEMPTS:
+            if SLOW_START not in reason or attempt == MAX_STARTS:
                 raise StartupError(f"Ray ended with status {status} on this machine{reason}")
             record("ray_starts_again", logging.WARNING, attempt=attempt)
             self._signal(signal.SIGKILL)
         return 1
 
     async def _run_ray(self) -> tuple[int, list[str] | None]:
-        """Runs Ray from its start to its end. Returns its exit status, and its last lines if it never
-        ran."""
+        """Runs Ray from its start to its end. Returns its exit status, and the last lines of its output if
+        its start failed."""
         process, output = await self._start_ray()
         async with task_group() as group:
             tasks = [group.create_task(self._end_when_stopped())]
-            lines = await self._read_start(output)
+            lines = await self._read_start_output(output)
             if lines is None:
                 await self._report_ready()
                 tasks.append(group.create_task(self._status.report_alive_until(self._stop)))
@@ -146,21 +148,22 @@ class RayNode:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
-        self._group = process.pid
+        self._process_group = process.pid
         if process.stdout is None:
             raise StartupError("the output of Ray cannot be read")
         return process, process.stdout
 
     async def _report_ready(self) -> None:
-        """Checks that there is room for every model, and reports that drivers can connect."""
+        """Reports that drivers can connect. First checks that all replicas fit into the cluster, unless the
+        cluster adds machines itself, or the node was ready before (`waits` is set)."""
         config = self._config
         if not config.grows and not config.waits:
-            await asyncio.to_thread(require_room, config.cluster, config.placements, config.replicas)
+            await asyncio.to_thread(require_resources, config.cluster, config.placements, config.replicas)
         self._status.report_ready()
 
-    async def _read_start(self, output: asyncio.StreamReader) -> list[str] | None:
-        """Reads the output of `ray start`. Returns None once Ray runs, or the last lines if it ends
-        before."""
+    async def _read_start_output(self, output: asyncio.StreamReader) -> list[str] | None:
+        """Reads the output of `ray start`. Returns None once Ray runs. Returns the last lines if the output
+        ends before."""
         lines: list[str] = []
         while line := await output.readline():
             if STARTED in line:
@@ -203,11 +206,11 @@ class RayNode:
 
     def _signal(self, signal_number: signal.Signals) -> None:
         """Sends a signal to Ray's processes."""
-        if self._group is not None:
+        if self._process_group is not None:
             with suppress(ProcessLookupError):
-                os.killpg(self._group, signal_number)
+                os.killpg(self._process_group, signal_number)
 
-    def abandon(self) -> None:
+    def exit_at_once(self) -> None:
         """Ends Ray and this process at once, because the supervisor is gone."""
         self._signal(signal.SIGKILL)
         os._exit(1)

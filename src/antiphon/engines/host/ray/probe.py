@@ -19,7 +19,7 @@ LIST_NODES = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 GET_VALUE = "/ray.rpc.InternalKVGcsService/InternalKVGet"
 
 DEADLINE = 10.0
-"""Seconds for one answer of a head."""
+"""Seconds for one reply of a head."""
 
 
 def probe_cluster(cluster: ClusterAddress) -> None:
@@ -27,13 +27,13 @@ def probe_cluster(cluster: ClusterAddress) -> None:
     import grpc
 
     installed = require_ray()
-    answer = ask_head(cluster.address, CHECK_ALIVE, b"", token=None)
-    if isinstance(answer, bytes):
+    reply = ask_head(cluster.address, CHECK_ALIVE, b"", token=None)
+    if isinstance(reply, bytes):
         raise StartupError(
             f"the Ray cluster at {cluster.address} requires no token, so everybody who reaches it can run "
             "programs on its machines: start all of it with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         )
-    if answer != grpc.StatusCode.UNAUTHENTICATED:
+    if reply != grpc.StatusCode.UNAUTHENTICATED:
         raise StartupError(
             f"no Ray cluster answers at {cluster.address}: start its head with `ray start --head`, or "
             "correct --cluster"
@@ -47,18 +47,18 @@ def probe_cluster(cluster: ClusterAddress) -> None:
 
 
 def ask_head(address: str, path: str, request: bytes, token: str | None) -> "bytes | grpc.StatusCode":
-    """Calls a head once. Returns its answer, or the status of its refusal or of the failed connection."""
+    """Calls a head once. Returns its reply, or the status of its refusal or of the failed connection."""
     import grpc
 
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
         try:
-            answer: bytes = call(request, timeout=DEADLINE, metadata=metadata)
+            reply: bytes = call(request, timeout=DEADLINE, metadata=metadata)
         except grpc.RpcError as problem:
             status: grpc.StatusCode = problem.code()
             return status
-        return answer
+        return reply
 
 
 def require_versions(cluster: Mapping[str, str], installed: str, address: str) -> None:
@@ -79,26 +79,26 @@ def fetch_versions(cluster: ClusterAddress) -> dict[str, str]:
     from ray.core.generated import gcs_service_pb2 as messages
 
     request = messages.InternalKVGetRequest(key=b"CLUSTER_METADATA", namespace=b"cluster")
-    answer = ask_head(cluster.address, GET_VALUE, request.SerializeToString(), cluster.token)
-    if isinstance(answer, bytes):
-        value = messages.InternalKVGetReply.FromString(answer).value
+    reply = ask_head(cluster.address, GET_VALUE, request.SerializeToString(), cluster.token)
+    if isinstance(reply, bytes):
+        value = messages.InternalKVGetReply.FromString(reply).value
         metadata = json.loads(value or b"{}")
         return (
             {name: str(version) for name, version in metadata.items()} if isinstance(metadata, dict) else {}
         )
-    raise StartupError(f"the Ray cluster at {cluster.address} does not tell its version: {answer}")
+    raise StartupError(f"the Ray cluster at {cluster.address} does not tell its version: {reply}")
 
 
-def require_room(
+def require_resources(
     cluster: ClusterAddress, placements: Mapping[str, Placement], replicas: Mapping[str, int]
 ) -> None:
-    """Raises LoadError for a replica that no machine of the cluster can hold, even an empty one, and for
-    replicas that take more together than all machines have. `replicas`: how many of each model must run; one,
-    where it is left out."""
+    """Raises LoadError if a replica needs more than any machine of the cluster has, or all replicas together
+    need more than all machines together have. `replicas`: how many replicas of each model must run; a model
+    that is left out needs one."""
     machines = fetch_machines(cluster)
     for name, placement in placements.items():
         needed_resources = placement.list_resources()
-        if not any(has_room(machine, needed_resources) for machine in machines):
+        if not any(has_resources(machine, needed_resources) for machine in machines):
             # The machines of servers offer nothing: each server joins with a machine of its own.
             offers = (
                 "; ".join(describe_resources(each) for each in machines if list_resources(each)) or "nothing"
@@ -109,10 +109,10 @@ def require_room(
                 "lower replica_cpus and replica_gpus of the model, or set cluster.grows if the cluster "
                 "adds machines itself"
             )
-    all_needed = add_up(
+    all_needed = sum_resources(
         each.list_resources() for name, each in placements.items() for _ in range(replicas.get(name, 1))
     )
-    if not has_room(all_offered := add_up(machines), all_needed):
+    if not has_resources(all_offered := sum_resources(machines), all_needed):
         counts = ", ".join(f"{replicas.get(name, 1)} of {name}" for name in placements)
         raise LoadError(
             f"the cluster cannot hold all replicas that must run ({counts}): they take "
@@ -122,16 +122,16 @@ def require_room(
         )
 
 
-def add_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the sum of resources."""
+def sum_resources(amounts_of_each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the sum of several machines' or replicas' resources, by name."""
     total: dict[str, float] = {}
-    for part in parts:
-        for name, amount in part.items():
+    for amounts in amounts_of_each:
+        for name, amount in amounts.items():
             total[name] = total.get(name, 0.0) + amount
     return total
 
 
-def has_room(machine: Mapping[str, float], needed_resources: Mapping[str, float]) -> bool:
+def has_resources(machine: Mapping[str, float], needed_resources: Mapping[str, float]) -> bool:
     """Whether a machine has all needed resources."""
     return all(machine.get(name, 0.0) >= amount for name, amount in needed_resources.items())
 
@@ -153,11 +153,11 @@ def fetch_machines(cluster: ClusterAddress) -> list[dict[str, float]]:
     from ray.core.generated import gcs_pb2
     from ray.core.generated import gcs_service_pb2 as messages
 
-    answer = ask_head(
+    reply = ask_head(
         cluster.address, LIST_NODES, messages.GetAllNodeInfoRequest().SerializeToString(), cluster.token
     )
-    if not isinstance(answer, bytes):
-        raise StartupError(f"the Ray cluster at {cluster.address} does not tell its machines: {answer}")
-    nodes = messages.GetAllNodeInfoReply.FromString(answer).node_info_list
+    if not isinstance(reply, bytes):
+        raise StartupError(f"the Ray cluster at {cluster.address} does not tell its machines: {reply}")
+    nodes = messages.GetAllNodeInfoReply.FromString(reply).node_info_list
     alive = gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
     return [dict(node.resources_total) for node in nodes if node.state == alive]

@@ -1,8 +1,8 @@
 """One replica: the engine host's calls, served to drivers by Ray Serve.
 
 Ray Serve makes the object in a process of its own, calls its methods by name, and cancels a call's task when
-the driver cancels it. Every error becomes a reply, since exceptions cannot be sent. A replica whose engine
-no longer answers ends its process: Ray Serve then starts another at once.
+the driver cancels it. Every error becomes a reply, because exceptions would be pickled. A replica whose
+engine no longer answers ends its process, and Ray Serve starts another one at once.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from antiphon.engines.host.frames import (
     build_event_reply,
 )
 from antiphon.engines.host.ray.frames import (
-    CALL,
+    CALL_NUMBER,
     decode_call,
     decode_spec,
     describe_load_error,
-    encode_answer,
     encode_error,
+    encode_replica_reply,
     encode_reply,
 )
 from antiphon.engines.host.server import (
-    answer_call,
     create_engine,
     require_adapter_engine,
     require_embedding_engine,
+    run_call,
 )
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, ErrorReport, LoadError
 from antiphon.telemetry.logs import describe_exception, record
@@ -57,14 +57,13 @@ class EngineReplica:
     """Serves one loaded token engine."""
 
     async def __init__(self, model: str, encoded_spec: bytes) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Loads the model. Raises RuntimeError with the engine's reason, which the driver reads in Ray
-        Serve's message."""
+        """Loads the model. Raises RuntimeError, whose message contains the engine's error for the driver."""
         spec = decode_spec(encoded_spec)
         _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))  # a core dump contains weights and prompts
         self._model = model
         self._name = self._get_own_name()
-        self._adapters: dict[str, asyncio.Lock] = {}
+        self._adapter_locks: dict[str, asyncio.Lock] = {}
         self._loaded_adapters: set[str] = set()
         try:
             self._engine = create_engine(spec.factory)
@@ -92,29 +91,30 @@ class EngineReplica:
     # --- called by drivers ----------------------------------------------------------------------------------
 
     async def ask(self, frame: bytes) -> bytes:
-        """Answers a call that makes no token."""
+        """Returns the reply to a call that makes no token."""
         try:
             call = decode_call(frame).call
-            reply = await answer_call(self._engine, call)
+            reply = await run_call(self._engine, call)
             self._note_adapter(call)
-            return encode_answer(self._name, reply)
+            return encode_replica_reply(self._name, reply)
         except AntiphonError as error:
-            return encode_answer(self._name, ErrorReply(CALL, ErrorReport.from_error(error)))
+            return encode_replica_reply(self._name, ErrorReply(CALL_NUMBER, ErrorReport.from_error(error)))
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails
-            return encode_answer(
-                self._name, ErrorReply(CALL, ErrorReport.from_error(self._log_defect(defect)))
+            return encode_replica_reply(
+                self._name, ErrorReply(CALL_NUMBER, ErrorReport.from_error(self._log_defect(defect)))
             )
 
     async def generate(self, frame: bytes, number: int) -> AsyncGenerator[bytes, None]:
-        """Runs one sequence, or makes vectors. Only the driver's request router uses `number`."""
+        """Runs one sequence, or makes vectors. `number`: the sequence's number, which only the driver's
+        request router reads."""
         try:
             replica_call = decode_call(frame)
             await self._load_adapter(replica_call.call, replica_call.adapter)
-            async with aclosing(self._start(replica_call.call)) as events:
+            async with aclosing(self._start_events(replica_call.call)) as events:
                 async for event in events:
-                    yield encode_reply(build_event_reply(CALL, event))
+                    yield encode_reply(build_event_reply(CALL_NUMBER, event))
             if isinstance(replica_call.call, EmbedCall):
-                yield encode_reply(DoneReply(CALL))
+                yield encode_reply(DoneReply(CALL_NUMBER))
         except AntiphonError as error:
             yield encode_error(error)
             await self._exit_if_dead(error)
@@ -123,7 +123,7 @@ class EngineReplica:
 
     # --- helpers --------------------------------------------------------------------------------------------
 
-    def _start(self, call: HostCall) -> AsyncGenerator[TokenEvent | SequenceStarted | Vectors, None]:
+    def _start_events(self, call: HostCall) -> AsyncGenerator[TokenEvent | SequenceStarted | Vectors, None]:
         """Begins the work of a call that makes tokens or vectors."""
         match call:
             case GenerateCall(_, request):
@@ -139,7 +139,7 @@ class EngineReplica:
         if digest is None or digest in self._loaded_adapters or not path:
             return
         engine = require_adapter_engine(self._engine)
-        async with self._adapters.setdefault(digest, asyncio.Lock()):
+        async with self._adapter_locks.setdefault(digest, asyncio.Lock()):
             if digest not in self._loaded_adapters:
                 await engine.add_adapter(digest, path)
                 self._loaded_adapters.add(digest)

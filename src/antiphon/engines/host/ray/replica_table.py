@@ -17,12 +17,12 @@ from antiphon.engines.host.ray.affinity import Candidate, PrefixIndex, RoutingKe
 class ReplicaTable:
     """The replicas of one model."""
 
-    places: int = 1
-    """The sequences that one replica runs at once."""
+    max_sequences: int = 1
+    """The most sequences that one replica runs at once."""
     on_change: Callable[[], None] = lambda: None
     """Called when the set of replicas changes."""
     names: tuple[str, ...] = ()
-    """The replicas that take calls."""
+    """The names of the replicas that take calls."""
     index: PrefixIndex = field(default_factory=PrefixIndex)
     keys: dict[int, RoutingKey] = field(default_factory=dict)
     """The routing key of each open sequence, by its number."""
@@ -34,7 +34,7 @@ class ReplicaTable:
     """Adapters that sequences of this driver brought to each replica."""
     random: Random = field(default_factory=SystemRandom)
     uses_affinity: bool = True
-    """Whether prefixes and adapters count. Otherwise the choice is random, for a benchmark."""
+    """Whether the choice depends on prefixes and adapters. A benchmark turns it off, for random choices."""
 
     def set_replicas(self, names: Sequence[str]) -> None:
         """Notes the replicas that take calls from now on."""
@@ -51,8 +51,9 @@ class ReplicaTable:
     def choose(
         self, number: int | None, known_loads: dict[str, int], reported_adapters: dict[str, set[str]]
     ) -> str:
-        """Returns the replica for a sequence, or for a call without a sequence. `known_loads`: open calls by
-        all drivers, as far as Ray knows. `reported_adapters`: adapters as the replicas report them."""
+        """Returns the replica for a sequence; `number` is None for a call without a sequence. `known_loads`:
+        the open calls of all drivers on each replica that can be chosen, as far as Ray knows.
+        `reported_adapters`: the adapters that each replica has reported."""
         candidates = [
             Candidate(
                 name,
@@ -64,7 +65,7 @@ class ReplicaTable:
         key = self.keys.get(-1 if number is None else number, RoutingKey())
         if not self.uses_affinity:
             return self.random.choice(candidates).name
-        chosen = choose_replica(key, candidates, self.index, self.places, self.random).name
+        chosen = choose_replica(key, candidates, self.index, self.max_sequences, self.random).name
         self._note(key, chosen)  # now, so that the next choices already see it
         return chosen
 
@@ -77,7 +78,8 @@ class ReplicaTable:
             self.adapters.setdefault(replica, set()).add(key.adapter)
 
     def assign(self, number: int, replica: str) -> None:
-        """Notes the replica to which a sequence was sent."""
+        """Notes the replica to which Ray has sent a sequence. Ray may send a sequence again, to another
+        one."""
         key = self.keys.get(number)
         if key is None:
             return

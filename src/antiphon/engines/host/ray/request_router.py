@@ -22,18 +22,19 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not install
     async def choose_replicas(
         self, candidate_replicas: "list[RunningReplica]", pending_request: "PendingRequest | None" = None
     ) -> "list[list[RunningReplica]]":
-        """Returns the chosen replica first, and then the others in random order. Ray takes the first one that
-        is not full. After an error here the request would wait for ever, so then the order is random."""
-        others = random.sample(candidate_replicas, len(candidate_replicas))
+        """Returns the chosen replica first, and then all other replicas in random order. Ray takes the first
+        replica that is not full. If the choice fails, the order is random, because Ray would let the request
+        wait for ever after an exception."""
+        shuffled = random.sample(candidate_replicas, len(candidate_replicas))
         try:
             chosen = self._choose(candidate_replicas, pending_request)
         except Exception as defect:  # noqa: BLE001 - the request must be served even without a choice
             record("replica_choice_failed", logging.ERROR, problem=describe_exception(defect))
-            return [[replica] for replica in others]
-        preferred = [replica for replica in others if replica.replica_id.unique_id == chosen]
+            return [[replica] for replica in shuffled]
+        preferred = [replica for replica in shuffled if replica.replica_id.unique_id == chosen]
         return [
             [replica]
-            for replica in (*preferred, *(replica for replica in others if replica not in preferred))
+            for replica in (*preferred, *(replica for replica in shuffled if replica not in preferred))
         ]
 
     def _choose(self, candidates: "list[RunningReplica]", pending: "PendingRequest | None") -> str | None:

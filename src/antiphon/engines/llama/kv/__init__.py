@@ -1,6 +1,6 @@
 """Layouts of the KV cache: one pool of cells for all sequences (`pool`), or a stream of cells for each
 sequence (`streams`).
 
-A layout decides which sequence uses which cells, and counts the cells. It orders changes, which the decode
-loop carries out.
+A layout decides which sequence uses which cells, and counts the cells. It lists changes of the cache, which
+the decode loop carries out.
 """

@@ -9,16 +9,27 @@ from antiphon.engines.llama.sequence import TokenSequence
 
 
 class PrefixNode:
-    """A node of the prefix tree. It represents the tokens from `start` on in every sequence whose path
+    """A node of the prefix tree. It represents the tokens from `start` to `end` of every sequence whose path
     includes the node."""
 
-    __slots__ = ("active", "children", "ids", "last_used", "owner", "parent", "start", "stop", "tokens")
+    __slots__ = (
+        "children",
+        "ids",
+        "last_used",
+        "owner",
+        "parent",
+        "running_count",
+        "start",
+        "stop",
+        "tokens",
+    )
 
     def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "PrefixNode | None") -> None:
         self.tokens = tokens
-        """The tokens of the whole sequence; the node covers those from `start` to `end`."""
+        """The tokens of a whole sequence whose path includes the node."""
         self.start = start
         self.stop = stop
+        """Where the node's tokens end, unless the node has an owner."""
         self.parent = parent
         """None for a root."""
         self.owner: TokenSequence | None = None
@@ -26,10 +37,11 @@ class PrefixNode:
         self.children: list[PrefixNode] = []
         self.ids: set[int] = set()
         """The KV cache ids that use the cells of the node."""
-        self.active = 0
-        """The number of these ids that belong to a running sequence."""
+        self.running_count = 0
+        """The number of these ids that belong to running sequences."""
         self.last_used = 0
-        """When a sequence last began or ended with this node. A higher number is later."""
+        """The number of the latest admission or end of a sequence that uses this node. A higher number is
+        later."""
 
     @property
     def end(self) -> int:
@@ -56,9 +68,10 @@ class PrefixNode:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The tokens of a sequence that are already computed, and their place in the cache."""
+    """The longest beginning of a sequence that is already computed, and where it is in the cache."""
 
     length: int
+    """The number of its tokens."""
     node: PrefixNode | None = None
     """In a pool, the tree node in which the match ends."""
     id: int | None = None
@@ -86,15 +99,16 @@ CacheChange = TrimCells | CopyCells
 
 
 class CacheLayout(Protocol):
-    """The cells of the cache: which sequences use them, and which are kept."""
+    """Assigns the cells of the cache to sequences, and keeps computed prefixes for later sequences."""
 
     total: int
+    """The number of all cells."""
     changes: list[CacheChange]
     """Changes to make to the cache, in this order; the decode loop carries them out and empties the list."""
 
     @property
     def used_cells(self) -> int:
-        """The number of cells of running sequences; shared ones count once."""
+        """The number of cells that running sequences use. A cell that several sequences share counts once."""
 
     @property
     def cached_cells(self) -> int:
@@ -114,14 +128,15 @@ class CacheLayout(Protocol):
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Gives the sequence a KV cache id and the cells of its match."""
 
-    def release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Takes the sequence's id back. With `keep`, the sequence's computed tokens may stay in the cache."""
+    def release(self, sequence: TokenSequence, keep_prefix: bool) -> None:
+        """Takes the sequence's id back. `keep_prefix`: whether the sequence's computed tokens may stay in the
+        cache."""
 
     def reserve(self, count: int) -> bool:
         """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
 
     def forget(self, adapter: str) -> None:
-        """Gives up all kept prompts that were computed with this adapter."""
+        """Frees the cells of all kept prefixes that were computed with this adapter."""
 
     def forget_all(self) -> None:
-        """Gives up all kept prompts."""
+        """Frees the cells of all kept prefixes."""

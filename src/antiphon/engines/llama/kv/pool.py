@@ -6,9 +6,10 @@ their beginning.
 
 A radix tree for each adapter and cache salt records the computed tokens of running and kept sequences. A node
 represents cells that belong to the same ids, so shared cells are counted once. The last node of a running
-sequence is open: it grows with the sequence's `computed`, at no cost. Sequences that compute equal tokens at
-the same time have nodes side by side, and a match searches all of these nodes. When a sequence ends, its last
-node becomes a closed leaf. Its id is kept if no other id ends in the same leaf.
+sequence is open: its end is the sequence's `computed`, so it grows without any work. Sequences that compute
+equal tokens at the same time have nodes side by side, and a match searches all of these nodes. When a
+sequence ends, its last node becomes a closed leaf. The sequence's id is kept if no other id ends in the same
+leaf.
 """
 
 from array import array
@@ -19,14 +20,14 @@ from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, find_commo
 
 
 class PrefixTree:
-    """The computed tokens, and the ids whose cells contain them."""
+    """The computed tokens of running and kept sequences, and the ids whose cells contain them."""
 
     def __init__(self) -> None:
         self.kept_nodes: dict[int, PrefixNode] = {}
         """The leaf at which each kept id ends."""
         self.cached_cells = 0
         """The number of cells that only kept ids use."""
-        self._shared = 0
+        self._shared_cells = 0
         """The number of cells of closed nodes that running ids use."""
         self._tails: dict[TokenSequence, PrefixNode] = {}
         """The open node of each running sequence, in which its path ends."""
@@ -37,7 +38,7 @@ class PrefixTree:
     def used_cells(self) -> int:
         """The number of cells that running ids use."""
         tails = tuple(self._tails.items())
-        return self._shared + sum(sequence.computed - tail.start for sequence, tail in tails)
+        return self._shared_cells + sum(sequence.computed - tail.start for sequence, tail in tails)
 
     def match(
         self, key: PrefixKey, tokens: "array[int]", limit: int, excluded: PrefixNode | None = None
@@ -46,7 +47,7 @@ class PrefixTree:
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
-        best, pending_nodes = PrefixMatch(0, root), [root]
+        longest_match, pending_nodes = PrefixMatch(0, root), [root]
         while pending_nodes:
             node = pending_nodes.pop()
             for child in node.children:
@@ -54,19 +55,19 @@ class PrefixTree:
                 if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
                     continue
                 length = find_common_end(child.tokens, tokens, start, stop)
-                if length > best.length:
-                    best = PrefixMatch(length, child)
+                if length > longest_match.length:
+                    longest_match = PrefixMatch(length, child)
                 if length == child.end:
                     pending_nodes.append(child)
-        return best
+        return longest_match
 
     def count_idle_cells(self, match: PrefixMatch) -> int:
         """The number of cells of the match that no running id uses."""
         path = match.node.walk_up() if match.node is not None else ()
-        return sum(min(node.end, match.length) - node.start for node in path if not node.active)
+        return sum(min(node.end, match.length) - node.start for node in path if not node.running_count)
 
     def find_kept_id(self, match: PrefixMatch) -> int | None:
-        """The kept id whose whole content is the match, or None."""
+        """The kept id whose cells contain exactly the tokens of the match; None if there is none."""
         node = match.node
         if node is None or node.children or node.owner or node.parent is None or match.length < node.stop:
             return None
@@ -85,27 +86,27 @@ class PrefixTree:
         self._time += 1
         for node in tail.walk_up():
             node.ids.add(sequence_id)
-            if not node.active and node is not tail:
+            if not node.running_count and node is not tail:
                 self.cached_cells -= node.size
-                self._shared += node.size
-            node.active += 1
+                self._shared_cells += node.size
+            node.running_count += 1
             node.last_used = self._time
         self._tails[sequence] = tail
 
-    def finish(self, sequence: TokenSequence, keep: bool) -> bool:
+    def finish(self, sequence: TokenSequence, keep_prefix: bool) -> bool:
         """Ends a running sequence. Returns whether its id is kept with the computed tokens."""
         tail, sequence_id = self._tails.pop(sequence), sequence.running_id
         tail.stop, tail.owner = sequence.computed, None
-        self._shared += tail.size
+        self._shared_cells += tail.size
         self._time += 1
         for node in tail.walk_up():
-            node.active -= 1
+            node.running_count -= 1
             node.last_used = self._time
-            if not node.active:
-                self._shared -= node.size
+            if not node.running_count:
+                self._shared_cells -= node.size
                 self.cached_cells += node.size
         self.kept_nodes[sequence_id] = tail
-        if not keep or self._is_duplicate(tail, sequence.key):
+        if not keep_prefix or self._is_duplicate(tail, sequence.key):
             self.forget(sequence_id)
             return False
         return self._remove_empty_leaf(sequence_id)
@@ -156,15 +157,15 @@ class PrefixTree:
         return True
 
     def _split_at(self, node: PrefixNode, length: int) -> PrefixNode:
-        """Returns the node that ends at `length`. Splits the given node if it ends at another position or may
-        still grow."""
+        """Returns a node that ends at `length` and does not grow. Splits `node` if it ends at another
+        position or may still grow."""
         if node.owner is None and node.end == length:
             return node
         upper = PrefixNode(node.tokens, node.start, length, node.parent)
-        upper.ids, upper.active, upper.last_used = set(node.ids), node.active, node.last_used
+        upper.ids, upper.running_count, upper.last_used = set(node.ids), node.running_count, node.last_used
         upper.children = [node]
         if node.owner is not None:
-            self._shared += upper.size
+            self._shared_cells += upper.size
         self._replace(node, upper)
         node.start, node.parent = length, upper
         return upper
@@ -175,7 +176,7 @@ class PrefixTree:
             return
         (child,) = node.children
         if child.owner is not None:
-            self._shared -= node.size
+            self._shared_cells -= node.size
         self._replace(node, child)
         child.start, child.parent, child.last_used = (
             node.start,
@@ -184,27 +185,27 @@ class PrefixTree:
         )
 
     @staticmethod
-    def _replace(node: PrefixNode, other: PrefixNode) -> None:
-        """Replaces a node by another one among the children of its parent."""
+    def _replace(node: PrefixNode, replacement: PrefixNode) -> None:
+        """Puts `replacement` into the place of `node` among the children of its parent."""
         if node.parent is not None:
-            node.parent.children[node.parent.children.index(node)] = other
+            node.parent.children[node.parent.children.index(node)] = replacement
 
 
 MIN_TRIM = 64
-"""The fewest cells of a kept prefix that are given up at once, unless the prefix has fewer. For each removal
+"""The fewest cells of a kept prefix that are freed at once, unless the prefix has fewer. For each removal,
 the library searches all cells."""
 
 
 class PoolLayout:
     """The `CacheLayout` of one pool. Each cell is used, kept or free."""
 
-    def __init__(self, ids: int, total: int, most_kept: int | None = None) -> None:
+    def __init__(self, ids: int, total: int, max_kept_cells: int | None = None) -> None:
         self.total = total
-        self._most_kept = total if most_kept is None else most_kept
+        self._max_kept_cells = total if max_kept_cells is None else max_kept_cells
         self.changes: list[CacheChange] = []
         self.tree = PrefixTree()
-        self._ids = list(range(ids))
-        heapify(self._ids)
+        self._free_ids = list(range(ids))
+        heapify(self._free_ids)
 
     @property
     def used_cells(self) -> int:
@@ -233,25 +234,25 @@ class PoolLayout:
         """Gives the sequence an id and the cached prefix of `match`. Copies or reuses the cells of that
         prefix."""
         kept_id = self.tree.find_kept_id(match)
-        if kept_id is None and not self._ids:
+        if kept_id is None and not self._free_ids:
             self._free_an_id(match)
             match = self.match(sequence)
             kept_id = self.tree.find_kept_id(match)
         if kept_id is not None:
             sequence.id = kept_id
         else:
-            sequence.id = heappop(self._ids)
+            sequence.id = heappop(self._free_ids)
             if match.node is not None and match.length:
                 self.changes.append(CopyCells(min(match.node.ids), sequence.id, match.length))
         sequence.computed = match.length
         self.tree.add(sequence, match)
 
-    def release(self, sequence: TokenSequence, keep: bool) -> None:
+    def release(self, sequence: TokenSequence, keep_prefix: bool) -> None:
         sequence_id = sequence.running_id
-        if not self.tree.finish(sequence, keep):
+        if not self.tree.finish(sequence, keep_prefix):
             self._return_id(sequence_id)
         sequence.id = None
-        while (excess_cells := self.tree.cached_cells - self._most_kept) > 0:
+        while (excess_cells := self.tree.cached_cells - self._max_kept_cells) > 0:
             self._free_cells(excess_cells)
 
     def reserve(self, count: int) -> bool:
@@ -283,7 +284,8 @@ class PoolLayout:
             self._return_id(sequence_id)
 
     def _free_an_id(self, match: PrefixMatch) -> None:
-        """Gives up the least recently used kept id. It prefers an id that the match does not need."""
+        """Gives up the least recently used kept id, if possible one that is not the end of the match. If the
+        match ends in the only kept id, trims that id to the match, so that the sequence can use it."""
         kept_leaves = self.tree.kept_nodes
         sequence_id = min(
             kept_leaves,
@@ -302,4 +304,4 @@ class PoolLayout:
     def _return_id(self, sequence_id: int) -> None:
         """Frees all cells of an id and makes it available again."""
         self.changes.append(TrimCells(sequence_id))
-        heappush(self._ids, sequence_id)
+        heappush(self._free_ids, sequence_id)

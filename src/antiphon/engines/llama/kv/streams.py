@@ -1,8 +1,9 @@
-"""A stream of cells for each sequence: each id has one stream.
+"""The layout with a stream of cells for each sequence: each KV cache id has one stream.
 
-No cells are shared: a sequence either continues in the stream that has its prefix, or copies that whole
-stream. Exact mode reuses only whole chunks of prompts, whose bits are the same for every sequence. It also
-reuses a whole prompt for a prompt of the same length, because both have the same last chunk.
+No cells are shared. To reuse a prefix, a sequence either continues in the stream that has the prefix, or
+copies that whole stream. Exact mode reuses only whole chunks of prompts, whose bits are the same for every
+sequence. It also reuses a whole prompt for a prompt of the same length, because both have the same last
+chunk.
 
 llama.cpp computes rows of neighbouring streams together, and other rows in separate passes. So gaps between
 streams are filled with padding rows, whose results are dropped. The running streams of an adapter are kept
@@ -17,17 +18,17 @@ from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch
 from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, find_common_end
 
 MIN_COPIED, MIN_COPIED_PART = 8, 128
-"""The conditions for copying a whole stream: the fewest common tokens, and the smallest part of the stream's
-cells (one 128th). With less, computing is faster."""
+"""A whole stream is copied only if the common tokens are at least MIN_COPIED, and at least one 128th of the
+stream's cells. With fewer tokens, computing them is faster."""
 
 ADAPTED_ROWS = 2
-"""The fewest decode rows with an adapter. With F32, F16 or BF16 matrices, a single row is computed
+"""The fewest decode rows with an adapter. With adapters' F32, F16 or BF16 matrices, a single row is computed
 differently from a row among others. The test at load covers only the model's own matrices."""
 
 
 @dataclass(slots=True)
 class KVStream:
-    """One KV cache id with its stream. The stream contains a running sequence or kept tokens."""
+    """The stream of one KV cache id. It contains the cells of a running sequence, kept tokens, or nothing."""
 
     id: int
     owner: TokenSequence | None = None
@@ -52,8 +53,8 @@ class StreamLayout:
         self.changes: list[CacheChange] = []
         self.streams = [KVStream(number) for number in range(policy.sequences)]
         self._policy = policy
-        self._min_copied = max(MIN_COPIED, policy.cells // MIN_COPIED_PART)
-        self._time = 0
+        self._min_copied_tokens = max(MIN_COPIED, policy.cells // MIN_COPIED_PART)
+        self._release_count = 0
 
     @property
     def used_cells(self) -> int:
@@ -64,8 +65,8 @@ class StreamLayout:
         return sum(stream.kept_tokens for stream in self.streams)
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
-        """Finds the stream with the longest common prefix. Among equal streams it prefers one without a
-        running sequence, because the new sequence can continue in that stream."""
+        """Finds the stream with the longest common prefix. Of streams with equally long prefixes, prefers one
+        without a running sequence, because the new sequence can continue in it."""
         matches = [
             (self._count_reusable(stream, sequence), stream.owner is None, -stream.id)
             for stream in self.streams
@@ -80,7 +81,7 @@ class StreamLayout:
             limit = min(limit, running.prompt_length, waiting.prompt_length - 1)
         common_length = find_common_end(running.tokens, waiting.tokens, 0, limit)
         length = self._round_to_chunk(common_length, running.prompt_length - 1, waiting)
-        return length if length >= self._min_copied else 0
+        return length if length >= self._min_copied_tokens else 0
 
     def count_available(self, match: PrefixMatch) -> int:
         return sys.maxsize  # each stream has room for any sequence that may run in it
@@ -104,12 +105,16 @@ class StreamLayout:
         )
         sequence.id, sequence.computed = stream.id, match.length
 
-    def release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Frees the stream of a sequence. `keep`: whether its prefix stays in the cache."""
+    def release(self, sequence: TokenSequence, keep_prefix: bool) -> None:
+        """Frees the stream of a sequence. `keep_prefix`: whether the computed tokens stay in the stream."""
         stream = self.streams[sequence.running_id]
         length = sequence.computed if not self._policy.exact else self._count_whole_chunks(stream)
-        self._time += 1
-        stream.owner, stream.kept_tokens, stream.last_used = None, length if keep else 0, self._time
+        self._release_count += 1
+        stream.owner, stream.kept_tokens, stream.last_used = (
+            None,
+            length if keep_prefix else 0,
+            self._release_count,
+        )
         if stream.kept_tokens < sequence.computed:
             self.changes.append(TrimCells(stream.id, stream.kept_tokens))
         stream.tokens = sequence.tokens[: stream.kept_tokens]
@@ -180,17 +185,18 @@ class StreamLayout:
         source.owner, source.key, sequence.id = None, None, target.id
 
     def _is_continued(self, source: KVStream, match: PrefixMatch) -> bool:
-        """Whether the sequence continues in the matching stream: if few kept tokens are lost, or if there is
-        no other stream."""
+        """Whether a new sequence continues in the stream of its match: if few kept tokens are lost by that,
+        or no other stream is free."""
         if source.owner is not None:
             return False
         has_other_stream = any(stream.owner is None and stream is not source for stream in self.streams)
         return source.kept_tokens <= 2 * match.length or not has_other_stream
 
     def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
-        """Finds an empty stream, as near as possible to the running streams of the sequence's adapter. For
-        the first sequence of an adapter, the stream is as far as possible from other streams, to leave room
-        for more. If the chosen stream has kept tokens, they are moved to another stream."""
+        """Returns an empty stream, as near as possible to the running streams of the sequence's adapter. For
+        the first sequence of an adapter, the stream is as far as possible from running streams, so that the
+        adapter's next sequences can be near it. Kept tokens in the chosen stream are moved to another
+        stream."""
         free_streams = [stream for stream in self.streams if stream.owner is None and stream is not source]
         running = [stream for stream in self.streams if stream.owner is not None]
         adapter_streams = [
@@ -204,12 +210,14 @@ class StreamLayout:
         return stream
 
     def _vacate(self, stream: KVStream, source: KVStream | None = None) -> None:
-        """Empties a stream. Its kept tokens are moved to the stream with the least recently used kept tokens,
-        and replace them."""
+        """Empties a stream. Its kept tokens are moved to an empty stream, or replace the least recently used
+        kept tokens of another stream. `source`: a stream that must not change."""
         if not stream.kept_tokens:
             return
-        idle_streams = [other for other in self.streams if other.owner is None and other is not source]
-        new_stream = min(idle_streams, key=lambda other: (other.kept_tokens > 0, other.last_used))
+        idle_streams = [
+            candidate for candidate in self.streams if candidate.owner is None and candidate is not source
+        ]
+        new_stream = min(idle_streams, key=lambda candidate: (candidate.kept_tokens > 0, candidate.last_used))
         if new_stream is not stream:
             if new_stream.kept_tokens:
                 self._clear(new_stream)
@@ -219,15 +227,15 @@ class StreamLayout:
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:
-        """Orders to free all cells of a stream, and forgets its kept tokens."""
+        """Lists a change that frees all cells of a stream, and forgets its kept tokens."""
         self.changes.append(TrimCells(stream.id))
         stream.key, stream.kept_tokens = None, 0
 
     # --- reuse of prefixes
 
     def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
-        """The number of a stream's tokens that the sequence reuses. It is 0 if copying takes longer than
-        computing."""
+        """The number of a stream's tokens that the sequence can reuse. It is 0 if copying them would take
+        longer than computing them."""
         limit = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
             limit = min(limit, sequence.prompt_length - 1)  # the sequence's own drawn tokens were decode rows
@@ -236,7 +244,7 @@ class StreamLayout:
             chunked_length = self._count_whole_chunks(stream)
             length = self._round_to_chunk(min(length, chunked_length), chunked_length, sequence)
         is_copied = stream.owner is not None or stream.kept_tokens > 2 * length
-        return 0 if is_copied and length < self._min_copied else length
+        return 0 if is_copied and length < self._min_copied_tokens else length
 
     def _round_to_chunk(self, common_length: int, chunked_length: int, sequence: TokenSequence) -> int:
         """Returns how many of the `common_length` equal tokens exact mode may reuse. `chunked_length` is the
@@ -263,6 +271,6 @@ def _measure_span(streams: list[KVStream], *added: KVStream) -> int:
     return max(ids) - min(ids) + 1
 
 
-def _measure_distance(stream: KVStream, others: list[KVStream]) -> int:
+def _measure_distance(stream: KVStream, other_streams: list[KVStream]) -> int:
     """The distance from a stream to the nearest of the other streams."""
-    return min((abs(stream.id - other.id) for other in others), default=0)
+    return min((abs(stream.id - candidate.id) for candidate in other_streams), default=0)

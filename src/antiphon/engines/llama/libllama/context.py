@@ -1,8 +1,8 @@
 """A llama_context: the KV cache, the batch arrays and the output of one decode thread.
 
 Only `abort` and `resume`, which set one byte, are thread safe. numpy fills the rows of arrays to which the
-native batch always points, so a step builds no ctypes object. This module decides nothing: the scheduler and
-the decode loop choose the rows and use the results.
+native batch always points, so a step builds no ctypes object. The scheduler and the decode loop choose the
+rows and use the results.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ KV_TYPES = {"f32": 0, "f16": 1}
 FLASH_AUTO, FLASH_OFF, FLASH_ON = -1, 0, 1
 """llama_flash_attn_type. With AUTO the library uses it where every device that computes layers has it."""
 
-SET, CLEAR = b"\1", b"\0"
+ABORT_SET, ABORT_CLEAR = b"\1", b"\0"
 """The abort flag's two values: a text of length one or zero, as strlen reads it."""
 
 
@@ -54,7 +54,7 @@ class ContextSizes:
     """Sizes of a context."""
 
     cells: int
-    """Cells of one stream in exact mode, otherwise of the pool."""
+    """The number of cells of the pool; with streams, of each stream."""
     sequences: int
     """The number of native sequence ids."""
     rows: int
@@ -69,7 +69,7 @@ class ContextSizes:
     outputs: int = 0
     """The most rows of one decode that give logits; 0 means one for each sequence."""
     adapter_memory: int = 0
-    """The most bytes of adapters in memory, besides the one in use."""
+    """The most bytes of adapters in memory. The adapter in use stays even if it is larger."""
 
 
 class NativeContext:
@@ -201,8 +201,8 @@ class NativeContext:
 
     def decode(self, rows: int) -> int:
         """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
-        threads can run Python while it computes. Raises DeviceLost if a device fails: at best it
-        works again in a new process."""
+        threads can run Python meanwhile. Raises DeviceLost if a device fails, because the device can work
+        again only in a new process, if at all."""
         self._batch.n_tokens = rows
         status = int(self._call.llama_decode(self.pointer, self._batch))
         if self._devices:
@@ -245,7 +245,7 @@ class NativeContext:
         self.remove(target, length)
 
     def clear(self) -> None:
-        """Frees all cells and overwrites what was in them."""
+        """Frees all cells and overwrites their keys and values."""
         self._call.llama_memory_clear(self._memory, True)
 
     def _use_adapter(self, adapter: LoadedAdapter | None) -> None:
@@ -259,11 +259,11 @@ class NativeContext:
     def abort(self) -> None:
         """Makes a running decode return ABORTED. Until `resume` is called, later decodes return ABORTED too.
         Any thread may call it."""
-        self._flag[0] = SET
+        self._flag[0] = ABORT_SET
 
     def resume(self) -> None:
         """Lets decodes run again after `abort`. Any thread may call it."""
-        self._flag[0] = CLEAR
+        self._flag[0] = ABORT_CLEAR
 
 
 POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST, 4: Pooling.RANK}
@@ -327,8 +327,8 @@ class NativeEmbedder(NativeContext):
         return status, vectors
 
     def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
-        """Computes one long text in parts. The cache lets each part attend to the parts before it, so only
-        the pooling is done here."""
+        """Computes one long text in parts. Each part attends to the parts before it by the cache. The pooled
+        rows of the parts are combined here."""
         vectors = np.zeros((1, self._dimensions), np.float32)
         status: int = DecodeStatus.DONE
         try:

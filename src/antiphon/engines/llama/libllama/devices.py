@@ -16,7 +16,7 @@ PROCESSOR_BACKENDS = frozenset({"CPU", "BLAS", "AMX"})
 
 
 def list_backends(library: Library) -> tuple[str, ...]:
-    """The kinds of devices that the library was built for: `CUDA`, `Vulkan`, ..."""
+    """The kinds of devices that the library was built for, such as `CUDA` and `Vulkan`."""
     call = library.call
     backends = (call.ggml_backend_reg_get(index) for index in range(call.ggml_backend_reg_count()))
     names = [call.ggml_backend_reg_name(backend).decode() for backend in backends]
@@ -62,8 +62,8 @@ TENSOR_ROOM = 4096
 
 def can_compute_with(library: Library, device: Device, size: int) -> bool:
     """Whether the device can compute with one tensor of `size` bytes. Some drivers accept only tensors that
-    are much smaller than their memory. With a larger one the library would end the process at the first
-    step."""
+    are much smaller than the device's memory. With a larger tensor, the library would end the process at the
+    first step."""
     call = library.call
     context = call.ggml_init(GgmlParams(TENSOR_ROOM, None, True))
     try:
@@ -77,14 +77,14 @@ def can_compute_with(library: Library, device: Device, size: int) -> bool:
 def measure_devices(library: Library, devices: Sequence[DeviceLayers]) -> tuple[DeviceMemory, ...]:
     """Measures the memory of devices that have layers. Any thread may call it.
 
-    Some drivers report all bytes as free, although layers are on the device. Then the used bytes are
-    unknown.
+    Some drivers report all bytes as free, although layers are on the device. The used bytes are None for such
+    a device.
     """
     memories = []
     for device in devices:
         free, total = _read_memory(
             library.call, library.call.ggml_backend_dev_by_name(device.device.encode())
         )
-        used = None if free >= total else total - free
-        memories.append(DeviceMemory(device.device, device.layers, total, used))
+        used_bytes = None if free >= total else total - free
+        memories.append(DeviceMemory(device.device, device.layers, total, used_bytes))
     return tuple(memories)

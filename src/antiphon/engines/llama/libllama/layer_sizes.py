@@ -29,19 +29,21 @@ class LayerSizes:
 
     weights: tuple[int, ...]
     """Bytes of each layer's tensors."""
-    cell_numbers: tuple[int, ...]
-    """Numbers in the keys and values of one token in each layer."""
+    values_per_token: tuple[int, ...]
+    """The number of values in the keys and values of one token, for each layer."""
     widest_cell: int
-    """The most numbers of one token in one tensor of the KV cache: the keys or the values of a layer."""
+    """The largest number of values of one token in one tensor of the KV cache, which has the keys or the
+    values of one layer."""
     trained_context: int
     embeds: bool
     """Whether the model makes vectors of texts, and keeps one text at a time."""
 
     def add_cells(self, cells: int, number_bytes: int) -> tuple[int, ...]:
-        """The bytes of each layer together with its part of a KV cache."""
+        """The bytes of each layer's weights together with its part of a KV cache. `number_bytes`: the bytes
+        of one value in the cache."""
         return tuple(
-            weights + numbers * cells * number_bytes
-            for weights, numbers in zip(self.weights, self.cell_numbers, strict=True)
+            weights + value_count * cells * number_bytes
+            for weights, value_count in zip(self.weights, self.values_per_token, strict=True)
         )
 
 
@@ -68,7 +70,7 @@ def read_layer_sizes(library: Library, path: Path) -> LayerSizes:
         ]
         return LayerSizes(
             weights=tuple(weights),
-            cell_numbers=(*(count * sum(lengths) for count in head_counts), 0),
+            values_per_token=(*(count * sum(lengths) for count in head_counts), 0),
             widest_cell=max(head_counts, default=0) * max(lengths),
             trained_context=files[0].read_number("context_length"),
             embeds=files[0].read_number("pooling_type") > 0,

@@ -1,8 +1,9 @@
 """llama.cpp's C API as typed Python calls: finds a library, opens it, and proves that its interface is known.
 
-If a setting names a path, only that path is tried. Otherwise the library of an installed llama-cpp-python
-comes first, since it was built for this machine, then that of the xllamacpp wheel. No package is imported. An
-unusable library is skipped with a warning. If no library is usable, the error of the last one is raised.
+If a setting names a path, only that path is tried. Without a setting, the library of an installed
+llama-cpp-python is tried first, since it was built for this machine, then the one of the xllamacpp wheel. No
+package is imported. An unusable library is skipped with a warning. If no library is usable, the error of the
+library that was tried last is raised.
 """
 
 import ctypes
@@ -33,7 +34,7 @@ STR, BOOL, SIZE = ctypes.c_char_p, ctypes.c_bool, ctypes.c_size_t
 LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 LOG_LEVEL_ERROR, LOG_LEVEL_CONTINUED = 4, 5
 LOG_LINES = 4
-"""Error lines kept for a message."""
+"""The most error lines that a message repeats."""
 
 
 class GgufParams(ctypes.Structure):
@@ -180,7 +181,7 @@ class Library:
 
     @contextmanager
     def capture_log(self) -> Iterator["LogCapture"]:
-        """Collects the library's error lines while something loads.
+        """Collects the library's error lines while the `with` block runs.
 
         At other times the log goes to a C function that does nothing (libc's abs): a Python callback would
         make the threads of a running decode wait for the interpreter.
@@ -202,7 +203,7 @@ class LogCapture:
         self.callback = LOG_CALLBACK(self._add_line)
 
     def _add_line(self, level: int, text: bytes, _: object) -> None:
-        """Keeps a line of the library's log if it is an error or continues one."""
+        """Stores a line of the library's log if it is an error or continues one."""
         if level != LOG_LEVEL_CONTINUED:
             self._is_error_line = level == LOG_LEVEL_ERROR
         if self._is_error_line and text and text.strip():

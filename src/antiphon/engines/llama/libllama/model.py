@@ -21,24 +21,24 @@ from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.placement import ON_PROCESSOR, LayerPlacement
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 
-READ = 0
+LOAD_MODE_READ = 0
 """llama_load_mode of weights that are read into memory. Without it, the weights are mapped."""
 
 ALLOCATION = re.compile(r"allocat|out of memory|OutOfDeviceMemory", re.IGNORECASE)
 """Words with which the library and its drivers report that an allocation failed."""
 
 PIECE_BYTES = 256
-"""First guess at the bytes of one piece; a longer piece is read again with enough room."""
+"""The bytes of the first buffer for a piece. A longer piece is read again with a larger buffer."""
 
 
 PlacementArrays = tuple["ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_float]"]
 
 
 def place_weights(library: Library, params: ctypes.Structure, placement: LayerPlacement) -> PlacementArrays:
-    """Writes a placement into the parameters of a model. Returns the arrays that they point to.
+    """Writes a placement into the parameters of a model. Returns the arrays to which the parameters point.
 
-    The library gets the number of layers of each device as its share, from which it computes the same
-    numbers. Without a device in the list it uses none, not even for single operations.
+    The library gets the number of layers of each device as the device's share, from which it computes the
+    same numbers. If the list of devices is empty, the library uses no device, not even for single operations.
     """
     used_devices = [
         (device, count) for device, count in zip(placement.devices, placement.counts, strict=False) if count
@@ -73,7 +73,7 @@ class NativeModel:
         params = self._call.llama_model_default_params()
         params.check_tensors = check_tensors
         if copy_weights:
-            params.load_mode = READ
+            params.load_mode = LOAD_MODE_READ
         arrays = place_weights(library, params, placement)
         with library.capture_log() as log:
             self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), params)
@@ -88,8 +88,8 @@ class NativeModel:
         self._piece = ctypes.create_string_buffer(PIECE_BYTES)
 
     def build_load_error(self, message: str) -> LoadError:
-        """Builds the error of a failed load. The memory of a device may be the reason only if it has
-        layers."""
+        """Builds the error of a failed load: DeviceMemoryExceeded if layers are on devices and the message
+        tells of a failed allocation, otherwise LoadError."""
         is_memory = self.placement.gpu_layer_count and ALLOCATION.search(message)
         return (DeviceMemoryExceeded if is_memory else LoadError)(message)
 
@@ -196,11 +196,11 @@ class NativeModel:
     def find_embedding_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The tokens that the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an
         EOS."""
-        plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
-        for index in range(len(whole) - len(plain) + 1):
-            if whole[index : index + len(plain)] == plain:
-                return tuple(whole[:index]), tuple(whole[index + len(plain) :])
-        return tuple(whole[:1]) if self.adds_bos() else (), ()
+        plain_ids, framed_ids = self.tokenize(b"a"), self.tokenize(b"a", adds_frame=True)
+        for index in range(len(framed_ids) - len(plain_ids) + 1):
+            if framed_ids[index : index + len(plain_ids)] == plain_ids:
+                return tuple(framed_ids[:index]), tuple(framed_ids[index + len(plain_ids) :])
+        return tuple(framed_ids[:1]) if self.adds_bos() else (), ()
 
     def find_pair_frame(self) -> PairFrame:
         """The tokens around the two texts of a pair, as rerankers are trained. The outer tokens are those
@@ -214,9 +214,9 @@ class NativeModel:
         )
         return PairFrame(before, (*ends, *separators), after)
 
-    def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
-        """The token ids of UTF-8 text without control tokens. `whole` adds the tokens that the model puts
-        before and after a whole text."""
+    def tokenize(self, text: bytes, adds_frame: bool = False) -> list[int]:
+        """The token ids of UTF-8 text without control tokens. `adds_frame`: whether to add the tokens that
+        the tokenizer puts before and after a whole text."""
         if not text:
             return []
         capacity = len(text) + 16
@@ -224,7 +224,7 @@ class NativeModel:
             ids = np.empty(capacity, dtype=np.int32)
             address = ctypes.c_void_p(ids.ctypes.data)
             count = self._call.llama_tokenize(
-                self._vocabulary, text, len(text), address, capacity, whole, False
+                self._vocabulary, text, len(text), address, capacity, adds_frame, False
             )
             if count >= 0:
                 return [int(token) for token in ids[:count]]
@@ -310,7 +310,7 @@ KINDS = {
     TokenAttribute.UNKNOWN: TokenKind.UNKNOWN,
     TokenAttribute.UNUSED: TokenKind.UNUSED,
 }
-"""Kinds by the first attribute that a token has; others are normal."""
+"""The kind of a token, by the first of these attributes that it has. Tokens with none of them are normal."""
 
 SENTENCE_PIECE = 1
 """llama_vocab_type of tokenizers that may put a space before a text."""
@@ -347,7 +347,7 @@ def remove_accents(text: str) -> str:
 
 
 def find_kind(attributes: int) -> TokenKind:
-    """Translates llama.cpp's token attributes to the token kind of the engine seam."""
+    """Translates llama.cpp's token attributes to a `TokenKind`."""
     return next((kind for bit, kind in KINDS.items() if attributes & bit), TokenKind.NORMAL)
 
 

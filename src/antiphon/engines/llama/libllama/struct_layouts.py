@@ -11,11 +11,12 @@ import platform
 from dataclasses import dataclass
 
 PROBE_BYTES = 4096
-"""Bytes of room for a params struct of any build. The library writes only the bytes of its own struct."""
+"""Bytes of a buffer that is large enough for a params struct of any build. The library writes only the bytes
+of its own struct."""
 
 SENTINEL = 0xA5
-"""The byte that fills the room before the call, where the calling convention allows it. It shows how many
-bytes the library wrote."""
+"""The byte that fills the buffer before the call, where the calling convention allows it. It shows how many
+bytes the library has written."""
 
 CType = (
     type[ctypes.c_void_p]

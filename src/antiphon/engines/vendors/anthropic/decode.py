@@ -52,7 +52,7 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     }
 )
 """The finish reason of each stop reason. `pause_turn` is missing: it means that the vendor's own tools still
-run. Requests never ask for these tools, and such an answer is not complete."""
+run, so the answer is not complete. Requests never ask for these tools."""
 
 STATUSES: Mapping[str, int] = MappingProxyType(
     {
@@ -72,7 +72,7 @@ STATUSES: Mapping[str, int] = MappingProxyType(
 """The HTTP status that belongs to an error inside a stream."""
 
 CHOICE = 0
-"""This vendor makes one choice."""
+"""The index of the only choice that this vendor makes."""
 
 read_answer = msgspec.json.Decoder(MessageAnswerWire | FailureWire).decode
 read_failure = msgspec.json.Decoder(FailureWire).decode
@@ -85,7 +85,7 @@ read_message_delta = msgspec.json.Decoder(MessageDeltaWire).decode
 
 
 def decode_error(body: bytes) -> VendorError:
-    """Reads the body of an error. A body in another form gives an empty message."""
+    """Reads the body of an error. A body that cannot be read gives an empty message."""
     try:
         return build_error(read_failure(body))
     except msgspec.MsgspecError:
@@ -99,7 +99,7 @@ def build_error(failure: FailureWire) -> VendorError:
 
 
 def decode_answer(body: bytes, shows_reasoning: bool) -> Iterator[Event]:
-    """Yields the events of a whole answer. They are those of a stream whose blocks come complete."""
+    """Yields the events of a whole answer, as if it were a stream whose blocks come complete."""
     answer = read_answer(body)
     if isinstance(answer, FailureWire):
         raise StreamFailure(build_error(answer))
@@ -164,8 +164,8 @@ class MessagesDecoder:
     # --- the answer, in order -------------------------------------------------------------------------------
 
     def start_message(self, answer: MessageAnswerWire) -> Sequence[Event]:
-        """Begins the answer. Returns no event before the first block, so another route can be tried after an
-        early error."""
+        """Begins the answer. Returns no event: Started comes with the first block, so another route can be
+        tried after an error before it."""
         if self._usage is not None:
             raise ValueError("the answer begins twice")
         self._usage = answer.usage
@@ -190,15 +190,15 @@ class MessagesDecoder:
 
     def stop_block(self, index: int) -> Sequence[Event]:
         """Ends a block, and returns the events that need the complete block."""
-        opened, self._block = self._find_block(index), None
-        block = opened.block
+        open_block, self._block = self._find_block(index), None
+        block = open_block.block
         if isinstance(block, TextBlockWire):
             return ()
         if isinstance(block, RedactedBlockWire):
             return self._return_block({"type": "redacted_thinking", "data": block.data})
         if isinstance(block, ThinkingBlockWire):
-            return self._stop_thinking(opened)
-        if opened.deltas:
+            return self._stop_thinking(open_block)
+        if open_block.deltas:
             return ()
         return (ToolCallDelta(CHOICE, self._call_count - 1, read_arguments(bytes(block.input))),)
 
@@ -217,16 +217,16 @@ class MessagesDecoder:
     def _read_delta(self, data: bytes) -> Sequence[Event]:
         """Reads the most frequent event."""
         event = read_block_delta(data)
-        opened, delta = self._find_block(event.index), event.delta
+        open_block, delta = self._find_block(event.index), event.delta
         if isinstance(delta, TextDeltaWire):
-            require_kind(opened, TextBlockWire)
+            require_kind(open_block, TextBlockWire)
             return self._add_text(delta.text)
         if isinstance(delta, InputDeltaWire):
-            return self._add_arguments(opened, delta.partial_json)
-        require_kind(opened, ThinkingBlockWire)
+            return self._add_arguments(open_block, delta.partial_json)
+        require_kind(open_block, ThinkingBlockWire)
         if isinstance(delta, ThinkingDeltaWire):
-            return self._add_thinking(opened, delta.thinking)
-        opened.signature += delta.signature
+            return self._add_thinking(open_block, delta.thinking)
+        open_block.signature += delta.signature
         return ()
 
     def _read_block_start(self, data: bytes) -> Sequence[Event]:
@@ -264,7 +264,7 @@ class MessagesDecoder:
         return (Started(count_prompt(self._usage), cached, source=UsageSource.ESTIMATED),)
 
     def _find_block(self, index: int) -> OpenBlock:
-        """Returns the open block. Raises ValueError if it is another one."""
+        """Returns the open block. Raises ValueError if no block with this index is open."""
         if self._block is None or self._block.index != index:
             raise ValueError(f"the block {index} is not open")
         return self._block
@@ -274,40 +274,41 @@ class MessagesDecoder:
         self._text_length += len(text)
         return (TextDelta(CHOICE, text),) if text else ()
 
-    def _add_thinking(self, opened: OpenBlock, text: str) -> Sequence[Event]:
+    def _add_thinking(self, open_block: OpenBlock, text: str) -> Sequence[Event]:
         """Adds reasoning to the block."""
         if not text:
             return ()
-        opened.deltas.append(text)
+        open_block.deltas.append(text)
         return (ReasoningDelta(CHOICE, text),) if self._shows_reasoning else ()
 
-    def _add_arguments(self, opened: OpenBlock, text: str) -> Sequence[Event]:
+    def _add_arguments(self, open_block: OpenBlock, text: str) -> Sequence[Event]:
         """Adds arguments to the call."""
-        require_kind(opened, ToolUseWire)
+        require_kind(open_block, ToolUseWire)
         if not text:
             return ()
-        opened.deltas.append(text)
+        open_block.deltas.append(text)
         return (ToolCallDelta(CHOICE, self._call_count - 1, text),)
 
-    def _stop_thinking(self, opened: OpenBlock) -> Sequence[Event]:
-        """Returns the complete block of reasoning. Returns nothing if the caller must not see its text,
-        because the vendor accepts the block only with its text."""
-        text = "".join(opened.deltas)
+    def _stop_thinking(self, open_block: OpenBlock) -> Sequence[Event]:
+        """Returns the complete block of reasoning, which the caller sends back later. Returns nothing if the
+        caller must not see its text, because the vendor accepts the block only with the text."""
+        text = "".join(open_block.deltas)
         if text and not self._shows_reasoning:
             return ()
-        return self._return_block({"type": "thinking", "thinking": text, "signature": opened.signature})
+        return self._return_block({"type": "thinking", "thinking": text, "signature": open_block.signature})
 
     def _return_block(self, block: dict[str, object]) -> Sequence[Event]:
-        """Returns a block of reasoning. Adds its position if text or calls came before it."""
+        """Returns the event of a block of reasoning. Adds the block's position if text or calls came before
+        it."""
         if self._text_length or self._call_count:
             block[AFTER] = {"text": self._text_length, "calls": self._call_count}
         return (ThinkingBlock(CHOICE, block),)
 
 
-def require_kind(opened: OpenBlock, kind: type[BlockWire]) -> None:
+def require_kind(open_block: OpenBlock, kind: type[BlockWire]) -> None:
     """Raises ValueError if a delta belongs to another kind of block."""
-    if type(opened.block) is not kind:
-        raise ValueError(f"a delta does not belong to the block {opened.index}")
+    if type(open_block.block) is not kind:
+        raise ValueError(f"a delta does not belong to the block {open_block.index}")
 
 
 def read_arguments(text: bytes) -> str:

@@ -12,7 +12,7 @@ from antiphon.engines.vendors.anthropic.encode import encode_request
 from antiphon.engines.vendors.anthropic.wire_types import ModelListWire
 from antiphon.engines.vendors.base import Attributes, StreamDecoder, UpstreamCall, VendorError, VendorModel
 from antiphon.engines.vendors.parameters import shows_reasoning
-from antiphon.engines.vendors.rerank import refuse_rerank
+from antiphon.engines.vendors.rerank import build_rerank_refusal
 from antiphon.errors import UnsupportedParameter
 
 read_models = msgspec.json.Decoder(ModelListWire).decode
@@ -45,12 +45,12 @@ class AnthropicUpstream:
         raise ValueError("this vendor makes no embeddings")
 
     def encode_rerank(self, request: RerankRequest, model: VendorModel) -> UpstreamCall:
-        raise refuse_rerank(model)
+        raise build_rerank_refusal(model)
 
     def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
         raise ValueError("this vendor ranks no documents")
 
-    def encode_probe(self) -> str:
+    def build_models_path(self) -> str:
         return "/models?limit=1000"
 
     def decode_models(self, body: bytes) -> tuple[str, ...]:

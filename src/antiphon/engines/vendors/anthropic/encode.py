@@ -15,30 +15,30 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_BLOCKS, TOOL_MARK, list_unused
-from antiphon.engines.vendors.anthropic.messages import Body, encode_mark, encode_messages, read_object
+from antiphon.engines.vendors.anthropic.messages import Body, encode_cache_mark, encode_messages, read_object
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.parameters import list_sampling, require_supported
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
-TAKEN = frozenset(
+PARAMETERS = frozenset(
     """
     max_tokens temperature top_p top_k stop response_format reasoning_effort thinking_token_budget tools
     tool_choice parallel_tool_calls continue_final_message service_tier
     """.split()
 )
-"""Parameters that this vendor has."""
+"""The parameters of the Messages API, by OpenAI's names."""
 
-USED = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
-"""The fields that a local engine ignores, but this vendor uses."""
+USED_FIELDS = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
+"""Fields that local engines ignore, but that this vendor uses."""
 
-EXTRA = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
-"""Parameters that other servers with this format can take. They are sent under their own names."""
+EXTRA_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
+"""Parameters that other servers with this format can take in addition. They are sent under the same names."""
 
 MAX_BUFFERED_OUTPUT = 21_333
 """The most output tokens of an answer that is not streamed. The vendor makes 128,000 tokens in an hour, and
-closes a connection that is silent for ten minutes. So a longer answer is streamed by the vendor, even if the
-caller wants it whole."""
+closes a connection that is silent for ten minutes. So a request for a longer answer is streamed, even if the
+caller wants the answer whole."""
 
 NO_EFFORT = "none"
 EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
@@ -63,8 +63,8 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
             "to /v1/chat/completions",
             param="prompt",
         )
-    takes = require_supported(request, TAKEN, limit_extras(model))
-    limit = find_limit(request.output, model)
+    supported = require_supported(request, PARAMETERS, limit_extras(model))
+    limit = find_token_limit(request.output, model)
     ignored: list[str] = []
     is_streamed = not request.is_buffered or limit > MAX_BUFFERED_OUTPUT
     body: Body = {"model": model.name, "max_tokens": limit} | encode_messages(prompt, ignored)
@@ -75,27 +75,27 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     if attributes.end_user is not None:
         body["metadata"] = {"user_id": attributes.end_user}
     tier = request.hosted.service_tier
-    if tier is not None and "service_tier" in takes:
+    if tier is not None and "service_tier" in supported:
         body["service_tier"] = encode_tier(tier)
     if is_streamed:
         body["stream"] = True
     body |= dict(model.body)
     add_extra_fields(body, request, model)
     headers = read_extra_headers(request, model)
-    ignored_names = (*list_unused(request, USED), *dict.fromkeys(ignored))
+    ignored_names = (*list_unused(request, USED_FIELDS), *dict.fromkeys(ignored))
     return UpstreamCall("/messages", JSON.encode(body), is_streamed, headers, ignored_names)
 
 
 def limit_extras(model: VendorModel) -> VendorModel:
     """Returns the model without extra parameters that this format cannot carry."""
-    if model.extra_parameters <= EXTRA:
+    if model.extra_parameters <= EXTRA_PARAMETERS:
         return model
-    return replace(model, extra_parameters=model.extra_parameters & EXTRA)
+    return replace(model, extra_parameters=model.extra_parameters & EXTRA_PARAMETERS)
 
 
-def find_limit(output: Output, model: VendorModel) -> int:
+def find_token_limit(output: Output, model: VendorModel) -> int:
     """Returns the maximum of output tokens, which the vendor requires. Raises MissingParameter if neither the
-    request nor the model's profile contains it."""
+    request nor the model's profile tells a maximum."""
     max_output = model.profile.max_output
     if output.max_tokens is not None:
         return min(output.max_tokens, max_output) if output.is_usual and max_output else output.max_tokens
@@ -108,9 +108,9 @@ def find_limit(output: Output, model: VendorModel) -> int:
 
 
 def add_sampling(body: Body, request: GenerationRequest) -> None:
-    """Adds the stop texts and the sampling options that differ from the defaults, which the vendor shares.
-    Some of its models refuse temperature together with top_p. So this raises UnsupportedParameter for an
-    optional top_p together with a temperature. Raises InvalidValue for a temperature above 1."""
+    """Adds the stop texts, and the sampling options that have an effect; the vendor has the same defaults.
+    Raises UnsupportedParameter for an optional top_p together with a temperature, because some of the
+    vendor's models refuse both together. Raises InvalidValue for a temperature above 1."""
     sampling = request.sampling
     if sampling.temperature is not None and sampling.temperature > 1:
         raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
@@ -124,10 +124,11 @@ def add_sampling(body: Body, request: GenerationRequest) -> None:
 
 
 def encode_tier(tier: str) -> str:
-    """Translates the class of service. Raises UnsupportedParameter for one that the vendor lacks."""
+    """Returns the vendor's name of a service tier. Raises UnsupportedParameter if the vendor lacks the
+    tier."""
     if tier not in SERVICE_TIERS:
         raise UnsupportedParameter(
-            f"service_tier {tier[:32]} is not supported by this vendor; it has auto and default",
+            f"service_tier {tier[:32]} is not supported by this vendor; it has {', '.join(SERVICE_TIERS)}",
             param="service_tier",
         )
     return SERVICE_TIERS[tier]
@@ -146,18 +147,20 @@ def encode_tools(tools: Tools) -> Body:
 
 
 def encode_tool(tool: Tool) -> Body:
-    """Translates one tool. Its schema is the caller's own; this vendor needs the type object in it."""
+    """Translates one tool. The vendor gets the caller's own schema, with the type object, which it
+    requires."""
     encoded: Body = {"name": tool.name}
     if tool.description is not None:
         encoded["description"] = tool.description
     encoded["input_schema"] = {"type": "object"} | dict(tool.parameters or {"properties": {}})
     if tool.strict:
         encoded["strict"] = True
-    return encoded | encode_mark(tool.cache_control)
+    return encoded | encode_cache_mark(tool.cache_control)
 
 
 def encode_choice(tools: Tools) -> Body:
-    """Translates the choice among the tools. Raises UnsupportedParameter if only some tools are allowed."""
+    """Translates the choice among the tools. Raises UnsupportedParameter if the model can call only some of
+    the tools, unless it must call the only allowed one."""
     if tools.choice is ToolChoice.NONE:
         return {"type": "none"}
     kind = "any" if tools.choice is ToolChoice.REQUIRED else "auto"
@@ -194,8 +197,8 @@ def add_output_config(
 
 
 def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
-    """Translates the reasoning; None leaves it to the model. Raises a RequestError for reasoning that the
-    model lacks."""
+    """Translates the reasoning options. Returns None if the vendor's default applies. Raises a RequestError
+    for an option that the model lacks."""
     effort, budget, terms = reasoning.effort, reasoning.budget, reasoning.terms
     if effort == NO_EFFORT and budget:
         raise InvalidValue(

@@ -32,7 +32,7 @@ ROLES = {
     Role.ASSISTANT: "assistant",
     Role.TOOL: "user",
 }
-"""The role of each message's turn. A system message is a turn only after the first other message."""
+"""The role of the turn to which a message belongs. System messages before all other messages are no turn."""
 
 read_json = msgspec.json.decode
 
@@ -42,17 +42,17 @@ def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
     express to `ignored`. Raises a RequestError."""
     require_end(prompt)
     messages = prompt.messages
-    first = next(
+    instruction_count = next(
         (index for index, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages)
     )
     called_names = {call.id: call.name for message in messages for call in message.tool_calls}
     system: list[Body] = []
     turns: list[tuple[str, list[Body]]] = []
     for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        require_no_name(message, where, called_names)
-        blocks = encode_message(message, where, ignored)
-        if index < first:
+        message_path = f"messages[{index}]"
+        require_no_name(message, message_path, called_names)
+        blocks = encode_message(message, message_path, ignored)
+        if index < instruction_count:
             system += blocks
         elif turns and turns[-1][0] == ROLES[message.role]:
             turns[-1][1].extend(blocks)
@@ -63,7 +63,8 @@ def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
 
 
 def require_end(prompt: Conversation) -> None:
-    """Raises a RequestError if the last message has the wrong role: for an answer, or for a continuation."""
+    """Raises a RequestError if the last message has a role after which the vendor does not answer, or which
+    it does not continue, as the caller wants."""
     last_role = prompt.messages[-1].role if prompt.messages else Role.SYSTEM
     if last_role is Role.ASSISTANT and not prompt.continues:
         raise UnsupportedParameter(
@@ -82,21 +83,22 @@ def require_end(prompt: Conversation) -> None:
         )
 
 
-def require_no_name(message: Message, where: str, called_names: Mapping[str, str]) -> None:
-    """Raises UnsupportedParameter for a name, unless it repeats the name of the tool that was called."""
+def require_no_name(message: Message, message_path: str, called_names: Mapping[str, str]) -> None:
+    """Raises UnsupportedParameter if a message has a name, unless it is the name of the called tool in the
+    result of a call."""
     if message.name is None or message.name == called_names.get(message.tool_call_id or ""):
         return
     raise UnsupportedParameter(
-        f"{where}.name is not supported: this vendor's messages have no names; leave it out",
-        param=f"{where}.name",
+        f"{message_path}.name is not supported: this vendor's messages have no names; leave it out",
+        param=f"{message_path}.name",
     )
 
 
-def encode_message(message: Message, where: str, ignored: list[str]) -> Iterable[Body]:
+def encode_message(message: Message, message_path: str, ignored: list[str]) -> Iterable[Body]:
     """Returns the blocks of one message."""
     match message.role:
         case Role.ASSISTANT:
-            return encode_assistant(message, where, ignored)
+            return encode_assistant(message, message_path, ignored)
         case Role.TOOL:
             return (encode_result(message),)
         case Role.USER:
@@ -106,7 +108,7 @@ def encode_message(message: Message, where: str, ignored: list[str]) -> Iterable
             return encode_content(message)
 
 
-def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[Body]:
+def encode_assistant(message: Message, message_path: str, ignored: list[str]) -> list[Body]:
     """Returns the blocks of an assistant's message: reasoning, text, calls. A block of reasoning keeps its
     position among text and calls, because the vendor requires the original order."""
     require_text(message)
@@ -116,29 +118,34 @@ def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[B
     if message.reasoning and not thoughts:
         ignored.append(f"messages[].{message.reasoning_field}")
     calls = [
-        encode_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+        encode_call(call, f"{message_path}.tool_calls[{index}]")
+        for index, call in enumerate(message.tool_calls)
     ]
     blocks: list[Body] = []
     text_at = calls_at = 0
-    for place, thought in thoughts:
-        blocks += [*encode_text(message.text[text_at : place.text]), *calls[calls_at : place.calls], thought]
-        text_at, calls_at = max(text_at, place.text), max(calls_at, place.calls)
+    for position, thought in thoughts:
+        blocks += [
+            *encode_text(message.text[text_at : position.text]),
+            *calls[calls_at : position.calls],
+            thought,
+        ]
+        text_at, calls_at = max(text_at, position.text), max(calls_at, position.calls)
     blocks += encode_text(message.text[text_at:])
     mark_text(blocks, message)
     return [*blocks, *calls[calls_at:]]
 
 
 def mark_text(blocks: Iterable[Body], message: Message) -> None:
-    """Adds the cache mark of the message's last marked part to its last text block."""
+    """Adds a cache mark to the last text block of a message: the mark of the message's last marked part."""
     marks = [part.cache_control for part in message.content if isinstance(part, TextContent)]
     mark = next((candidate for candidate in reversed(marks) if candidate is not None), None)
     texts = [block for block in blocks if block["type"] == "text"]
     if texts:
-        texts[-1].update(encode_mark(mark))
+        texts[-1].update(encode_cache_mark(mark))
 
 
-def encode_mark(mark: CacheControl | None) -> Body:
-    """Translates the mark of a block or a tool; empty if there is none."""
+def encode_cache_mark(mark: CacheControl | None) -> Body:
+    """Translates the cache mark of a block or a tool. Returns an empty object if there is none."""
     if mark is None:
         return {}
     return {"cache_control": {"type": "ephemeral"} | ({"ttl": mark.lifetime} if mark.lifetime else {})}
@@ -148,10 +155,10 @@ def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[Bloc
     """Yields each block of reasoning that comes from this vendor, with its position."""
     for block in blocks:
         try:
-            place = msgspec.convert(block, PlacedBlockWire).after
+            position = msgspec.convert(block, PlacedBlockWire).after
         except msgspec.ValidationError:
             continue
-        yield place, {name: value for name, value in block.items() if name != AFTER}
+        yield position, {name: value for name, value in block.items() if name != AFTER}
 
 
 def encode_text(text: str) -> Iterator[Body]:
@@ -160,9 +167,9 @@ def encode_text(text: str) -> Iterator[Body]:
         yield {"type": "text", "text": text}
 
 
-def encode_call(call: ToolCall, where: str) -> Body:
+def encode_call(call: ToolCall, message_path: str) -> Body:
     """Translates a call. Raises InvalidValue if its arguments are not a JSON object."""
-    field = f"{where}.function.arguments"
+    field = f"{message_path}.function.arguments"
     arguments = read_object(call.arguments)
     if arguments is None:
         raise InvalidValue(
@@ -193,7 +200,7 @@ def encode_content(message: Message) -> Iterator[Body]:
         if isinstance(part, MediaContent):
             yield encode_image(part)
         else:
-            yield from (block | encode_mark(part.cache_control) for block in encode_text(part.text))
+            yield from (block | encode_cache_mark(part.cache_control) for block in encode_text(part.text))
 
 
 def encode_image(part: MediaContent) -> Body:

@@ -41,13 +41,13 @@ BlockWire = TextBlockWire | ThinkingBlockWire | RedactedBlockWire | ToolUseWire
 
 
 class OutputDetailsWire(Struct):
-    """What output tokens were spent on."""
+    """The parts of the output tokens."""
 
     thinking_tokens: int = 0
 
 
 class MessageUsageWire(Struct):
-    """Token counts; in a stream those so far. None says nothing new."""
+    """Token counts; in a stream, the totals so far. None means that a count has not changed."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -57,7 +57,7 @@ class MessageUsageWire(Struct):
 
 
 class ErrorBodyWire(Struct):
-    """What went wrong."""
+    """The type and the message of an error."""
 
     type: str = ""
     message: str = ""
@@ -134,7 +134,7 @@ class BlockStopWire(Struct):
 
 
 class MessageEndWire(Struct):
-    """Why the answer ended."""
+    """The reason why the answer ended."""
 
     stop_reason: str | None = None
 
@@ -155,19 +155,22 @@ class EventNameWire(Struct):
 # --- blocks of reasoning in the caller's history -----------------------------------------------------------
 
 AFTER = "after"
-"""The field of such a block that is not the vendor's: its place. Without it, the block is the first."""
+"""The field that this server adds to a block of reasoning: the block's position in the message. A block
+without it comes first."""
 
 
 class BlockPlaceWire(Struct, forbid_unknown_fields=True):
-    """How much of the message precedes the block."""
+    """The position of a block of reasoning: how much of the message precedes it."""
 
     text: Annotated[int, Meta(ge=0)] = 0
-    """Characters."""
+    """Characters of text."""
     calls: Annotated[int, Meta(ge=0)] = 0
+    """The number of calls."""
 
 
 class PlacedBlockWire(Struct):
-    """What is read of such a block. The rest goes back unread."""
+    """The fields of a block of reasoning that this server reads. The vendor gets the other fields back
+    unread."""
 
     type: Literal["thinking", "redacted_thinking"]
     after: BlockPlaceWire = field(default_factory=BlockPlaceWire)

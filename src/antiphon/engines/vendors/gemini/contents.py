@@ -48,30 +48,30 @@ read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
     """Returns `systemInstruction` and `contents`. Adds the names of ignored parts to `ignored`. Raises a
     RequestError that names the part of a message that Gemini cannot express."""
-    first = next(
+    instruction_count = next(
         (index for index, message in enumerate(messages) if message.role not in INSTRUCTIONS), len(messages)
     )
-    if first == len(messages):
+    if instruction_count == len(messages):
         raise InvalidValue(
-            "messages needs one that is not an instruction: Gemini requires it", param="messages"
+            "messages must contain one that is not an instruction: Gemini requires it", param="messages"
         )
     encoder = _ContentsEncoder(ignored)
-    for index, message in enumerate(messages[first:], first):
+    for index, message in enumerate(messages[instruction_count:], instruction_count):
         encoder.add(message, f"messages[{index}]")
     body: Body = {"contents": encoder.contents}
-    if first:
+    if instruction_count:
         parts = [
             part
-            for index, message in enumerate(messages[:first])
+            for index, message in enumerate(messages[:instruction_count])
             for part in _encode_instruction(message, f"messages[{index}]")
         ]
         body["systemInstruction"] = {"parts": parts}
     return body
 
 
-def _encode_instruction(message: Message, where: str) -> list[Body]:
+def _encode_instruction(message: Message, message_path: str) -> list[Body]:
     """Translates one system or developer message. Raises UnsupportedParameter if it has more than text."""
-    _refuse_name(message, where)
+    _require_no_name(message, message_path)
     for part in message.mixed_content:
         if isinstance(part, MediaContent):
             raise UnsupportedParameter(
@@ -80,15 +80,15 @@ def _encode_instruction(message: Message, where: str) -> list[Body]:
     return [{"text": message.text}]
 
 
-def _refuse_name(message: Message, where: str) -> None:
+def _require_no_name(message: Message, message_path: str) -> None:
     """Raises UnsupportedParameter for the name of an author, which Gemini does not support."""
     if message.name is not None:
-        param = f"{where}.name"
+        param = f"{message_path}.name"
         raise UnsupportedParameter(f"{param} is not supported by Gemini; leave it out", param=param)
 
 
 class _ContentsEncoder:
-    """Translates messages in their order. Neighbours of one role become one content."""
+    """Translates messages in their order. Successive messages of one role become one content."""
 
     def __init__(self, ignored: list[str]) -> None:
         self.contents: list[Body] = []
@@ -97,33 +97,34 @@ class _ContentsEncoder:
         """The function of each call so far, by the call's id."""
         self._last_role: Role | None = None
 
-    def add(self, message: Message, where: str) -> None:
+    def add(self, message: Message, message_path: str) -> None:
         """Adds one message."""
         match message.role:
             case Role.USER:
-                _refuse_name(message, where)
+                _require_no_name(message, message_path)
                 self._append(message.role, "user", _encode_content(message))
             case Role.ASSISTANT:
-                _refuse_name(message, where)
-                self._append(message.role, "model", self._encode_answer(message, where))
+                _require_no_name(message, message_path)
+                self._append(message.role, "model", self._encode_answer(message, message_path))
             case Role.TOOL:
-                self._append(message.role, "user", [self._encode_result(message, where)])
+                self._append(message.role, "user", [self._encode_result(message, message_path)])
             case _:
                 raise UnsupportedParameter(
-                    f"{where}.role: Gemini takes instructions only before all other messages; move it to the "
-                    "beginning",
-                    param=f"{where}.role",
+                    f"{message_path}.role: Gemini takes instructions only before all other messages; "
+                    "move it to the beginning",
+                    param=f"{message_path}.role",
                 )
 
     def _append(self, role: Role, name: str, parts: list[Body]) -> None:
-        """Adds parts to the last content if it has the same role. Otherwise adds a new content."""
+        """Adds parts to the last content if the last message had the same role. If not, adds a new content.
+        `name`: Gemini's name of the role."""
         if role is self._last_role:
             self.contents[-1]["parts"] += parts
         else:
             self.contents.append({"role": name, "parts": parts})
         self._last_role = role
 
-    def _encode_answer(self, message: Message, where: str) -> list[Body]:
+    def _encode_answer(self, message: Message, message_path: str) -> list[Body]:
         """Translates the assistant's message: signed thoughts, the text, and the calls."""
         blocks = list(read_blocks(message.thinking_blocks))
         parts = [encode_part(block.part) for block in blocks if block is not None and block.part.thought]
@@ -138,19 +139,19 @@ class _ContentsEncoder:
         parts += text
         for index, call in enumerate(message.tool_calls):
             self._function_names[call.id] = call.name
-            parts.append(_encode_call(call, f"{where}.tool_calls[{index}]"))
+            parts.append(_encode_call(call, f"{message_path}.tool_calls[{index}]"))
         return parts or [{"text": ""}]
 
-    def _encode_result(self, message: Message, where: str) -> Body:
+    def _encode_result(self, message: Message, message_path: str) -> Body:
         """Translates the result of a call. Raises InvalidValue if there is no such call before it."""
         name = self._function_names.get(message.tool_call_id or "")
         if name is None:
             raise InvalidValue(
-                f"{where}.tool_call_id: no call before this message has this id",
-                param=f"{where}.tool_call_id",
+                f"{message_path}.tool_call_id: no call before this message has this id",
+                param=f"{message_path}.tool_call_id",
             )
         if message.name != name:
-            _refuse_name(message, where)
+            _require_no_name(message, message_path)
         result: Body = {"id": message.tool_call_id, "name": name}
         media = [part for part in message.mixed_content if isinstance(part, MediaContent)]
         result["response"] = {} if media and not message.text else _encode_output(message.text)
@@ -172,7 +173,7 @@ def _encode_part(part: Content) -> Body:
     if part.detail not in (None, "auto"):
         resolution = RESOLUTIONS.get(part.detail)
         if resolution is None:
-            raise _refuse_detail(part, f"send {', '.join(RESOLUTIONS)} or auto")
+            raise _build_detail_refusal(part, f"send {', '.join(RESOLUTIONS)} or auto")
         encoded["mediaResolution"] = {"level": resolution}
     return encoded
 
@@ -188,23 +189,23 @@ def _encode_media(part: MediaContent) -> Body:
 def _encode_result_media(part: MediaContent) -> Body:
     """Translates an image or a recording in the result of a call, which has no resolution of its own."""
     if part.detail not in (None, "auto"):
-        raise _refuse_detail(part, "Gemini has none in results of tools; leave it out")
+        raise _build_detail_refusal(part, "Gemini has none in results of tools; leave it out")
     return _encode_media(part)
 
 
-def _refuse_detail(part: MediaContent, remedy: str) -> UnsupportedParameter:
+def _build_detail_refusal(part: MediaContent, remedy: str) -> UnsupportedParameter:
     """Builds the error for a resolution that Gemini lacks."""
     param = f"{part.field}.detail"
     return UnsupportedParameter(f"{param} {part.detail} is not supported: {remedy}", param=param)
 
 
-def _encode_call(call: ToolCall, where: str) -> Body:
+def _encode_call(call: ToolCall, message_path: str) -> Body:
     """Translates one call. Raises InvalidValue if its arguments are not a JSON object."""
     arguments = call.arguments.strip() or "{}"
     try:
         read_object(arguments)
     except (msgspec.MsgspecError, UnicodeError):
-        param = f"{where}.function.arguments"
+        param = f"{message_path}.function.arguments"
         raise InvalidValue(
             f"{param} must be a JSON object: Gemini takes no other text", param=param
         ) from None

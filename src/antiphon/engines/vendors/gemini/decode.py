@@ -55,7 +55,7 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
         FinishReason.CONTENT_FILTER,
     )
 )
-"""Reasons that end an answer. Any other is a failure."""
+"""The finish reason of each of Gemini's reasons that ends an answer. Every other reason is a failure."""
 
 CALLER_FAULTS: Mapping[str, int] = MappingProxyType({"MISSING_THOUGHT_SIGNATURE": 400})
 """The HTTP status of the failures that the caller can correct."""
@@ -64,11 +64,12 @@ KEY_INVALID = "API_KEY_INVALID"
 """Gemini's reason for a wrong key, for which its status is 400."""
 
 read_answers = msgspec.json.Decoder(GeminiAnswer | list[GeminiAnswer]).decode
-"""Reads an answer, a chunk or an error. A stream of Gemini's other form is a list of them."""
+"""Reads an answer, a chunk or an error; or a list of them, which is Gemini's form of a stream without
+server-sent events."""
 
 
 def decode_error(body: bytes) -> VendorError:
-    """Reads the body of an error. A body in another form gives an empty message."""
+    """Reads the body of an error. A body that cannot be read gives an empty message."""
     try:
         answers = read_answers(body)
     except msgspec.MsgspecError:
@@ -90,7 +91,7 @@ def build_error(error: GeminiStatus) -> VendorError:
 
 
 def _read_seconds(duration: object) -> float | None:
-    """Returns the seconds of a duration, which is written as `17.5s`; None if it is something else."""
+    """Returns the seconds of a duration, which is written as `17.5s`; None if the value is no duration."""
     if not isinstance(duration, str) or not duration.endswith("s"):
         return None
     try:
@@ -214,7 +215,7 @@ class CandidateDecoder:
     def _read_text(self, text: str, part: GeminiPart) -> Iterator[Event]:
         """Yields the events of a text or of a thought, and of its signature."""
         self._require_unfinished()
-        index, at = self._index, self._reasoning_length if part.thought else self._text_length
+        index, offset = self._index, self._reasoning_length if part.thought else self._text_length
         self.byte_count += len(text.encode())
         if part.thought:
             self._reasoning_length += len(text)
@@ -224,7 +225,7 @@ class CandidateDecoder:
             self._text_length += len(text)
             yield TextDelta(index, text, scores=self._take_scores())
         if part.thought_signature:
-            yield ThinkingBlock(index, build_block(at, text, part.thought, part.thought_signature))
+            yield ThinkingBlock(index, build_block(offset, text, part.thought, part.thought_signature))
 
     def _read_call(
         self, call: GeminiFunctionCall, signature: str | None, response_id: str | None
@@ -237,21 +238,21 @@ class CandidateDecoder:
         arguments = msgspec.json.format(call.args, indent=-1).decode() if bytes(call.args) else "{}"
         if not arguments.startswith("{"):
             raise ValueError("the arguments of a call are not an object")
-        number = self._call_count
+        call_index = self._call_count
         self._call_count += 1
         self.byte_count += len(arguments)
         index = self._index
-        call_id = call.id or self._make_id(number, response_id)
+        call_id = call.id or self._make_id(call_index, response_id)
         yield ToolCallStarted(
-            index, number, call_id, call.name, scores=self._take_scores(), signature=signature
+            index, call_index, call_id, call.name, scores=self._take_scores(), signature=signature
         )
-        yield ToolCallDelta(index, number, arguments)
+        yield ToolCallDelta(index, call_index, arguments)
 
-    def _make_id(self, number: int, response_id: str | None) -> str:
-        """Returns an id for a call without one. It contains the id of the answer. If that is missing too, it
-        contains the number of earlier calls in the conversation."""
+    def _make_id(self, call_index: int, response_id: str | None) -> str:
+        """Returns an id for a call without one. The id contains the answer's id, or, if the answer has none,
+        the number of earlier calls in the conversation."""
         base = response_id or str(_count_calls(self._request))
-        return f"call_{base}_{self._index}_{number}"
+        return f"call_{base}_{self._index}_{call_index}"
 
     def _require_unfinished(self) -> None:
         """Raises ValueError for content after the finish."""
@@ -287,8 +288,8 @@ class CandidateDecoder:
             yield TokenScore(
                 *_read_token(token),
                 tuple(
-                    (number, piece, value)
-                    for number, piece, value in map(_read_token, top)
+                    (token_id, piece, value)
+                    for token_id, piece, value in map(_read_token, top)
                     if value is not None
                 ),
                 self._scored_length,
@@ -298,8 +299,8 @@ class CandidateDecoder:
 
 def _read_token(token: GeminiToken) -> tuple[int, bytes, float | None]:
     """Returns a token's id, bytes and log-probability."""
-    number = NO_ID if token.token_id is None else token.token_id
-    return number, token.token.encode(), token.log_probability
+    token_id = NO_ID if token.token_id is None else token.token_id
+    return token_id, token.token.encode(), token.log_probability
 
 
 def _count_calls(request: GenerationRequest) -> int:

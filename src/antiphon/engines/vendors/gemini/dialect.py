@@ -18,7 +18,7 @@ from antiphon.engines.vendors.gemini.decode import GeminiDecoder, decode_error
 from antiphon.engines.vendors.gemini.embedding import decode_embedding, encode_embedding
 from antiphon.engines.vendors.gemini.encode import encode_request
 from antiphon.engines.vendors.gemini.wire_types import GeminiModels
-from antiphon.engines.vendors.rerank import refuse_rerank
+from antiphon.engines.vendors.rerank import build_rerank_refusal
 
 read_models = msgspec.json.Decoder(GeminiModels).decode
 
@@ -49,12 +49,12 @@ class GeminiUpstream:
         return decode_embedding(request, body)
 
     def encode_rerank(self, request: RerankRequest, model: VendorModel) -> UpstreamCall:
-        raise refuse_rerank(model)
+        raise build_rerank_refusal(model)
 
     def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
         raise ValueError("this vendor ranks no documents")
 
-    def encode_probe(self) -> str:
+    def build_models_path(self) -> str:
         return "/models?pageSize=1000"
 
     def decode_models(self, body: bytes) -> tuple[str, ...]:

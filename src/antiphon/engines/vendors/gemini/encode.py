@@ -40,7 +40,7 @@ SAMPLING = {
 }
 """Gemini's names of sampling options."""
 
-TAKEN = frozenset(SAMPLING) | frozenset(
+PARAMETERS = frozenset(SAMPLING) | frozenset(
     "max_tokens n stop logprobs response_format reasoning_effort thinking_token_budget tools tool_choice "
     "service_tier".split()
 )
@@ -58,7 +58,7 @@ LEVELS = {
 NO_EFFORT = "none"
 
 SERVICE_TIERS = {"default": "standard", "standard": "standard", "flex": "flex", "priority": "priority"}
-"""Gemini's tiers, by OpenAI's names. `auto` leaves it to Gemini."""
+"""Gemini's tiers, by OpenAI's names. For `auto`, no tier is sent."""
 
 SEEDS = range(-(1 << 31), 1 << 31)
 """Seeds that Gemini takes."""
@@ -70,9 +70,9 @@ JSON = msgspec.json.Encoder()
 
 
 def build_path(model: str, method: str) -> str:
-    """Returns the path of a method of a model. The model's name stays one segment."""
-    folder = next((resource for resource in RESOURCES if model.startswith(resource)), RESOURCES[0])
-    return f"/{folder}{quote(model.removeprefix(folder), safe='')}:{method}"
+    """Returns the path of a method of a model. The model's name is quoted, so that it is one segment."""
+    collection = next((resource for resource in RESOURCES if model.startswith(resource)), RESOURCES[0])
+    return f"/{collection}{quote(model.removeprefix(collection), safe='')}:{method}"
 
 
 def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCall:
@@ -85,7 +85,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
             param="prompt",
         )
     # This format cannot express extra parameters, even if the operator's settings allow them.
-    takes = require_supported(request, TAKEN, replace(model, extra_parameters=frozenset()))
+    supported = require_supported(request, PARAMETERS, replace(model, extra_parameters=frozenset()))
     ignored = [] if request.hosted.prompt_cache_key is None else [PROMPT_CACHE_KEY]
     ignored += list_cache_marks(prompt)
     if any(message.speech_id is not None for message in prompt.messages):
@@ -93,7 +93,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     body = encode_messages(prompt.messages, ignored)
     body |= _encode_tools(prompt.tools) if prompt.tools is not None else {}
     config = _encode_config(request, prompt, model, ignored)
-    config |= _encode_sampling(request.sampling, takes)
+    config |= _encode_sampling(request.sampling, supported)
     if config:
         body["generationConfig"] = config
     if (tier := _encode_tier(request.hosted.service_tier)) is not None:
@@ -126,12 +126,12 @@ def _encode_config(
     return config
 
 
-def _encode_sampling(sampling: SamplingOptions, takes: frozenset[str]) -> Body:
+def _encode_sampling(sampling: SamplingOptions, supported: frozenset[str]) -> Body:
     """Returns the sampling options of the caller. Raises InvalidValue for a seed that is too large."""
     if sampling.seed is not None and sampling.seed not in SEEDS:
         raise InvalidValue(f"seed must be from {SEEDS[0]} to {SEEDS[-1]} for Gemini", param="seed")
-    sent = list_sampling(sampling, takes if sampling.top_k else takes - {"top_k"})
-    return {SAMPLING[name]: getattr(sampling, name) for name in sent}
+    sent_names = list_sampling(sampling, supported if sampling.top_k else supported - {"top_k"})
+    return {SAMPLING[name]: getattr(sampling, name) for name in sent_names}
 
 
 def _encode_logprobs(alternatives: int) -> Body:
@@ -175,9 +175,10 @@ def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
         budget = 0
     elif effort is not None:
         if effort not in LEVELS:
-            known = ", ".join((terms.off, *LEVELS))
+            accepted_values = ", ".join((terms.off, *LEVELS))
             raise UnsupportedParameter(
-                f"{terms.effort} {effort[:32]} is not supported by Gemini: send {known}", param=terms.effort
+                f"{terms.effort} {effort[:32]} is not supported by Gemini: send {accepted_values}",
+                param=terms.effort,
             )
         config["thinkingLevel"] = LEVELS[effort]
     if budget is not None:
@@ -192,16 +193,17 @@ def _encode_tools(tools: Tools) -> Body:
     body: Body = {"tools": [{"functionDeclarations": [_encode_tool(tool) for tool in tools.tools]}]}
     mode = _choose_mode(tools)
     if mode is not None:
-        calling: Body = {"mode": mode}
+        calling_config: Body = {"mode": mode}
         if tools.allowed is not None and tools.choice is not ToolChoice.NONE:
-            calling["allowedFunctionNames"] = sorted(tools.allowed)
-        body["toolConfig"] = {"functionCallingConfig": calling}
+            calling_config["allowedFunctionNames"] = sorted(tools.allowed)
+        body["toolConfig"] = {"functionCallingConfig": calling_config}
     return body
 
 
 def _choose_mode(tools: Tools) -> str | None:
-    """Returns the mode of function calling; None leaves it to the model. In the modes VALIDATED and ANY calls
-    match their schemas. VALIDATED lets the model choose, like AUTO, but also accepts names of functions."""
+    """Returns the mode of function calling; None for Gemini's default, AUTO. In the modes VALIDATED and ANY,
+    calls match their schemas. VALIDATED lets the model choose, like AUTO, but also accepts names of
+    functions."""
     if tools.choice is ToolChoice.NONE:
         return "NONE"
     if tools.choice is ToolChoice.REQUIRED:
@@ -221,12 +223,14 @@ def _encode_tool(tool: Tool) -> Body:
 
 
 def _encode_tier(tier: str | None) -> str | None:
-    """Returns Gemini's name of a tier; None leaves it to Gemini. Raises UnsupportedParameter."""
+    """Returns Gemini's name of a service tier; None if no tier is sent. Raises UnsupportedParameter for a
+    tier that Gemini lacks."""
     if tier is None or tier == "auto":
         return None
     if tier not in SERVICE_TIERS:
-        known = ", ".join(("auto", *SERVICE_TIERS))
+        accepted_values = ", ".join(("auto", *SERVICE_TIERS))
         raise UnsupportedParameter(
-            f"service_tier {tier[:32]} is not supported by Gemini: send {known}", param="service_tier"
+            f"service_tier {tier[:32]} is not supported by Gemini: send {accepted_values}",
+            param="service_tier",
         )
     return SERVICE_TIERS[tier]

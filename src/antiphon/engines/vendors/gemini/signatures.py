@@ -1,4 +1,5 @@
-"""Converts Gemini's signed texts to thinking blocks, and inserts them again at their old position.
+"""Converts Gemini's signed texts to thinking blocks for the caller, and inserts them again at their position
+when the caller sends the blocks back.
 
 The signature of a call is not stored here, but in `ToolCall.signature`.
 """
@@ -11,9 +12,9 @@ import msgspec
 from antiphon.engines.vendors.gemini.wire_types import GeminiBlock, SignedPart
 
 
-def build_block(at: int, text: str, thought: bool, signature: str) -> Mapping[str, object]:
-    """Returns the block of a signed text. `at`: the characters before it."""
-    block: dict[str, object] = msgspec.to_builtins(GeminiBlock(at, SignedPart(signature, text, thought)))
+def build_block(offset: int, text: str, thought: bool, signature: str) -> Mapping[str, object]:
+    """Returns the block of a signed text. `offset`: the characters before it."""
+    block: dict[str, object] = msgspec.to_builtins(GeminiBlock(offset, SignedPart(signature, text, thought)))
     return block
 
 
@@ -27,8 +28,8 @@ def read_blocks(blocks: Iterable[Mapping[str, object]]) -> Iterator[GeminiBlock 
 
 
 def split_text(text: str, blocks: Iterable[GeminiBlock]) -> list[dict[str, Any]] | None:
-    """Splits the text into parts, and adds the signatures to the signed parts. Returns None if the text is
-    not the signed text."""
+    """Splits the text into parts, and adds the signatures to the signed parts. Returns None if the text does
+    not contain a signed text at its position, because the caller has changed it."""
     parts: list[dict[str, Any]] = []
     end = 0
     for block in sorted(blocks, key=lambda block: block.at):

@@ -43,7 +43,7 @@ OTHER_KINDS = (
     "tool_call",
     "tool_response",
 )
-"""Kinds of parts that are never asked for, and have no place in an answer."""
+"""Kinds of parts that requests never ask for. An answer with one of them is refused."""
 
 
 class GeminiContent(Struct):
@@ -61,7 +61,7 @@ class GeminiToken(Struct, rename="camel"):
 
 
 class GeminiTopTokens(Struct):
-    """The likeliest tokens at one place."""
+    """The likeliest tokens at one position."""
 
     candidates: list[GeminiToken] = field(default_factory=list)
 
@@ -84,14 +84,14 @@ class GeminiCandidate(Struct, rename="camel"):
 
 
 class GeminiFeedback(Struct, rename="camel"):
-    """Why a prompt was refused."""
+    """The reason why a prompt was refused."""
 
     block_reason: str | None = None
     block_reason_message: str | None = None
 
 
 class GeminiUsage(Struct, rename="camel"):
-    """Token counts so far. Google leaves out what is zero."""
+    """Token counts so far. Google leaves out counts of zero."""
 
     prompt_token_count: int | None = None
     tool_use_prompt_token_count: int | None = None
@@ -153,7 +153,7 @@ class SignedPart(Struct, rename="camel", omit_defaults=True, forbid_unknown_fiel
 
 
 class GeminiBlock(Struct, tag="gemini_part", forbid_unknown_fields=True):
-    """`ThinkingBlock.block` of this dialect: where a signed part belongs, and the part."""
+    """`ThinkingBlock.block` of this dialect: a signed part and its position."""
 
     at: int
     """Characters of the choice's text before the part; for a thought, of its reasoning."""

@@ -54,29 +54,29 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     }
 )
 
-EMPTY = MessageWire()
+EMPTY_MESSAGE = MessageWire()
 
-STARTED = Started(0, source=UsageSource.ESTIMATED)
+ESTIMATED_START = Started(0, source=UsageSource.ESTIMATED)
 
 read_answer = msgspec.json.Decoder(AnswerWire).decode
 read_json, encode_json = msgspec.json.decode, msgspec.json.encode
 
 
 class CallReader:
-    """One call of a choice."""
+    """One tool call of a choice, as far as it has arrived."""
 
-    __slots__ = ("arguments", "id", "name", "number")
+    __slots__ = ("arguments", "id", "index", "name")
 
-    def __init__(self, number: int, call_id: str, name: str | None) -> None:
+    def __init__(self, index: int, call_id: str, name: str | None) -> None:
         self.name = name
-        self.number = number
-        """The number of the call in its choice, from 0."""
+        self.index = index
+        """The index of the call in its choice, from 0."""
         self.id = call_id
         """The vendor's id, or empty."""
         self.arguments: list[str] = []
 
-    def is_whole(self) -> bool:
-        """Whether the arguments are complete."""
+    def has_whole_arguments(self) -> bool:
+        """Whether the arguments that have arrived are a whole JSON object."""
         try:
             return isinstance(read_json("".join(self.arguments)), dict)
         except msgspec.DecodeError:
@@ -90,10 +90,10 @@ class ChoiceReader:
         "calls",
         "calls_by_index",
         "finish_reason",
+        "has_last_speech",
         "has_scores",
         "is_finished",
         "is_spoken",
-        "is_whole_speech",
         "scores",
         "text_length",
     )
@@ -101,47 +101,52 @@ class ChoiceReader:
     def __init__(self) -> None:
         self.is_finished = False
         self.is_spoken = False
-        """Whether speech has arrived. Its last part can follow the finish reason, or replace it."""
+        """Whether speech has arrived. The last part of speech can follow the finish reason, or come without
+        one."""
         self.finish_reason: FinishReason | None = None
-        """The finish reason of a choice with speech. It waits here until the answer ends."""
-        self.is_whole_speech = False
+        """The finish reason of a choice with speech, until the answer ends."""
+        self.has_last_speech = False
         """Whether the last part of speech has arrived. It contains the time at which the speech expires."""
         self.text_length = 0
-        """Characters of its text, for the offsets of tokens."""
+        """Characters of text that have arrived, for the offsets of tokens."""
         self.has_scores = False
         """Whether any log-probabilities have arrived."""
         self.scores: Scores = ()
         """Scores that wait for the next delta."""
         self.calls: list[CallReader] = []
         self.calls_by_index: dict[int, CallReader] = {}
-        """The calls by the vendor's own numbers."""
+        """The calls by the vendor's own indexes."""
 
     def find_call(self, call: ToolCallWire, is_part: bool) -> CallReader | None:
-        """Returns the call that a wire call continues; None if it begins a new one.
+        """Returns the call that a wire call continues; None if the wire call begins a new call.
 
-        Some servers give no number, and some give several calls the same one. A new call has a name and an
-        id of its own.
+        Some servers send no index, and some send the same index for several calls. A wire call that begins a
+        new call has a name and an id of its own.
         """
         is_named = bool(call.function.name)
         if call.index is None:
             if not is_part or not self.calls:
                 return None
-            last = self.calls[-1]
-            return None if is_named and (not call.id or call.id != last.id) else last
+            last_call = self.calls[-1]
+            return None if is_named and (not call.id or call.id != last_call.id) else last_call
         call_reader = self.calls_by_index.get(call.index)
-        is_other = call_reader is not None and is_named and bool(call.id) and call.id != call_reader.id
-        return None if call_reader is None or (is_other and call_reader.is_whole()) else call_reader
+        has_other_id = call_reader is not None and is_named and bool(call.id) and call.id != call_reader.id
+        return (
+            None
+            if call_reader is None or (has_other_id and call_reader.has_whole_arguments())
+            else call_reader
+        )
 
     def add_call(self, call: ToolCallWire) -> CallReader:
         """Begins a new call."""
-        added = CallReader(len(self.calls), call.id or "", call.function.name)
-        self.calls.append(added)
+        call_reader = CallReader(len(self.calls), call.id or "", call.function.name)
+        self.calls.append(call_reader)
         if call.index is not None:
-            self.calls_by_index[call.index] = added
-        return added
+            self.calls_by_index[call.index] = call_reader
+        return call_reader
 
     def take_scores(self) -> Scores:
-        """Returns the waiting scores."""
+        """Removes and returns the scores that wait for the next delta."""
         scores, self.scores = self.scores, ()
         return scores
 
@@ -156,7 +161,7 @@ class AnswerReader:
         self._wants_scores = request.output.logprobs is not None
         self._max_alternatives = count_alternatives(request.output)
         self._choices: dict[int, ChoiceReader] = {}
-        self._unfinished = self._max_choices
+        self._unfinished_choices = self._max_choices
         self._byte_count = 0
         """Bytes of all output so far."""
         self._usage: UsageWire | None = None
@@ -188,19 +193,21 @@ class AnswerReader:
             events += self._read_choice(choice)
         if events and not self._has_started:
             self._has_started = True
-            events.insert(0, STARTED)
+            events.insert(0, ESTIMATED_START)
         return events
 
     def close(self) -> Sequence[Event]:
         """`StreamDecoder.close`."""
-        ends = [end for index, reader in self._choices.items() for end in self._end_speech(index, reader)]
-        if self._unfinished:
+        last_events = [
+            end for index, reader in self._choices.items() for end in self._end_speech(index, reader)
+        ]
+        if self._unfinished_choices:
             raise ValueError("the answer ended before its finish")
-        return (*ends, self._build_usage())
+        return (*last_events, self._build_usage())
 
-    def _find_choice(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
-        """Returns the reader of a choice; None for an empty part after its end. Raises ValueError for an
-        unexpected choice, or for content after the end of a choice."""
+    def _find_reader(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
+        """Returns the reader of a choice; None for a part without content of a choice that has ended or was
+        not asked for. Raises ValueError if such a part has content."""
         reader = self._choices.get(choice.index)
         if reader is not None and not reader.is_finished:
             return reader
@@ -214,8 +221,8 @@ class AnswerReader:
     def _read_choice(self, choice: ChoiceWire) -> list[Event]:
         """Returns the events of one choice, or of a part of it."""
         events: list[Event] = []
-        index, message = choice.index, choice.delta or choice.message or EMPTY
-        reader = self._find_choice(choice, message)
+        index, message = choice.index, choice.delta or choice.message or EMPTY_MESSAGE
+        reader = self._find_reader(choice, message)
         if reader is None:
             return events
         if choice.logprobs is not None and self._wants_scores:
@@ -257,33 +264,33 @@ class AnswerReader:
             return
         self._byte_count += measure_text(transcript) + measure_speech(data)
         reader.is_spoken = True
-        reader.is_whole_speech = speech.expires_at is not None
+        reader.has_last_speech = speech.expires_at is not None
         yield SpeechDelta(index, speech.id, data, transcript, speech.expires_at, scores=reader.take_scores())
 
     def _read_call(
         self, call: ToolCallWire, index: int, reader: ChoiceReader, is_part: bool
     ) -> Iterator[Event]:
         """Yields the events of a call, or of a part of it."""
-        reader_of_call, function = reader.find_call(call, is_part), call.function
-        if reader_of_call is None:
+        call_reader, function = reader.find_call(call, is_part), call.function
+        if call_reader is None:
             if not function.name:
                 raise ValueError("a call of a tool has no name")
-            reader_of_call = reader.add_call(call)
+            call_reader = reader.add_call(call)
             call_id = call.id or f"call_{token_hex(12)}"
             signature = _read_signature(call)
             scores = reader.take_scores()
             yield ToolCallStarted(
-                index, reader_of_call.number, call_id, function.name, scores=scores, signature=signature
+                index, call_reader.index, call_id, function.name, scores=scores, signature=signature
             )
-        if function.name and function.name != reader_of_call.name:
+        if function.name and function.name != call_reader.name:
             raise ValueError("the name of a call changed")
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = encode_json(arguments).decode()
         if arguments:
             self._byte_count += measure_text(arguments)
-            reader_of_call.arguments.append(arguments)
-            yield ToolCallDelta(index, reader_of_call.number, arguments, scores=reader.take_scores())
+            call_reader.arguments.append(arguments)
+            yield ToolCallDelta(index, call_reader.index, arguments, scores=reader.take_scores())
 
     def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Sequence[Event]:
         """Returns the end of a choice. Raises StreamFailure for a reason that is a failure."""
@@ -300,26 +307,28 @@ class AnswerReader:
         return self._end_choice(finish_reason, index, reader)
 
     def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
-        """Yields the end of a choice with speech when the answer has ended. OpenAI's streams of speech can
-        lack a finish reason; the part with the expiry time then ends the choice."""
+        """Yields the end of a choice with speech when the answer has ended. In OpenAI's streams of speech,
+        the part with the expiry time can end the choice without a finish reason."""
         if not reader.is_spoken:
             return
-        usual = FinishReason.TOOL_CALLS if reader.calls else FinishReason.STOP
-        reason = reader.finish_reason or (usual if reader.is_whole_speech else None)
+        default_reason = FinishReason.TOOL_CALLS if reader.calls else FinishReason.STOP
+        reason = reader.finish_reason or (default_reason if reader.has_last_speech else None)
         if reason is not None:
             yield from self._end_choice(reason, index, reader)
 
     def _end_choice(self, finish_reason: FinishReason, index: int, reader: ChoiceReader) -> list[Event]:
         """Returns the last events of a choice."""
         calls = reader.calls if finish_reason is FinishReason.TOOL_CALLS else ()
-        ends: list[Event] = [ToolCallDelta(index, call.number, "{}") for call in calls if not call.arguments]
+        last_events: list[Event] = [
+            ToolCallDelta(index, call.index, "{}") for call in calls if not call.arguments
+        ]
         reader.is_finished = True
-        self._unfinished -= 1
+        self._unfinished_choices -= 1
         scores = reader.take_scores()
-        # None tells that the server sends no log-probabilities
+        # Scores of None tell that the server sends no log-probabilities.
         has_scores = self._wants_scores and (reader.has_scores or not reader.text_length)
-        ends.append(Finished(index, finish_reason, scores=scores if has_scores else None))
-        return ends
+        last_events.append(Finished(index, finish_reason, scores=scores if has_scores else None))
+        return last_events
 
     def _build_usage(self) -> Usage:
         """Returns the vendor's usage. Returns an estimate if the vendor reported none, or impossible
@@ -349,7 +358,7 @@ class AnswerReader:
 
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
-    """Returns the reasoning and the text of a choice. Raises ValueError for content that would be lost."""
+    """Returns the reasoning and the text of a choice. Raises ValueError for content that is neither."""
     if message.function_call:
         raise ValueError("the answer has a call in the older form")
     if choice.text is not None:
@@ -370,7 +379,7 @@ def _join_thinking(part: PartWire) -> str:
 
 
 def _read_signature(call: ToolCallWire) -> str | None:
-    """Returns Google's mark of a call; None if there is none."""
+    """Returns the thought signature of a call, which Google sends; None if there is none."""
     google = (call.extra_content or {}).get("google")
     signature = google.get("thought_signature") if isinstance(google, dict) else None
     return signature if isinstance(signature, str) else None

@@ -65,7 +65,7 @@ class OpenAIUpstream:
     def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
         return decode_rerank(request, body)
 
-    def encode_probe(self) -> str:
+    def build_models_path(self) -> str:
         return "/models"
 
     def decode_models(self, body: bytes) -> tuple[str, ...]:
@@ -73,7 +73,8 @@ class OpenAIUpstream:
 
 
 def _sort_vectors(vectors: Sequence[VectorWire]) -> Sequence[VectorWire]:
-    """Returns the vectors in the order of the inputs. Raises ValueError if their indexes are not complete."""
+    """Returns the vectors in the order of the inputs. Raises ValueError if an input has no vector or
+    several."""
     if all(vector.index is None for vector in vectors):
         return vectors
     vectors_by_index = {vector.index: vector for vector in vectors}

@@ -38,26 +38,26 @@ from antiphon.engines.vendors.parameters import (
 )
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
-COMMON = frozenset(
+COMMON_PARAMETERS = frozenset(
     "temperature top_p presence_penalty frequency_penalty logit_bias seed max_tokens n stop logprobs".split()
 )
-CHAT = COMMON | frozenset(
+CHAT_PARAMETERS = COMMON_PARAMETERS | frozenset(
     "response_format tools tool_choice parallel_tool_calls reasoning_effort verbosity service_tier "
     "prompt_cache_key modalities audio".split()
 )
 """The parameters of chats in OpenAI's format."""
-TEXT = COMMON | frozenset(("echo", "best_of", "suffix", "prompt (token ids)"))
+TEXT_PARAMETERS = COMMON_PARAMETERS | frozenset(("echo", "best_of", "suffix", "prompt (token ids)"))
 """The parameters of text completions in OpenAI's format."""
 
-UNSENDABLE = frozenset(
+UNREADABLE_RESULTS = frozenset(
     "guided_whitespace_pattern logprob_token_ids prompt_logprobs return_token_ids return_tokens_as_token_ids "
     "stream_options.continuous_usage_stats".split()
 )
-"""Parameters of vLLM and similar servers whose results this server cannot read. They are refused even if the
+"""Parameters of vLLM and similar servers whose results this server cannot read. They are refused even if a
 provider takes them."""
 
 CACHE_CONTROL = "cache_control"
-"""The field of the marks that some servers of this format take."""
+"""The field of cache marks, which some servers of this format take."""
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -71,12 +71,14 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
     first_prompt = request.prompts[0]
     is_chat = isinstance(first_prompt, Conversation)
-    takes = require_supported(request, CHAT if is_chat else TEXT, model, UNSENDABLE)
+    supported = require_supported(
+        request, CHAT_PARAMETERS if is_chat else TEXT_PARAMETERS, model, UNREADABLE_RESULTS
+    )
     is_streamed = not request.is_buffered
     ignored: list[str] = []
     body: Body = {"model": model.name}
     if isinstance(first_prompt, Conversation):
-        _require_shown(first_prompt, model)
+        _require_shown_reasoning(first_prompt, model)
         body["messages"] = [
             _encode_message(message, f"messages[{index}]", model, ignored)
             for index, message in enumerate(first_prompt.messages)
@@ -89,14 +91,14 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         body["prompt"] = _encode_prompts(request.prompts)
         path = "/completions"
     _add_output(body, request, model, is_chat)
-    _add_sampling(body, request, takes)
-    _add_extras(body, request, takes)
+    _add_sampling(body, request, supported)
+    _add_extras(body, request, supported)
     body |= (
-        _read_chat_extras(first_prompt)
+        _encode_chat_extras(first_prompt)
         if isinstance(first_prompt, Conversation)
-        else _read_text_extras(first_prompt)
+        else _encode_text_extras(first_prompt)
     )
-    if request.hosted.prompt_cache_key is not None and PROMPT_CACHE_KEY not in takes:
+    if request.hosted.prompt_cache_key is not None and PROMPT_CACHE_KEY not in supported:
         ignored.append(PROMPT_CACHE_KEY)
     if attributes.end_user is not None:
         body["user"] = attributes.end_user
@@ -112,8 +114,9 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     return UpstreamCall(path, JSON.encode(body), is_streamed, headers, tuple(ignored))
 
 
-def _require_shown(prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter if the caller wants to see reasoning, but the vendor does not show it."""
+def _require_shown_reasoning(prompt: Conversation, model: VendorModel) -> None:
+    """Raises UnsupportedParameter if the caller wants to see the reasoning, but the vendor does not send
+    it."""
     if prompt.reasoning.wanted and model.reasoning_field is None:
         param = prompt.reasoning.terms.effort
         raise UnsupportedParameter(
@@ -125,7 +128,7 @@ def _require_shown(prompt: Conversation, model: VendorModel) -> None:
 # --- messages -----------------------------------------------------------------------------------------------
 
 
-def _encode_message(message: Message, where: str, model: VendorModel, ignored: list[str]) -> Body:
+def _encode_message(message: Message, message_path: str, model: VendorModel, ignored: list[str]) -> Body:
     """Translates one message. Adds the names of parts that the vendor's format cannot express to
     `ignored`."""
     encoded: Body = {"role": str(message.role), "content": message.text}
@@ -140,28 +143,29 @@ def _encode_message(message: Message, where: str, model: VendorModel, ignored: l
         keeps_signature = "extra_content" in model.extra_parameters
         encoded["tool_calls"] = [_encode_call(call, keeps_signature) for call in message.tool_calls]
         if not keeps_signature and any(call.signature is not None for call in message.tool_calls):
-            ignored.append(f"{where}.tool_calls.extra_content")
+            ignored.append(f"{message_path}.tool_calls.extra_content")
         encoded["content"] = encoded["content"] or None
-    _add_vendor_state(encoded, message, where, model, ignored)
+    _add_vendor_state(encoded, message, message_path, model, ignored)
     return encoded
 
 
 def _add_vendor_state(
-    encoded: Body, message: Message, where: str, model: VendorModel, ignored: list[str]
+    encoded: Body, message: Message, message_path: str, model: VendorModel, ignored: list[str]
 ) -> None:
-    """Adds the reasoning and the speech of an earlier answer, which the vendor gets back unchanged."""
+    """Adds the reasoning and the speech of an earlier answer, which the vendor gets back unchanged. Adds the
+    names of those that the vendor does not take to `ignored`."""
     if message.reasoning and model.reasoning_field is not None:
         encoded[model.reasoning_field] = message.reasoning
     elif message.reasoning:
-        ignored.append(f"{where}.{message.reasoning_field}")
+        ignored.append(f"{message_path}.{message.reasoning_field}")
     if message.thinking_blocks and "thinking_blocks" in model.extra_parameters:
         encoded["thinking_blocks"] = list(message.thinking_blocks)
     elif message.thinking_blocks:
-        ignored.append(f"{where}.thinking_blocks")
+        ignored.append(f"{message_path}.thinking_blocks")
     if message.speech_id is not None and model.profile.gives_speech:
         encoded |= {"audio": {"id": message.speech_id}, "content": encoded["content"] or None}
     elif message.speech_id is not None:
-        ignored.append(f"{where}.audio")
+        ignored.append(f"{message_path}.audio")
 
 
 def _encode_part(part: Content, takes_marks: bool) -> Body:
@@ -222,7 +226,7 @@ def _add_chat_options(body: Body, prompt: Conversation, model: VendorModel) -> N
         choice = _encode_choice(prompt.tools, model)
         if choice is not None:
             body["tool_choice"] = choice
-        if not prompt.tools.parallel and not _names_one(prompt.tools):
+        if not prompt.tools.parallel and not _requires_one_tool(prompt.tools):
             body["parallel_tool_calls"] = False
     if prompt.reasoning.effort is not None:
         body["reasoning_effort"] = prompt.reasoning.effort
@@ -248,18 +252,18 @@ def _encode_tool(tool: Tool, takes_marks: bool) -> Body:
     return encoded | _encode_mark(tool.cache_control) if takes_marks else encoded
 
 
-def _names_one(tools: Tools) -> bool:
+def _requires_one_tool(tools: Tools) -> bool:
     """Whether the model must call one tool by its name."""
     return tools.choice is ToolChoice.REQUIRED and tools.allowed is not None and len(tools.allowed) == 1
 
 
 def _encode_choice(tools: Tools, model: VendorModel) -> object:
-    """Translates the choice among the tools; None leaves it to the model. Sends no names to a provider that
-    refuses them; `require_supported` has made sure that they are the names of all tools."""
+    """Translates the choice among the tools; None if the model can choose freely. A provider that refuses
+    names gets none: `require_supported` has made sure that all tools are allowed."""
     if tools.allowed is None or CHOSEN_TOOLS in model.refused_parameters:
         return None if tools.choice is ToolChoice.AUTO else str(tools.choice)
     functions = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed)]
-    if _names_one(tools):
+    if _requires_one_tool(tools):
         return functions[0]
     mode = str(tools.choice)
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}}
@@ -322,11 +326,11 @@ def _encode_schema(constraint: Constraint) -> Body:
     return encoded
 
 
-def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str]) -> None:
-    """Adds the sampling options of the caller. `require_supported` has refused those that the vendor
-    lacks."""
+def _add_sampling(body: Body, request: GenerationRequest, supported: frozenset[str]) -> None:
+    """Adds the caller's sampling options, all of which the vendor takes, as `require_supported` has
+    checked."""
     sampling = request.sampling
-    for name in list_sampling(sampling, takes):
+    for name in list_sampling(sampling, supported):
         if name == "logit_bias":
             body[name] = {str(token): value for token, value in sampling.logit_bias or ()}
         elif sampling.mirostat is not None and name == "mirostat_target":
@@ -335,9 +339,9 @@ def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str])
             body[name] = getattr(sampling, name)
 
 
-def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -> None:
-    """Adds parameters that only some servers take. `require_supported` has already refused those that this
-    one lacks, unless their value has no effect."""
+def _add_extras(body: Body, request: GenerationRequest, supported: frozenset[str]) -> None:
+    """Adds parameters that only some servers take. `require_supported` has refused those that this provider
+    lacks, unless their value has no effect. Parameters without an effect are not sent."""
     output, hosted = request.output, request.hosted
     options: Body = {
         "stop_token_ids": output.stop_token_ids,
@@ -358,19 +362,19 @@ def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -
     if hosted.audio is not None:
         voice: object = {"id": hosted.audio.voice} if hosted.audio.is_custom else hosted.audio.voice
         body["audio"] = {"format": hosted.audio.format, "voice": voice}
-    body |= {name: value for name, value in options.items() if value and name in takes}
+    body |= {name: value for name, value in options.items() if value and name in supported}
     if output.show_special:
         body["skip_special_tokens"] = False
     if output.truncate_prompt is not None and output.truncation is Truncation.RIGHT:
         body["truncation_side"] = "right"
 
 
-def _read_text_extras(prompt: RawPrompt) -> Body:
+def _encode_text_extras(prompt: RawPrompt) -> Body:
     """Returns the options of a raw prompt that have an effect."""
     return {} if prompt.add_special else {"add_special_tokens": False}
 
 
-def _read_chat_extras(prompt: Conversation) -> Body:
+def _encode_chat_extras(prompt: Conversation) -> Body:
     """Returns the options of a conversation that have an effect."""
     options: Body = {
         "chat_template": prompt.template,

@@ -1,4 +1,4 @@
-"""Reads errors in OpenAI's format: bodies of errors, and errors in the place of an answer."""
+"""Reads errors in OpenAI's format: bodies of errors, and errors that come instead of an answer."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,7 +27,7 @@ STATUSES: Mapping[str, int] = MappingProxyType(
 
 
 def decode_error(body: bytes) -> VendorError:
-    """Reads the body of an error. A body in another form gives an empty message."""
+    """Reads the body of an error. A body that cannot be read gives an empty message."""
     try:
         answer = read_error(body.strip().removeprefix(b"[").removesuffix(b"]"))
     except msgspec.MsgspecError:

@@ -53,7 +53,7 @@ class MessageWire(Struct):
 
 
 class AlternativeWire(Struct):
-    """One of the likeliest tokens at a place."""
+    """One of the likeliest tokens at a position."""
 
     token: str
     logprob: float
@@ -70,7 +70,7 @@ class TokenWire(Struct):
 
 
 class LogprobsWire(Struct):
-    """Log-probabilities: `content` of a chat, the arrays of a text."""
+    """Log-probabilities. A chat has `content`; a text completion has the arrays."""
 
     content: list[TokenWire] | None = None
     tokens: list[str] | None = None
@@ -80,7 +80,8 @@ class LogprobsWire(Struct):
 
 
 class ChoiceWire(Struct):
-    """A choice, or a part of one: `message` in a whole chat, `delta` in a stream, `text` of a text."""
+    """A choice, or a part of one. A whole chat has `message`, a streamed chat `delta`, and a text completion
+    `text`."""
 
     index: int = 0
     message: MessageWire | None = None
@@ -123,7 +124,7 @@ class UsageWire(Struct):
 
 
 class ErrorWire(Struct):
-    """An error. Servers give a text in the place of the object too."""
+    """An error. Some servers send a text instead of this object."""
 
     message: Any = None
     type: Any = None
