@@ -204,7 +204,9 @@ def test_both_come_after_reasoning(family):
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
             assert takes(matcher, tokens) and matcher.is_complete
-            reader = ReasoningReader(think(""), Begin.FREE, layout.build_either_reader(TOOLS), kept=True)
+            reader = ReasoningReader(
+                think(""), Begin.FREE, layout.build_either_reader(TOOLS), keeps_whitespace=True
+            )
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
             assert (content, calls) == ((text, []) if "age" in text else ("", [("now", "{}")]))

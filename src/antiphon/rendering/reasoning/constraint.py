@@ -1,4 +1,5 @@
-"""Finds where a choice begins, and extends its constraint by the reasoning before the answer."""
+"""Finds whether a choice begins before, in or after its reasoning, and extends its constraint by the
+reasoning before the answer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,11 +34,13 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], model_info: ModelInfo) -
 
 
 def constrain_prompt(
-    prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, model_info: ModelInfo
+    prompt: Prompt, fitted_prompt: FittedPrompt, constraint: Constraint | None, model_info: ModelInfo
 ) -> FittedPrompt:
-    """Sets where the prompt's choices begin, and their constraint. Raises UnsupportedParameter."""
-    begin = find_begin(prompt, fits.tokens, model_info)
-    return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, model_info))
+    """Adds to the prompt where its choices begin, and their constraint. Raises UnsupportedParameter."""
+    begin = find_begin(prompt, fitted_prompt.tokens, model_info)
+    return replace(
+        fitted_prompt, begin=begin, constraint=constrain_answer(constraint, prompt, begin, model_info)
+    )
 
 
 def constrain_answer(
@@ -53,50 +56,55 @@ def constrain_answer(
     if notation.channels:
         return _constrain_channels(constraint, template.call_notation, prompt.reasoning, model_info)
     field = prompt.reasoning.terms.budget
-    ids = {**model_info.single_tokens(notation.marks), **model_info.controls}
-    if budget is not None and notation.close not in ids:
+    token_ids = {**model_info.single_tokens(notation.marks), **model_info.controls}
+    if budget is not None and notation.close not in token_ids:
         raise UnsupportedParameter(
-            f"{field} is not supported: this model writes the end of its reasoning in several tokens",
+            f"{field} is not supported: this model writes the end of its reasoning in several tokens, so no "
+            "budget can end it; leave it out",
             param=field,
         )
     prelude = Prelude(
-        frames=(_build_text_frame(notation, begin, ids),),
+        frames=(_build_text_frame(notation, begin, token_ids),),
         optional=begin is Begin.FREE,
         budget=budget,
-        never=notation.close if notation.close in ids else "",
+        never=notation.close if notation.close in token_ids else "",
     )
     answer_constraint = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=field)
     return replace(answer_constraint, prelude=prelude.dump())
 
 
-def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
+def _build_text_frame(notation: ReasoningNotation, begin: Begin, token_ids: Mapping[str, int]) -> TextFrame:
     """Builds the frame of the reasoning before the answer."""
     opening = () if begin is Begin.INSIDE else notation.open
-    return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
+    return TextFrame(to_marks(opening, token_ids), to_marks((notation.close, *notation.gap), token_ids))
 
 
 def _constrain_channels(
-    constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, model_info: ModelInfo
+    constraint: Constraint | None, call_notation: CallNotation, reasoning: Reasoning, model_info: ModelInfo
 ) -> Constraint | None:
     """Builds the constraint for a model with channels. The grammar of calls already contains the channels."""
     budget, field = reasoning.budget, reasoning.terms.budget
-    reasoning_frame, *others = (
-        frame.with_ids(model_info.controls) for frame in layout.channels if frame.close is not None
+    reasoning_frame, *other_frames = (
+        frame.with_ids(model_info.controls) for frame in call_notation.channels if frame.close is not None
     )
-    final = next(frame.with_ids(model_info.controls) for frame in layout.channels if frame.close is None)
+    final_frame = next(
+        frame.with_ids(model_info.controls) for frame in call_notation.channels if frame.close is None
+    )
     has_calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
     if budget is None:
         if constraint is None or has_calls:
             return constraint
-        prelude = Prelude((reasoning_frame, *others), optional=True, many=True, answer=final.open)
+        prelude = Prelude((reasoning_frame, *other_frames), optional=True, many=True, answer=final_frame.open)
         return replace(constraint, prelude=prelude.dump())
     if constraint is None:
-        group = groups.CallGroup(groups.TextAround.TEXT_ALONE, final.open, (), (), frames=(*others, final))
+        group = groups.CallGroup(
+            groups.TextAround.TEXT_ALONE, final_frame.open, (), (), frames=(*other_frames, final_frame)
+        )
         constraint, has_calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
     elif has_calls:
         group = groups.load_group(constraint.source)
         frames = tuple(frame for frame in group.frames if frame.open != reasoning_frame.open)
         constraint = replace(constraint, source=replace(group, frames=frames).dump())
-    answer = () if has_calls else final.open
-    prelude = Prelude((reasoning_frame,), optional=True, budget=budget, answer=answer)
+    answer_opening = () if has_calls else final_frame.open
+    prelude = Prelude((reasoning_frame,), optional=True, budget=budget, answer=answer_opening)
     return replace(constraint, prelude=prelude.dump())

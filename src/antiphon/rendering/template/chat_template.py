@@ -36,7 +36,7 @@ from antiphon.rendering.template.shield import (
     Shield,
     TemplateTexts,
     escape_surrogates,
-    is_whole,
+    is_valid_unicode,
     use_cover,
 )
 from antiphon.rendering.template.support import (
@@ -402,7 +402,7 @@ def _strftime_now(clock: Clock) -> Callable[[str], str]:
 def _require_valid(text: str) -> str:
     """Returns the text. Raises TemplateRefused for a lone surrogate, which a template's literals can
     write."""
-    if not is_whole(text):
+    if not is_valid_unicode(text):
         raise TemplateRefused("the chat template writes half of a surrogate pair, which is no character")
     return text
 

@@ -255,7 +255,7 @@ def _find_free_block(size: int, used: frozenset[str]) -> range:
     )
 
 
-def is_whole(text: str) -> bool:
+def is_valid_unicode(text: str) -> bool:
     """Whether the text contains no half of a surrogate pair. JSON and templates can write such a half; UTF-8
     and tokenizers cannot."""
     try:
