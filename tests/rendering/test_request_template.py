@@ -106,7 +106,7 @@ ALL = (
 )
 async def test_a_template_writes_the_same_apart_as_here(source):
     conversation = CONVERSATION if source is ALL else build_conversation("A <|im_end|>", "B", "C")
-    whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
+    whole = ChatTemplate(source, SPECIAL, probe_source=conversation).render(conversation, FakeClock())
     assert await own(source, TemplateHelper()).render(conversation, FakeClock()) == whole
 
 

@@ -29,7 +29,7 @@ from antiphon.rendering.prompt import (
     encode,
     require_token_ids,
 )
-from antiphon.rendering.reasoning.notation import Begin
+from antiphon.rendering.reasoning.notation import ReasoningPosition
 from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_SCORES = 1 << 20
@@ -52,7 +52,7 @@ class FittedPrompt:
     """The prompt that each choice repeats at its start, if the request sets `echo`."""
     repeated_message: str = ""
     """The last message of a conversation, if the request sets `echo`."""
-    begin: Begin | None = None
+    begin: ReasoningPosition | None = None
     """Whether the prompt's choices begin before, in or after the reasoning, if the model reasons."""
     constraint: Constraint | None = None
     """The constraint of the prompt's choices."""
@@ -139,8 +139,8 @@ def _require_few_logprobs(request: GenerationRequest, fitted_prompts: Sequence[F
         logprob_count += prompt_tokens * choices * (1 + output.prompt_logprobs)
     if logprob_count > MOST_SCORES:
         raise InvalidValue(
-            f"this request may make {logprob_count:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
-            "ask for fewer alternatives, choices or tokens (max_tokens), or send fewer prompts at once",
+            f"this request may make {logprob_count:,} log-probabilities, and {MOST_SCORES:,} are the most of "
+            "one request: ask for fewer alternatives, choices or tokens (max_tokens), or send fewer prompts",
             param="prompt_logprobs" if output.logprobs is None else "logprobs",
         )
 

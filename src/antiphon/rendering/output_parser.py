@@ -21,7 +21,7 @@ from antiphon.domain.request import ConstraintKind, Conversation, GenerationRequ
 from antiphon.domain.values import changed
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.reasoning.notation import Begin, require_reasoning
+from antiphon.rendering.reasoning.notation import ReasoningPosition, require_reasoning
 from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
 from antiphon.rendering.template.messages import make_short_id
 from antiphon.rendering.tools.call_notation import CallNotation
@@ -84,7 +84,7 @@ class OutputParser:
         return replace(self._model_info, pieces=self._model_info.pieces_showing(marks))
 
     def parse(
-        self, decoder: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
+        self, decoder: ChoiceDecoder, begin: ReasoningPosition | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of one choice, with calls and reasoning separated from text. `begin`: where the
         choice begins; None if no reasoning is separated."""
@@ -100,7 +100,7 @@ class OutputParser:
             events
         )
 
-    def _build_reader(self, begin: Begin | None) -> OutputReader | None:
+    def _build_reader(self, begin: ReasoningPosition | None) -> OutputReader | None:
         """Makes the reader of one choice; None if the choice is plain text."""
         template = self._model_info.template
         if template is None:
@@ -109,7 +109,7 @@ class OutputParser:
         if (
             begin is None
             or template.reasoning_notation is None
-            or begin is Begin.AFTER
+            or begin is ReasoningPosition.AFTER
             or self._writes_channels
         ):
             return answer_reader if self._reads_calls or self._writes_channels else None
@@ -123,7 +123,7 @@ class OutputParser:
     def _build_answer_reader(self, call_notation: CallNotation) -> OutputReader:
         """Makes the reader of the text after reasoning."""
         if self._reads_calls and self._is_calls_or_format and self._tools is not None:
-            return call_notation.build_either_reader(self._tools)
+            return call_notation.build_calls_or_text_reader(self._tools)
         return call_notation.build_reader() if self._reads_calls or self._writes_channels else PlainReader()
 
     @property

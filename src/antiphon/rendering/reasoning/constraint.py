@@ -10,7 +10,7 @@ from antiphon.domain.request import Constraint, ConstraintKind, Conversation, Pr
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
+from antiphon.rendering.reasoning.notation import ReasoningNotation, ReasoningPosition
 from antiphon.rendering.tools.call_notation import CallNotation, to_marks
 
 TAIL = 64
@@ -21,7 +21,7 @@ ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
 """The grammar of any text."""
 
 
-def find_begin(prompt: Prompt, tokens: tuple[int, ...], model_info: ModelInfo) -> Begin | None:
+def find_begin(prompt: Prompt, tokens: tuple[int, ...], model_info: ModelInfo) -> ReasoningPosition | None:
     """Returns where the choices of a prompt begin; None for raw prompts and for models that do not reason."""
     if model_info.template is None or not isinstance(prompt, Conversation):
         return None
@@ -44,14 +44,14 @@ def constrain_prompt(
 
 
 def constrain_answer(
-    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, model_info: ModelInfo
+    constraint: Constraint | None, prompt: Prompt, begin: ReasoningPosition | None, model_info: ModelInfo
 ) -> Constraint | None:
     """Returns the constraint of a choice. It applies to the answer, after the reasoning."""
     template = model_info.template
     if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
         return constraint
     notation, budget = template.reasoning_notation, prompt.reasoning.budget
-    if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
+    if begin is None or begin is ReasoningPosition.AFTER or (constraint is None and budget is None):
         return constraint
     if notation.channels:
         return _constrain_channels(constraint, template.call_notation, prompt.reasoning, model_info)
@@ -65,7 +65,7 @@ def constrain_answer(
         )
     prelude = Prelude(
         frames=(_build_text_frame(notation, begin, token_ids),),
-        optional=begin is Begin.FREE,
+        optional=begin is ReasoningPosition.BEFORE,
         budget=budget,
         never=notation.close if notation.close in token_ids else "",
     )
@@ -73,9 +73,11 @@ def constrain_answer(
     return replace(answer_constraint, prelude=prelude.dump())
 
 
-def _build_text_frame(notation: ReasoningNotation, begin: Begin, token_ids: Mapping[str, int]) -> TextFrame:
+def _build_text_frame(
+    notation: ReasoningNotation, begin: ReasoningPosition, token_ids: Mapping[str, int]
+) -> TextFrame:
     """Builds the frame of the reasoning before the answer."""
-    opening = () if begin is Begin.INSIDE else notation.open
+    opening = () if begin is ReasoningPosition.INSIDE else notation.open
     return TextFrame(to_marks(opening, token_ids), to_marks((notation.close, *notation.gap), token_ids))
 
 

@@ -12,10 +12,10 @@ from antiphon.domain.request import Reasoning
 from antiphon.errors import UnsupportedParameter
 
 
-class Begin(StrEnum):
+class ReasoningPosition(StrEnum):
     """Where a choice's text begins: before, in or after its reasoning."""
 
-    FREE = "free"
+    BEFORE = "before"
     """Before any reasoning: the model decides whether to reason."""
     INSIDE = "inside"
     """In reasoning: the prompt ends with the opening mark."""
@@ -48,7 +48,7 @@ class ReasoningNotation:
         """The marks that a reader must see in the text."""
         return (*self.open, self.close)
 
-    def find_begin(self, prompt_end: str, answer_start: str = "", is_text: bool = True) -> Begin:
+    def find_begin(self, prompt_end: str, answer_start: str = "", is_text: bool = True) -> ReasoningPosition:
         """Returns where a choice begins: before, inside or after its reasoning.
 
         `prompt_end`: the end of the prompt, with control tokens as their names. `answer_start`: the part of
@@ -56,19 +56,23 @@ class ReasoningNotation:
         `answer_start` contain them.
         """
         if answer_start and (self.channels or not is_text):
-            return Begin.AFTER
+            return ReasoningPosition.AFTER
         if self.channels:
-            return Begin.FREE
+            return ReasoningPosition.BEFORE
         if self.opening in answer_start or self.close in answer_start:
             return (
-                Begin.INSIDE
+                ReasoningPosition.INSIDE
                 if answer_start.rfind(self.opening) > answer_start.rfind(self.close)
-                else Begin.AFTER
+                else ReasoningPosition.AFTER
             )
         tail = prompt_end.rstrip()
         if tail.endswith(self.opening.rstrip()):
-            return Begin.INSIDE
-        return Begin.AFTER if tail.endswith(self.close.rstrip()) or answer_start else Begin.FREE
+            return ReasoningPosition.INSIDE
+        return (
+            ReasoningPosition.AFTER
+            if tail.endswith(self.close.rstrip()) or answer_start
+            else ReasoningPosition.BEFORE
+        )
 
 
 EMPTY_LINE = "\n\n"

@@ -8,7 +8,7 @@ reasoning. Another reader reads the answer, so a call inside reasoning stays rea
 from array import array
 from collections.abc import Sequence
 
-from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
+from antiphon.rendering.reasoning.notation import ReasoningNotation, ReasoningPosition
 from antiphon.rendering.tools.call_readers import (
     OutputPart,
     OutputReader,
@@ -26,7 +26,7 @@ class ReasoningReader:
     def __init__(
         self,
         notation: ReasoningNotation,
-        begin: Begin,
+        begin: ReasoningPosition,
         answer_reader: OutputReader,
         keeps_whitespace: bool = False,
     ) -> None:
@@ -34,7 +34,7 @@ class ReasoningReader:
         notation's gap is removed before the answer, because the answer has a constraint. Without a
         constraint, all whitespace is removed."""
         self._notation = notation
-        self._begin = begin
+        self._position = begin
         self._answer_reader = answer_reader
         self._keeps_whitespace = keeps_whitespace
         self._gap = "".join(mark for mark in notation.gap if not mark.strip())
@@ -47,31 +47,31 @@ class ReasoningReader:
         """Whitespace that is shown only if more reasoning follows."""
         self._is_in_gap = False
         """Whether the closing mark was read, and the gap before the answer was not."""
-        self.spans: list[Span] = [(0, None)] if begin is Begin.INSIDE else []
+        self.spans: list[Span] = [(0, None)] if begin is ReasoningPosition.INSIDE else []
 
     @property
     def is_complete(self) -> bool:
         return self._answer_reader.is_complete
 
     def add(self, text: str) -> list[OutputPart]:
-        if self._begin is Begin.AFTER and not self._is_in_gap:
+        if self._position is ReasoningPosition.AFTER and not self._is_in_gap:
             return self._answer_reader.add(text)
         self._buffer += text
         parts: list[OutputPart] = []
-        if self._begin is Begin.FREE:
+        if self._position is ReasoningPosition.BEFORE:
             self._detect_opening()
-        if self._begin is Begin.INSIDE:
+        if self._position is ReasoningPosition.INSIDE:
             parts += self._read_reasoning()
-        if self._begin is Begin.AFTER:
+        if self._position is ReasoningPosition.AFTER:
             parts += self._read_answer()
         return parts
 
-    def end(self, required: bool = False) -> list[OutputPart]:
+    def end(self, calls_required: bool = False) -> list[OutputPart]:
         rest, self._buffer = self._buffer, ""
-        if self._begin is Begin.INSIDE:
-            return [*self._trim_reasoning(rest), *self._answer_reader.end(required)]
+        if self._position is ReasoningPosition.INSIDE:
+            return [*self._trim_reasoning(rest), *self._answer_reader.end(calls_required)]
         parts = [] if self._is_in_gap and not rest.strip() else self._answer_reader.add(rest)
-        return [*parts, *self._answer_reader.end(required)]
+        return [*parts, *self._answer_reader.end(calls_required)]
 
     # Each method removes the part that it has identified from the buffer.
 
@@ -81,9 +81,9 @@ class ReasoningReader:
         if rest.startswith(self._notation.opening):
             self.spans.append((0, None))
             self._take(len(self._buffer) - len(rest) + len(self._notation.opening))
-            self._begin = Begin.INSIDE
+            self._position = ReasoningPosition.INSIDE
         elif not self._notation.opening.startswith(rest):
-            self._begin = Begin.AFTER
+            self._position = ReasoningPosition.AFTER
 
     def _read_reasoning(self) -> list[OutputPart]:
         """Returns the reasoning in the buffer, without the possible beginning of a closing mark. Switches to
@@ -94,7 +94,7 @@ class ReasoningReader:
             return self._trim_reasoning(self._take(find_partial_mark(self._buffer, close)))
         parts = self._trim_reasoning(self._take(at))
         self._take(len(close))
-        self._begin, self._is_in_gap = Begin.AFTER, True
+        self._position, self._is_in_gap = ReasoningPosition.AFTER, True
         return parts
 
     def _read_answer(self) -> list[OutputPart]:
