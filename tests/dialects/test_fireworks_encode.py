@@ -45,8 +45,8 @@ from antiphon.errors import (
 
 DIALECT = Fireworks()
 TEXT, CHAT, MODELS = (
-    FireworksCompletions(report=False),
-    FireworksChatCompletions(report=False),
+    FireworksCompletions(report_unknown=False),
+    FireworksChatCompletions(report_unknown=False),
     FireworksModels(),
 )
 HEAD = ResponseMeta("0123456789abcdef0123456789abcdef", 7, "accounts/fireworks/models/m")

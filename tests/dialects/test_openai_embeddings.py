@@ -80,7 +80,9 @@ def test_the_values_of_a_form_are_named() -> None:
 
 
 def test_unknown_fields_are_named_where_that_is_the_setting() -> None:
-    call = OpenAIEmbeddings(report=True).decode(b'{"model": "m", "input": "a", "extra": 1, "user": "u"}')
+    call = OpenAIEmbeddings(report_unknown=True).decode(
+        b'{"model": "m", "input": "a", "extra": 1, "user": "u"}'
+    )
     assert call.ignored == ("extra",)
 
 

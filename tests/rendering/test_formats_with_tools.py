@@ -81,7 +81,7 @@ def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
             is_call(name, arguments)
         kinds.add(bool(calls))
     # No walk guesses a tool's name, where that decides.
-    assert kinds == ({False} if layout.sign else {True, False})
+    assert kinds == ({False} if layout.call_pattern else {True, False})
 
 
 def said_in(layout, text):
@@ -249,7 +249,7 @@ def test_a_format_that_may_begin_like_a_call_is_refused_by_name(family):
         else:
             refusal_of(layout, form)
     for form in APART.values():
-        if layout.sign is not None and form.kind is not ConstraintKind.JSON_SCHEMA:
+        if layout.call_pattern is not None and form.kind is not ConstraintKind.JSON_SCHEMA:
             refusal_of(layout, form)
             continue
         grammar = grammar_of(layout, form)

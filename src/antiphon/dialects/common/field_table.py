@@ -48,8 +48,8 @@ _EXPLANATIONS: Mapping[Need, str] = {
     Need.REASONING: "a model whose chat template marks its reasoning.",
     Need.ADAPTERS: "a local model.",
     Need.EMBEDDING: "a model that makes vectors and no text.",
-    Need.VISION: "a vendor's model with `image` in the modalities of its profile. Local models take "
-    "only text.",
+    Need.VISION: "a vendor's model with `image` in the modalities of its profile. "
+    "Local models take only text.",
     Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
     Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
     Need.VENDOR: "a model of a provider that supports the field. The row says whether local models refuse "
@@ -116,7 +116,7 @@ SUFFIX = (
     "empty text counts as none."
 )
 
-MOST_NAMED = 32
+MOST_NAMES = 32
 """The most fields in `x-antiphon-ignored`. With names of 64 characters the header has 2 KB."""
 
 
@@ -194,8 +194,8 @@ class FieldReport:
         if not self.paths:
             return ()
         names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
-        more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
-        return (*names[:MOST_NAMED], *more)
+        more = (f"and {len(names) - MOST_NAMES} more",) if len(names) > MOST_NAMES else ()
+        return (*names[:MOST_NAMES], *more)
 
 
 class FieldTable:
@@ -204,7 +204,8 @@ class FieldTable:
     def __init__(
         self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
     ) -> None:
-        """`endpoints`: objects whose fields callers can confuse."""
+        """`endpoints`: the scopes that are endpoints. The error for a field that another endpoint has names
+        this endpoint."""
         all_fields = tuple(fields)
         self.tables: Mapping[str, Table] = {
             scope: {field.name: field for field in all_fields if scope in field.scopes} for scope in scopes
@@ -239,8 +240,8 @@ class FieldTable:
         return accepted
 
     def _build_unknown_error(self, name: str, scope: str, prefix: str) -> AntiphonError:
-        """Returns the error for an unknown field. It names another endpoint with this field, or the most
-        similar known name."""
+        """Returns the error for an unknown field. The error names another endpoint that has this field, or
+        the most similar known field."""
         shown_name = sanitize_key(name)
         other_endpoints = [
             str(other) for other in self._endpoints if other != scope and name in self.tables[other]

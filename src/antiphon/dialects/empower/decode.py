@@ -37,11 +37,11 @@ DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, pr
 TERMS = ReasoningTerms("include_thinking")
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST /empower/api/v1/chat/completions. `report`: unknown fields are ignored and named
-    instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST /empower/api/v1/chat/completions. `report_unknown`: unknown fields are ignored
+    and named instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
-    field_report = FieldReport(report)
+    field_report = FieldReport(report_unknown)
     fields = read_object(body)
     _refuse_biases(fields)
     accepted = filter_fields(fields, EmpowerScope.CHAT, report=field_report)

@@ -66,7 +66,7 @@ class EmpowerChatCompletions(CodecOptions):
     shapes = (wire_types.ChatRequest, wire_types.ChatAnswer, wire_types.ChatChunk)
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration

@@ -7,7 +7,13 @@ import msgspec
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
-from antiphon.dialects.common.encode import FINISHES, build_calls, build_extras, build_meta, get_error_type
+from antiphon.dialects.common.encode import (
+    FINISH_NAMES,
+    build_calls,
+    build_extras,
+    build_meta,
+    get_error_type,
+)
 from antiphon.dialects.common.response_types import FunctionPart, ToolCallPart
 from antiphon.dialects.empower.wire_types import (
     AnswerMessage,
@@ -47,7 +53,7 @@ def encode_chat(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     choices = [
         EmpowerChatChoice(
-            index=choice.index, message=_build_message(choice), finish_reason=FINISHES[choice.reason]
+            index=choice.index, message=_build_message(choice), finish_reason=FINISH_NAMES[choice.reason]
         )
         for choice in generation.choices
     ]
@@ -169,7 +175,7 @@ class EmpowerStreamEncoder:
 
     def _encode_last_chunk(self, event: Finished, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
         """Encodes the last chunk of a choice."""
-        part = ChunkChoice(index=event.choice, delta=EmpowerDelta(), finish_reason=FINISHES[event.reason])
+        part = ChunkChoice(index=event.choice, delta=EmpowerDelta(), finish_reason=FINISH_NAMES[event.reason])
         return self._encode_chunk(part, usage)
 
     def _encode_delta(self, choice: int, delta: EmpowerDelta) -> bytes:

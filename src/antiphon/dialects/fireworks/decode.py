@@ -17,12 +17,12 @@ from antiphon.dialects.common.constraint_fields import (
 )
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.hosted_fields import read_hosted
 from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.request_types import NamedSchema
 from antiphon.dialects.common.request_types import ResponseFormat as SupersetFormat
 from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.dialects.common.tools import filter_tools, require_known
+from antiphon.dialects.common.tools import filter_tools, require_known_tool
+from antiphon.dialects.common.vendor_options import read_vendor_options
 from antiphon.dialects.fireworks.fields import FireworksScope, filter_fields
 from antiphon.dialects.fireworks.wire_types import (
     LEAST_BUDGET,
@@ -80,10 +80,10 @@ class FireworksCall(GenerationCall):
     """Whether the log-probabilities are a list with one entry per token instead of arrays."""
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST completions. `report`: unknown fields are ignored and named instead of refused.
-    `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST completions. `report_unknown`: unknown fields are ignored and named instead of
+    refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     accepted = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
     wire = convert(accepted, FireworksCompletionRequest)
     require_images(wire)
@@ -99,9 +99,9 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
     return _complete_call(build_text_call(openai_request, field_report.names), wire, form, limit is None)
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
-    field_report = FieldReport(report)
+    field_report = FieldReport(report_unknown)
     accepted = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
     wire = convert(
         filter_tools(filter_messages(accepted, field_report), field_report), FireworksChatCompletionRequest
@@ -175,7 +175,7 @@ def _read_tool_choice(
             "send tool_choice.name or tool_choice.function, not both", param="tool_choice.name"
         )
     if tool_choice.name is not None and wire.tools:
-        require_known(tool_choice.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
+        require_known_tool(tool_choice.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
     return superset.ToolChoiceShape(
         "function",
         tool_choice.function if tool_choice.name is None else superset.NamedFunction(tool_choice.name),
@@ -196,7 +196,11 @@ def _complete_call(
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
     return FireworksCall(
-        changed(call.request, output=output, hosted=read_hosted(wire.service_tier, wire.prompt_cache_key)),
+        changed(
+            call.request,
+            output=output,
+            vendor_options=read_vendor_options(wire.service_tier, wire.prompt_cache_key),
+        ),
         call.stream,
         include_usage=True,
         ignored=call.ignored,

@@ -143,7 +143,7 @@ class FireworksCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_text(body, self._report, self._strict)
+        return decode_text(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -164,7 +164,7 @@ class FireworksChatCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration

@@ -195,9 +195,9 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
         return FireworksChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
 
     def build_chunk(
-        self, names: MetaFields, choices: list[FireworksChatChunkChoice], usage: MaybeUsage
+        self, meta: MetaFields, choices: list[FireworksChatChunkChoice], usage: MaybeUsage
     ) -> FireworksChatCompletionChunk:
-        return FireworksChatCompletionChunk(**names, choices=choices, usage=usage or None)
+        return FireworksChatCompletionChunk(**meta, choices=choices, usage=usage or None)
 
 
 class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
@@ -219,9 +219,9 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
         return FireworksTextChoice(index=choice, text="", finish_reason="error")
 
     def build_chunk(
-        self, names: MetaFields, choices: list[FireworksTextChoice], usage: MaybeUsage
+        self, meta: MetaFields, choices: list[FireworksTextChoice], usage: MaybeUsage
     ) -> FireworksCompletion:
-        return FireworksCompletion(**names, choices=choices, usage=usage or None)
+        return FireworksCompletion(**meta, choices=choices, usage=usage or None)
 
 
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
@@ -249,7 +249,7 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
     def encode_error(self, error: AntiphonError) -> bytes:
         """Encodes the end of each choice, and then the error. The stream has no `[DONE]`."""
         finished = b"".join(self._encode_end(event, None) for event in self._finishes.values())
-        open_choices = (choice for choice in range(self._choices) if choice not in self._finishes)
+        open_choices = (choice for choice in range(self._choice_count) if choice not in self._finishes)
         failures = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in open_choices)
         return finished + failures + b"data: %b\n\n" % encode_fireworks_error(error)
 

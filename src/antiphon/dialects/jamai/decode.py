@@ -9,10 +9,10 @@ from typing import Any
 from antiphon.dialects.base import Attribution, EmbeddingCall, GenerationCall, RerankCall
 from antiphon.dialects.common import request_types as superset
 from antiphon.dialects.common.decode import build_chat_call
-from antiphon.dialects.common.embeddings import build_prompts, require_form
+from antiphon.dialects.common.embeddings import build_prompts, require_encoding_format
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.sampling import require_text
+from antiphon.dialects.common.sampling import require_no_nul
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.jamai.fields import JamaiScope, filter_fields
@@ -58,11 +58,11 @@ EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": 
 """Values that the product's client sends for missing parameters."""
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions. An empty model means that the server chooses. `report`:
-    unknown fields are ignored and named instead of refused. `strict`: a schema with a keyword that is not
-    enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST chat/completions. An empty model means that the server chooses.
+    `report_unknown`: unknown fields are ignored and named instead of refused. `strict`: a schema with a
+    keyword that is not enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     body_fields = read_object(body)
     fields = {
         name: value for name, value in body_fields.items() if EMPTY_DEFAULTS.get(name, body_fields) != value
@@ -79,19 +79,19 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     return _complete_call(call, wire, is_usual=limit is None)
 
 
-def decode_embeddings(body: bytes, report: bool = False) -> EmbeddingCall:
-    """Decodes a body of POST embeddings. `report`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
+    """Decodes a body of POST embeddings. `report_unknown`: see `decode_chat`. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     accepted = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
-    require_form(accepted.get("encoding_format"))
+    require_encoding_format(accepted.get("encoding_format"))
     wire = convert(accepted, JamaiEmbeddingRequest)
     request = EmbeddingRequest(wire.model or "", build_prompts(wire.input), wire.dimensions)
     return EmbeddingCall(request, wire.encoding_format == "base64", field_report.names)
 
 
-def decode_rerank(body: bytes, report: bool = False) -> RerankCall:
-    """Decodes a body of POST rerank. `report`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_rerank(body: bytes, report_unknown: bool = False) -> RerankCall:
+    """Decodes a body of POST rerank. `report_unknown`: see `decode_chat`. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     accepted = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
     wire = convert(accepted, JamaiRerankRequest)
     request = RerankRequest(wire.model or "", wire.query, tuple(wire.documents))
@@ -139,6 +139,6 @@ def _read_attribution(wire: JamaiChatRequest) -> Attribution:
     fields = {"user": wire.user, "id": wire.id}
     values = {name: value for name, value in fields.items() if value}
     for name, value in values.items():
-        require_text(name, value)
+        require_no_nul(name, value)
     tags = {"id": values["id"]} if "id" in values else {}
     return Attribution(values.get("user"), tags, tuple(values))

@@ -160,7 +160,7 @@ class JamaiStreamEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
     def encode_references(self, references: References) -> bytes:
         return b"data: %b\n\n" % _encode(build_references(references))
 
-    def encode_unknown(self, unknown: UnknownCitations) -> bytes:
+    def encode_unknown_citations(self, unknown: UnknownCitations) -> bytes:
         """Returns nothing: JamAI's clients read references only from the first event."""
         return b""
 

@@ -96,13 +96,13 @@ class RerankAnswer(Struct, frozen=True, kw_only=True):
 class Rerank:
     """The endpoint that ranks documents."""
 
-    def __init__(self, report: bool = False) -> None:
-        """`report`: the answer names unknown fields, which are not refused."""
-        self._report = report
+    def __init__(self, report_unknown: bool = False) -> None:
+        """`report_unknown`: the answer names unknown fields, which are not refused."""
+        self._reports_unknown = report_unknown
 
     def decode(self, body: bytes) -> RerankCall:
         """Decodes a body. Raises a RequestError."""
-        field_report = FieldReport(self._report)
+        field_report = FieldReport(self._reports_unknown)
         accepted = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
         wire = convert(accepted, RerankBody)
         documents = tuple(

@@ -57,31 +57,31 @@ FORMATS = ("text", "json_object", "json_schema")
 """The types of response formats. Any other object is itself a JSON Schema."""
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions. `report`: unknown fields are ignored and named instead of
-    refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST chat/completions. `report_unknown`: unknown fields are ignored and named instead
+    of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     merged = merge_extra_params(read_object(body), TABLES[SgpScope.CHAT], superset.ChatCompletionRequest)
     accepted = filter_fields(merged.fields, SgpScope.CHAT, report=field_report)
     filter_stream_options(accepted, field_report)
     accepted = filter_messages(normalize_messages(accepted, field_report), field_report)
     wire = convert(filter_tools(accepted, field_report), SgpChatCompletionRequest)
     limit, (known_format, forms) = _read_limit(wire, field_report), _read_formats(wire, strict)
-    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged.values
+    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged.v1_values
     openai_request = superset.ChatCompletionRequest(max_tokens=limit, response_format=known_format, **fields)
     call = build_chat_call(openai_request, field_report.names, strict, forms)
-    return _add_inference_fields(call, wire, merged.rest)
+    return _add_inference_fields(call, wire, merged.unknown_fields)
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
+def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. The parameters are those of `decode_chat`."""
-    field_report = FieldReport(report)
+    field_report = FieldReport(report_unknown)
     merged = merge_extra_params(read_object(body), TABLES[SgpScope.TEXT], superset.CompletionRequest)
     accepted = filter_fields(merged.fields, SgpScope.TEXT, report=field_report)
     filter_stream_options(accepted, field_report)
     wire = convert(accepted, SgpCompletionRequest)
     limit, (known_format, forms) = _read_limit(wire, field_report), _read_formats(wire, strict)
-    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged.values
+    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged.v1_values
     openai_request = superset.CompletionRequest(
         prompt=wire.prompt,
         suffix=wire.suffix,
@@ -91,7 +91,7 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
         **fields,
     )
     call = build_text_call(openai_request, field_report.names, strict, forms)
-    return _add_inference_fields(call, wire, merged.rest)
+    return _add_inference_fields(call, wire, merged.unknown_fields)
 
 
 def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any]:
@@ -148,10 +148,10 @@ def _add_inference_fields(
     """Returns the call with the caller's timeout and additions to a vendor's request. Raises a
     RequestError."""
     seconds = wire.inference_timeout
-    hosted = changed(
-        call.request.hosted,
+    vendor_options = changed(
+        call.request.vendor_options,
         extra_params=extra_params,
         extra_headers=read_extra_headers(wire.inference_extra_headers or {}),
     )
     timeout = None if seconds is None else read_inference_timeout(seconds)
-    return replace(call, request=changed(call.request, hosted=hosted, timeout=timeout))
+    return replace(call, request=changed(call.request, vendor_options=vendor_options, timeout=timeout))

@@ -92,7 +92,7 @@ class SgpChatCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -109,7 +109,7 @@ class SgpCompletions(CodecOptions):
     shapes = (wire_types.SgpCompletionRequest, wire_types.SgpCompletion, wire_types.SgpCompletion)
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_text(body, self._report, self._strict)
+        return decode_text(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration

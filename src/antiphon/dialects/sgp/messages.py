@@ -10,7 +10,7 @@ from typing import Any
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.dialects.common.tools import require_name, require_shallow
+from antiphon.dialects.common.tools import require_function_name, require_shallow
 from antiphon.domain.messages import Role
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
@@ -95,7 +95,7 @@ def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str
         raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
     if not isinstance(name, str):
         raise InvalidValue(f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name")
-    require_name(name, f"{field}.name")
+    require_function_name(name, f"{field}.name")
     if not isinstance(arguments, str | dict):
         raise InvalidValue(
             f"{field}.arguments must be a text or an object; got {describe_value(arguments)}",

@@ -9,7 +9,7 @@ from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image, read_image_data
 from antiphon.dialects.common.memory import read_memory
 from antiphon.dialects.common.request_types import ImageUrlShape
-from antiphon.dialects.common.sampling import require_text
+from antiphon.dialects.common.sampling import require_no_nul
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.sgp.legacy.fields import LegacyScope, filter_fields
 from antiphon.dialects.sgp.legacy.wire_types import (
@@ -49,10 +49,10 @@ INNER_SCOPES: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
 """The scopes of nested objects, or lists of objects, by the field that contains them."""
 
 
-def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
-    """Decodes a body of POST /sgp/v4/chat-completions. `report`: unknown fields are ignored and named instead
-    of refused. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/chat-completions. `report_unknown`: unknown fields are ignored and named
+    instead of refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     fields = _filter_object(read_object(body), LegacyScope.CHAT, "", field_report)
     wire = convert(fields, LegacyChatRequest)
     messages = [_build_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)]
@@ -65,10 +65,10 @@ def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
     return replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
 
 
-def decode_legacy_text(body: bytes, report: bool = False) -> GenerationCall:
-    """Decodes a body of POST /sgp/v4/completions. `report`: see `decode_legacy_chat`. Raises a
+def decode_legacy_text(body: bytes, report_unknown: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/completions. `report_unknown`: see `decode_legacy_chat`. Raises a
     RequestError."""
-    field_report = FieldReport(report)
+    field_report = FieldReport(report_unknown)
     fields = _filter_object(read_object(body), LegacyScope.TEXT, "", field_report)
     wire = convert(fields, LegacyTextRequest)
     return _build_call(wire, _build_prompt(wire), field_report)
@@ -172,5 +172,5 @@ def _read_account(account: str | None) -> Attribution:
     """Reads the account. It becomes a tag in the records of usage. Raises InvalidValue."""
     if account is None:
         return NO_ATTRIBUTION
-    require_text(ACCOUNT, account)
+    require_no_nul(ACCOUNT, account)
     return Attribution(tags={ACCOUNT: account}, fields=(ACCOUNT,))

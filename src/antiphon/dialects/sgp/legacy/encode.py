@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.dialects.common.encode import FINISHES
+from antiphon.dialects.common.encode import FINISH_NAMES
 from antiphon.dialects.common.response_types import FinishName
 from antiphon.dialects.sgp.encode import encode_stream_error
 from antiphon.dialects.sgp.legacy.wire_types import (
@@ -44,7 +44,7 @@ def build_text_answer(text: str, finish: FinishName | None, usage: LegacyUsage |
 def encode_answer(build: AnswerBuilder, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     (choice,) = generation.choices
-    return _encode(build(choice.text, FINISHES[choice.reason], _build_usage(generation.usage)))
+    return _encode(build(choice.text, FINISH_NAMES[choice.reason], _build_usage(generation.usage)))
 
 
 class LegacyStreamEncoder:
@@ -61,7 +61,7 @@ class LegacyStreamEncoder:
         if isinstance(event, Finished):
             self._reason = event.reason
         if isinstance(event, Usage):
-            return self._encode_event("", FINISHES[self._reason], _build_usage(event))
+            return self._encode_event("", FINISH_NAMES[self._reason], _build_usage(event))
         return b""
 
     def end(self) -> bytes:
