@@ -211,7 +211,7 @@ def test_further_sampling_fields_are_the_supersets():
 def test_log_probabilities_are_asked_for_by_number_or_by_true(operation, said, alternatives, entries):
     call = decode(operation, **said)
     assert isinstance(call, FireworksCall)
-    assert (call.request.output.logprobs, call.entries) == (alternatives, entries)
+    assert (call.request.output.logprobs, call.has_entries) == (alternatives, entries)
 
 
 def test_top_logprobs_alone_have_their_own_sentence():

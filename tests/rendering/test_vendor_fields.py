@@ -49,7 +49,8 @@ def asking(*prompts, vendor_options=NO_VENDOR_OPTIONS, **output):
          "verbosity is not supported: say in a message how long the answer shall be"),
         (asking(vendor_options=VendorOptions(service_tier="flex")), "service_tier",
          "service_tier is not supported: there is one tier; leave it out"),
-        (asking(vendor_options=VendorOptions(extra_params={"reasoning": {}})), "inference_extra_params.reasoning",
+        (asking(vendor_options=VendorOptions(extra_params={"reasoning": {}})),
+         "inference_extra_params.reasoning",
          "inference_extra_params.reasoning is not supported: the models of this server have no such "
          "parameter; leave it out"),
         (asking(vendor_options=VendorOptions(prediction="a")), "prediction",

@@ -225,7 +225,7 @@ class TokenizeCall:
     model: str | None
     """None means the only model."""
     prompt: Prompt
-    texts: bool = False
+    with_texts: bool = False
     """Whether the answer contains each token's text."""
 
 

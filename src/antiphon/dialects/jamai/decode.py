@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import Attribution, EmbeddingCall, GenerationCall, RerankCall
-from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.decode import build_chat_call
 from antiphon.dialects.common.embeddings import build_prompts, require_encoding_format
 from antiphon.dialects.common.field_table import FieldReport
@@ -55,7 +55,7 @@ OPTIONAL = frozenset(
 TERMS = ReasoningTerms("reasoning_effort", "thinking_budget", "disable")
 
 EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
-"""Values that the product's client sends for missing parameters."""
+"""Values that the product's client sends for missing parameters. They count as absent."""
 
 
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
@@ -70,13 +70,13 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     accepted = filter_fields(fields, JamaiScope.CHAT, report=field_report)
     accepted = filter_messages(normalize_messages(accepted), field_report)
     wire = convert(filter_tools(normalize_tools(accepted), field_report), JamaiChatRequest)
-    limit = _read_limit(wire, field_report)
+    max_tokens = _read_max_tokens(wire, field_report)
     values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
-    openai_request = superset.ChatCompletionRequest(
-        model=wire.model or "", max_tokens=limit or MAX_TOKENS, **(DEFAULTS | values)
+    openai_request = openai_types.ChatCompletionRequest(
+        model=wire.model or "", max_tokens=max_tokens or MAX_TOKENS, **(DEFAULTS | values)
     )
     call = build_chat_call(openai_request, field_report.names, strict)
-    return _complete_call(call, wire, is_usual=limit is None)
+    return _complete_call(call, wire, is_usual=max_tokens is None)
 
 
 def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
@@ -98,20 +98,20 @@ def decode_rerank(body: bytes, report_unknown: bool = False) -> RerankCall:
     return RerankCall(request, ignored=field_report.names)
 
 
-def _read_limit(wire: JamaiChatRequest, report: FieldReport) -> int | None:
-    """Returns the most tokens of a choice, or None. Reports `max_tokens` if `max_completion_tokens` overrides
-    it. Raises InvalidValue if the thinking budget is larger."""
-    newer, older = wire.max_completion_tokens, wire.max_tokens
-    if None is not newer != older is not None:
+def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:
+    """Returns the most tokens of a choice; None if the caller sent no limit. Reports `max_tokens` as ignored
+    if `max_completion_tokens` overrides it. Raises InvalidValue for a thinking budget above the limit."""
+    newer_limit, older_limit = wire.max_completion_tokens, wire.max_tokens
+    if newer_limit is not None and older_limit is not None and newer_limit != older_limit:
         report.paths.append("max_tokens")
-    limit = older if newer is None else newer
-    if (wire.thinking_budget or 0) > (limit or MAX_TOKENS):
+    max_tokens = older_limit if newer_limit is None else newer_limit
+    if (wire.thinking_budget or 0) > (max_tokens or MAX_TOKENS):
         raise InvalidValue(
-            f"thinking_budget must be at most max_tokens, which is {limit or MAX_TOKENS}; got "
+            f"thinking_budget must be at most max_tokens, which is {max_tokens or MAX_TOKENS}; got "
             f"{wire.thinking_budget}",
             param="thinking_budget",
         )
-    return limit
+    return max_tokens
 
 
 def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bool) -> GenerationCall:

@@ -32,8 +32,8 @@ TEMPERATURE = 0.2
 ACCOUNT = "account_id"
 """The name of the field, and of the tag in the records of usage."""
 
-HIDDEN = Reasoning(shown=False)
-"""The answer cannot contain reasoning."""
+HIDDEN_REASONING = Reasoning(shown=False)
+"""Hides the reasoning, because the older API's answers have no field for it."""
 
 NO_PARAMETERS = LegacyModelParameters()
 
@@ -58,7 +58,7 @@ def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationC
     messages = [_build_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)]
     if wire.instructions:
         messages.insert(0, Message(Role.SYSTEM, wire.instructions))
-    prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN)
+    prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN_REASONING)
     call = _build_call(wire, prompt, field_report)
     if wire.memory_strategy is None:
         return call
@@ -79,9 +79,9 @@ def _filter_object(
 ) -> dict[str, Any]:
     """Returns the object with its fields filtered, including nested objects. `prefix`: its path."""
     accepted = filter_fields(fields, scope, prefix, report)
-    for name, inner in INNER_SCOPES.get(scope, {}).items():
+    for name, inner_scope in INNER_SCOPES.get(scope, {}).items():
         if name in accepted:
-            accepted[name] = _filter_inner(accepted[name], inner, f"{prefix}{name}", report)
+            accepted[name] = _filter_inner(accepted[name], inner_scope, f"{prefix}{name}", report)
     return accepted
 
 
@@ -104,7 +104,8 @@ def _build_message(message: LegacyMessage, path: str) -> Message:
         return Message(role, message.content)
     if role is not Role.USER:
         raise InvalidValue(
-            f"{path}.content must be a text in a message of the role {role}; only the user's can be a list",
+            f"{path}.content must be a text in a message of the role {role}; only a user's message "
+            "can have a list",
             param=f"{path}.content",
         )
     parts = tuple(_build_part(part, f"{path}.content[{index}]") for index, part in enumerate(message.content))
@@ -145,7 +146,7 @@ def _build_prompt(wire: LegacyTextRequest) -> Prompt:
         for index, image in enumerate(wire.images)
     )
     message = _build_user_message((*images, TextContent(wire.prompt)))
-    return Conversation((message,), reasoning=HIDDEN)
+    return Conversation((message,), reasoning=HIDDEN_REASONING)
 
 
 def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> GenerationCall:
@@ -169,7 +170,7 @@ def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> Gen
 
 
 def _read_account(account: str | None) -> Attribution:
-    """Reads the account. It becomes a tag in the records of usage. Raises InvalidValue."""
+    """Reads the account, which becomes a tag in the records of usage. Raises InvalidValue."""
     if account is None:
         return NO_ATTRIBUTION
     require_no_nul(ACCOUNT, account)
