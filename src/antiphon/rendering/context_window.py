@@ -166,7 +166,7 @@ def _add_logprobs(
     if not widths:
         return fitted_prompt
     prompt_logprobs = PromptLogprobs(
-        prompt_index, fitted_prompt.tokens, model_info.spelt.bytes, max(widths), output.prompt_logprobs
+        prompt_index, fitted_prompt.tokens, model_info.named_pieces.bytes, max(widths), output.prompt_logprobs
     )
     return replace(fitted_prompt, logprobs=prompt_logprobs)
 

@@ -57,7 +57,7 @@ def _compute_layout(prompt: RawPrompt, tokens: tuple[int, ...], model_info: Mode
     text, vocabulary = prompt.text, model_info.vocabulary
     bos_name = vocabulary.names.get(-1 if vocabulary.bos_id is None else vocabulary.bos_id)
     added_tokens = int(tokens[:1] == (vocabulary.bos_id,) and not (bos_name and text.startswith(bos_name)))
-    decoded_layout = _detokenize(tokens[added_tokens:], model_info.spelt)
+    decoded_layout = _detokenize(tokens[added_tokens:], model_info.named_pieces)
     # The tokenizer can have added a space at the start. If it normalises texts, the offsets are those of the
     # decoded tokens.
     added_spaces = int(decoded_layout.text != text and decoded_layout.text.startswith(f" {text[0]}"))

@@ -184,7 +184,7 @@ class ScoredDecoder(ChoiceDecoder):
     ) -> None:
         super().__init__(choice, options)
         self._scoring = scoring
-        self._pieces, self._spelt = options.pieces.bytes, model_info.spelt.bytes
+        self._pieces, self._spelt = options.pieces.bytes, model_info.named_pieces.bytes
         self._logprob_sum = 0.0
         self._decoded_length = scoring.offset
         """Number of characters of the decoded text. The stop filter can hold some of them back."""

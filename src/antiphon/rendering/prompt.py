@@ -87,7 +87,7 @@ async def render_prompt(model_info: ModelInfo, prompt: Prompt, clock: Clock) -> 
     texts, size = measure(prompt)
     _require_valid_unicode(texts, prompt)
     if model_info.template is None:
-        raise TemplateRefused(model_info.refusal, param="messages")
+        raise TemplateRefused(model_info.template_refusal, param="messages")
     if isinstance(model_info.template, RequestTemplate):
         return await model_info.template.render(prompt, clock)
     if size > LARGE_CONVERSATION or not _has_simple_values(prompt):

@@ -148,7 +148,7 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
     try:
         yield
     except EngineUnavailable as error:
-        if any(decoder.cached is not None for decoder in decoders):
+        if any(decoder.cached_tokens is not None for decoder in decoders):
             raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
         raise
 
@@ -213,7 +213,9 @@ class RequestTally:
 
     def build_started(self) -> Started:
         """Builds the request's first event. Call it when the first choice starts."""
-        queue_seconds = [decoder.queued for decoder in self.decoders if decoder.queued is not None]
+        queue_seconds = [
+            decoder.queue_seconds for decoder in self.decoders if decoder.queue_seconds is not None
+        ]
         return Started(
             sum(self.prompt_token_counts),
             self._count_cached(),
@@ -239,4 +241,4 @@ class RequestTally:
             self.decoders[begin : begin + candidate_count]
             for begin in range(0, len(self.decoders), candidate_count)
         )
-        return sum(min(decoder.cached or 0 for decoder in group) for group in groups)
+        return sum(min(decoder.cached_tokens or 0 for decoder in group) for group in groups)

@@ -160,7 +160,7 @@ class Renderer:
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         model_info = await self._refresh_info()
         require_token_ids(tokens, model_info, "tokens")
-        return tuple(model_info.spelt.bytes[token] for token in tokens)
+        return tuple(model_info.named_pieces.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
         return build_tokenizer_info(await self._refresh_info())

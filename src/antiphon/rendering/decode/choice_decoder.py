@@ -33,8 +33,8 @@ def build_decode_options(request: GenerationRequest, model_info: ModelInfo) -> D
     stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
     shows_end_tokens = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
     return DecodeOptions(
-        pieces=model_info.spelt if output.show_special else model_info.pieces,
-        silent_tokens=stop_tokens if shows_end_tokens else model_info.ends | stop_tokens,
+        pieces=model_info.named_pieces if output.show_special else model_info.pieces,
+        silent_tokens=stop_tokens if shows_end_tokens else model_info.end_tokens | stop_tokens,
         stop_strings=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
         min_tokens=sampling.min_tokens or 0,
     )
@@ -50,10 +50,10 @@ class ChoiceDecoder:
         "_silent_tokens",
         "_stop_filter",
         "_unreported_tokens",
-        "cached",
+        "cached_tokens",
         "choice",
         "completion_tokens",
-        "queued",
+        "queue_seconds",
         "reasoning_counter",
     )
 
@@ -61,10 +61,10 @@ class ChoiceDecoder:
         self.choice = choice
         self.completion_tokens = 0
         """Number of tokens, up to and including the token that completes a stop string."""
-        self.cached: int | None = None
+        self.cached_tokens: int | None = None
         """Number of the choice's prompt tokens that the engine did not compute; None before the engine admits
         the choice."""
-        self.queued: float | None = None
+        self.queue_seconds: float | None = None
         """Seconds that the choice waited for admission."""
         self.reasoning_counter: ReasoningCounter | None = None
         """Counts the tokens of reasoning; None if the model does not reason."""
@@ -98,7 +98,7 @@ class ChoiceDecoder:
             if text:
                 yield self._build_delta(text)
         elif isinstance(event, SequenceStarted):
-            self.cached, self.queued = event.cached_tokens, event.queued
+            self.cached_tokens, self.queue_seconds = event.cached_tokens, event.queued
         elif isinstance(event, SequenceFinished):
             if event.cause is StopCause.LENGTH:
                 self._finish_reason = FinishReason.LENGTH

@@ -30,7 +30,7 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], model_info: ModelInfo) -
         return None
     answer_start = prompt.messages[-1].text if prompt.continues else ""
     is_text = notation.close not in model_info.controls
-    return notation.find_begin(model_info.spelt.text(tokens[-TAIL:]), answer_start, is_text)
+    return notation.find_begin(model_info.named_pieces.text(tokens[-TAIL:]), answer_start, is_text)
 
 
 def constrain_prompt(
@@ -56,7 +56,7 @@ def constrain_answer(
     if notation.channels:
         return _constrain_channels(constraint, template.call_notation, prompt.reasoning, model_info)
     field = prompt.reasoning.terms.budget
-    token_ids = {**model_info.single_tokens(notation.marks), **model_info.controls}
+    token_ids = {**model_info.find_single_tokens(notation.marks), **model_info.controls}
     if budget is not None and notation.close not in token_ids:
         raise UnsupportedParameter(
             f"{field} is not supported: this model writes the end of its reasoning in several tokens, so no "
