@@ -37,10 +37,10 @@ def test_inputs_come_in_four_forms(given: Any, inputs: list[RawPrompt]) -> None:
 
 def test_form_dimensions_and_user_are_taken() -> None:
     call = decoded(input="a", encoding_format="base64", dimensions=64, user="somebody")
-    assert (call.packed, call.request.dimensions, call.ignored) == (True, 64, ())
+    assert (call.as_base64, call.request.dimensions, call.ignored) == (True, 64, ())
     assert (call.attribution.end_user, call.attribution.fields) == ("somebody", ("user",))
-    assert not decoded(input="a", encoding_format="float").packed
-    assert not decoded(input="a", encoding_format=None).packed
+    assert not decoded(input="a", encoding_format="float").as_base64
+    assert not decoded(input="a", encoding_format=None).as_base64
 
 
 @pytest.mark.parametrize(

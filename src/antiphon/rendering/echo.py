@@ -140,7 +140,9 @@ class PromptEcho:
         yield 0
         begin = 0
         for target in range(DELTA_TOKENS, token_count, DELTA_TOKENS):
-            cut = next((at for at in range(target, begin, -1) if offsets[at - 1] < offsets[at]), begin)
+            cut = next(
+                (index for index in range(target, begin, -1) if offsets[index - 1] < offsets[index]), begin
+            )
             if cut > begin:
                 yield (begin := cut)
         yield token_count

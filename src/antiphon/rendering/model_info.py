@@ -93,8 +93,12 @@ class ModelInfo:
         """Returns the id of the normal token with exactly this text, or None."""
         if text not in self._token_ids:
             piece, kinds = text.encode(), self.vocabulary.kinds
-            token_ids = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
-            self._token_ids[text] = next((at for at in token_ids if kinds[at] is TokenKind.NORMAL), None)
+            token_ids = (
+                token for token, other_piece in enumerate(self.vocabulary.pieces) if other_piece == piece
+            )
+            self._token_ids[text] = next(
+                (token for token in token_ids if kinds[token] is TokenKind.NORMAL), None
+            )
         return self._token_ids[text]
 
 

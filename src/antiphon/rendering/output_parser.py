@@ -213,8 +213,8 @@ class ChoiceParser:
         """Yields the events of the choice, with events for reasoning and calls in place of their text."""
         async with aclosing(events):
             async for event in events:
-                for parsed in self._parse_event(event):
-                    yield parsed
+                for parsed_event in self._parse_event(event):
+                    yield parsed_event
 
     def _parse_event(self, event: Event) -> Iterator[Event]:
         """Yields the events that replace one event of the choice."""

@@ -42,12 +42,14 @@ class ReadyRequest:
 class RenderedRequest:
     """The renderer's `PreparedRequest`. It is valid for one process of the engine."""
 
-    def __init__(self, engine: TokenEngine, ready: ReadyRequest, is_current: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: TokenEngine, ready_request: ReadyRequest, is_current: Callable[[], bool]
+    ) -> None:
         """`is_current`: whether the engine is still the process that the request was prepared for."""
         self._engine = engine
-        self._ready = ready
+        self._ready_request = ready_request
         self._is_current = is_current
-        self.size = compute_size(ready.request, ready.fitted_prompts)
+        self.size = compute_size(ready_request.request, ready_request.fitted_prompts)
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Streams the events of all choices. Raises EngineUnavailable if the engine restarted after the
@@ -60,17 +62,19 @@ class RenderedRequest:
             raise EngineUnavailable(
                 "the engine restarted before this request began; try again", retry_after=RETRY_AFTER
             )
-        request, fitted_prompts = self._ready.request, self._ready.fitted_prompts
-        parser = OutputParser(self._ready.original, request, self._ready.model_info, context.clock)
+        request, fitted_prompts = self._ready_request.request, self._ready_request.fitted_prompts
+        parser = OutputParser(
+            self._ready_request.original, request, self._ready_request.model_info, context.clock
+        )
         choice_set = build_choices(request, parser.shown_model_info, fitted_prompts)
         token_requests = build_token_requests(
-            request, self._ready.shared_request, fitted_prompts, context.clock
+            request, self._ready_request.shared_request, fitted_prompts, context.clock
         )
         choice_events: list[AsyncGenerator[Event, None]] = []
         for decoder, (prompt, token_request) in zip(choice_set.decoders, token_requests, strict=True):
-            decoded = self._decode_choice(decoder, prompt, token_request)
-            parsed = parser.parse(decoder, prompt.begin, decoded)
-            choice_events.append(add_repeated_message(parsed, decoder.choice, prompt))
+            decoded_events = self._decode_choice(decoder, prompt, token_request)
+            parsed_events = parser.parse(decoder, prompt.begin, decoded_events)
+            choice_events.append(add_repeated_message(parsed_events, decoder.choice, prompt))
         prompt_token_ids = (
             tuple(prompt.tokens for prompt in fitted_prompts) if request.output.token_ids else ()
         )

@@ -189,8 +189,8 @@ class Renderer:
                 shared_request, sampling=replace(shared_request.sampling, banned=banned_sequences)
             )
         is_current = partial(self._is_current, generation)
-        ready = ReadyRequest(original, request, model_info, fitted_prompts, shared_request)
-        return RenderedRequest(self._engine, ready, is_current)
+        ready_request = ReadyRequest(original, request, model_info, fitted_prompts, shared_request)
+        return RenderedRequest(self._engine, ready_request, is_current)
 
     def _is_current(self, generation: int) -> bool:
         """Whether the engine still has that generation."""

@@ -66,8 +66,8 @@ class PairBuilder:
             ids = await self.tokenizer.tokenize([TextPiece(document)], False)
             if self.template_texts is None or len(ids) > (self.most_document_tokens or 0):
                 return (*self.tokens_before, *ids[: self.most_document_tokens], *self.tokens_after)
-        before, after = self.template_texts
-        return await self.tokenizer.tokenize([*before, TextPiece(document), *after], False)
+        text_before, text_after = self.template_texts
+        return await self.tokenizer.tokenize([*text_before, TextPiece(document), *text_after], False)
 
 
 async def prepare_rerank(
@@ -103,21 +103,21 @@ async def _create_builder(
             frame.after,
             most_document_tokens,
         )
-    before, after = split_template(template, request.query)
+    text_before, text_after = split_template(template, request.query)
     return PairBuilder(
         tokenizer,
-        await tokenizer.tokenize(before, False),
-        await tokenizer.tokenize(after, False),
+        await tokenizer.tokenize(text_before, False),
+        await tokenizer.tokenize(text_after, False),
         most_document_tokens,
-        (before, after),
+        (text_before, text_after),
     )
 
 
 def split_template(template: str, query: str) -> tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]:
     """Returns the texts of a template before and after the document. Only the template's own text can contain
     control tokens."""
-    before, _, after = template.partition(DOCUMENT)
-    return tuple(_insert_query(before, query)), tuple(_insert_query(after, query))
+    text_before, _, text_after = template.partition(DOCUMENT)
+    return tuple(_insert_query(text_before, query)), tuple(_insert_query(text_after, query))
 
 
 def _insert_query(template_text: str, query: str) -> list[TextPiece]:

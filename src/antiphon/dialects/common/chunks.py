@@ -266,7 +266,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         self._choices_per_prompt = call.request.output.choices
         self._sends_ids = call.request.output.token_ids
         self._sends_running_usage = call.request.output.running_usage
-        self._has_only_text = not (self._sends_ids or self._sends_running_usage)
+        self._sends_only_text = not (self._sends_ids or self._sends_running_usage)
         self._usage = Usage(0, 0)
         self._thinking_blocks: dict[int, list[Mapping[str, Any]]] = {}
         """The blocks of reasoning of each choice so far."""
@@ -291,7 +291,7 @@ class OpenAIStreamEncoder(Generic[Part]):
     def _encode_event(self, event: Event) -> bytes:
         """Encodes one event."""
         match event:
-            case TextDelta() if self._has_only_text and not event.scores:
+            case TextDelta() if self._sends_only_text and not event.scores:
                 before, after = self._bytes_around_text.get(event.choice) or self._split_chunk(event.choice)
                 return before + _encode(event.text) + after
             case TextDelta():

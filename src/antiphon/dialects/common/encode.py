@@ -233,13 +233,13 @@ def build_usage(usage: Usage) -> UsageShape | None:
     prompt = PromptTokensDetails(
         usage.cached_tokens, usage.cache_write_tokens or UNSET, usage.prompt_audio_tokens or UNSET
     )
-    accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
-    has_prediction = bool(accepted or rejected)
+    accepted_tokens, rejected_tokens = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
+    has_prediction = bool(accepted_tokens or rejected_tokens)
     completion = CompletionTokensDetails(
         usage.reasoning_tokens or UNSET,
         usage.completion_audio_tokens or UNSET,
-        accepted if has_prediction else UNSET,
-        rejected if has_prediction else UNSET,
+        accepted_tokens if has_prediction else UNSET,
+        rejected_tokens if has_prediction else UNSET,
     )
     return UsageShape(
         usage.prompt_tokens,

@@ -237,17 +237,19 @@ def _filter_message(message: object, field: str, report: FieldReport | None) -> 
         )
     if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
-    filtered = filter_fields(message, FieldScope.MESSAGE, f"{field}.", report)
+    filtered_message = filter_fields(message, FieldScope.MESSAGE, f"{field}.", report)
     _require_no_images(message, field)
-    if filtered.get("refusal") and content and report is not None:
+    if filtered_message.get("refusal") and content and report is not None:
         report.paths.append(f"{field}.refusal")  # The content is the text.
-    filter_calls(filtered, field, report)
-    if isinstance(audio := filtered.get("audio"), dict):
-        filtered["audio"] = filter_fields(audio, FieldScope.SPEECH, f"{field}.audio.", report)
+    filter_calls(filtered_message, field, report)
+    if isinstance(audio := filtered_message.get("audio"), dict):
+        filtered_message["audio"] = filter_fields(audio, FieldScope.SPEECH, f"{field}.audio.", report)
     if isinstance(content, list):
         parts = enumerate(content)
-        filtered["content"] = [_filter_part(part, f"{field}.content[{i}]", report) for i, part in parts]
-    return filtered
+        filtered_message["content"] = [
+            _filter_part(part, f"{field}.content[{i}]", report) for i, part in parts
+        ]
+    return filtered_message
 
 
 def _require_no_images(message: Mapping[str, Any], field: str) -> None:
@@ -266,27 +268,27 @@ def _filter_part(part: object, field: str, report: FieldReport | None) -> object
     if isinstance(kind, str) and kind in MEDIA_SCOPES:
         return _filter_media(part, kind, field, report)
     scope = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
-    filtered = filter_fields(part, scope, f"{field}.", report)
-    if filtered.get("type") in MEDIA_PARTS:
+    filtered_part = filter_fields(part, scope, f"{field}.", report)
+    if filtered_part.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
-            f"{field}.type {filtered['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{field}.type"
+            f"{field}.type {filtered_part['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{field}.type"
         )
-    if filtered.get("type", "text") not in ("text", "refusal"):
-        shown_type = describe_value(filtered["type"])
+    if filtered_part.get("type", "text") not in ("text", "refusal"):
+        shown_type = describe_value(filtered_part["type"])
         raise InvalidValue(
             f"{field}.type must be text, image_url, input_audio or refusal; got {shown_type}",
             param=f"{field}.type",
         )
-    return filtered
+    return filtered_part
 
 
 def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldReport | None) -> dict[str, Any]:
     """Returns the image or recording with its fields filtered."""
     part_scope, object_scope = MEDIA_SCOPES[kind]
-    filtered = filter_fields(part, part_scope, f"{field}.", report)
-    if isinstance(media := filtered.get(kind), dict):
-        filtered[kind] = filter_fields(media, object_scope, f"{field}.{kind}.", report)
-    return filtered
+    filtered_part = filter_fields(part, part_scope, f"{field}.", report)
+    if isinstance(media := filtered_part.get(kind), dict):
+        filtered_part[kind] = filter_fields(media, object_scope, f"{field}.{kind}.", report)
+    return filtered_part
 
 
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
@@ -376,13 +378,13 @@ def _filter_call(call: object, field: str, report: FieldReport | None) -> object
     if not isinstance(call, dict):
         return call
     require_function(call, field)
-    filtered = filter_fields(call, FieldScope.CALL, f"{field}.", report)
-    if isinstance(function := filtered.get("function"), dict):
-        filtered["function"] = filter_fields(function, FieldScope.CALLED, f"{field}.function.", report)
-    extra = filtered.get("extra_content")
-    if extra is not None and not is_only_signature(extra) and report is not None:
+    filtered_call = filter_fields(call, FieldScope.CALL, f"{field}.", report)
+    if isinstance(function := filtered_call.get("function"), dict):
+        filtered_call["function"] = filter_fields(function, FieldScope.CALLED, f"{field}.function.", report)
+    extra_content = filtered_call.get("extra_content")
+    if extra_content is not None and not is_only_signature(extra_content) and report is not None:
         report.paths.append(f"{field}.extra_content")
-    return filtered
+    return filtered_call
 
 
 def require_consistent_messages(messages: list[ChatMessage]) -> None:

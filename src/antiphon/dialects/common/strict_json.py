@@ -200,13 +200,13 @@ def _find_unencodable(value: object, path: str) -> Iterator[str]:
         except UnicodeEncodeError:
             yield path
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            inner_path = f"{path}.{sanitize_key(key)}" if path else sanitize_key(key)
-            yield from _find_unencodable(key, inner_path)
-            yield from _find_unencodable(inner, inner_path)
+        for key, member in value.items():
+            member_path = f"{path}.{sanitize_key(key)}" if path else sanitize_key(key)
+            yield from _find_unencodable(key, member_path)
+            yield from _find_unencodable(member, member_path)
     elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _find_unencodable(inner, f"{path}[{index}]")
+        for index, member in enumerate(value):
+            yield from _find_unencodable(member, f"{path}[{index}]")
 
 
 TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
@@ -340,5 +340,8 @@ def _list_members(kind: inspect.Type, name: str) -> list[inspect.Type]:
         return _list_alternatives(kind.item_type)
     fields = kind.fields if isinstance(kind, inspect.StructType) else ()
     return [
-        inner for field in fields if field.encode_name == name for inner in _list_alternatives(field.type)
+        member_type
+        for field in fields
+        if field.encode_name == name
+        for member_type in _list_alternatives(field.type)
     ]

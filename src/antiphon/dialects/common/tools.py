@@ -47,10 +47,10 @@ def _filter_tool(tool: object, field: str, report: FieldReport | None) -> object
     if not isinstance(tool, dict):
         return tool
     require_function(tool, field)
-    filtered = filter_fields(tool, FieldScope.TOOL, f"{field}.", report)
-    if isinstance(function := filtered.get("function"), dict):
-        filtered["function"] = filter_fields(function, FieldScope.FUNCTION, f"{field}.function.", report)
-    return filtered
+    filtered_tool = filter_fields(tool, FieldScope.TOOL, f"{field}.", report)
+    if isinstance(function := filtered_tool.get("function"), dict):
+        filtered_tool["function"] = filter_fields(function, FieldScope.FUNCTION, f"{field}.function.", report)
+    return filtered_tool
 
 
 def require_function(tool: Mapping[str, Any], field: str) -> None:
@@ -187,10 +187,10 @@ def require_shallow(value: object, field: str) -> None:
     level: list[Any] = [value]
     for _ in range(MOST_LEVELS):
         level = [
-            inner
+            member
             for container in level
-            for inner in (container.values() if isinstance(container, dict) else container)
-            if isinstance(inner, dict | list)
+            for member in (container.values() if isinstance(container, dict) else container)
+            if isinstance(member, dict | list)
         ]
         if not level:
             return

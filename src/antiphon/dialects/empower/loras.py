@@ -100,8 +100,8 @@ class BaseModel(Struct, frozen=True, kw_only=True):
 
 def decode_deploy(body: bytes) -> DeploymentRequest:
     """Decodes a body of POST /empower/api/v1/lora. Raises a RequestError."""
-    accepted = filter_fields(read_object(body), EmpowerScope.DEPLOY)
-    wire = convert(accepted, DeployRequest)
+    accepted_fields = filter_fields(read_object(body), EmpowerScope.DEPLOY)
+    wire = convert(accepted_fields, DeployRequest)
     source = SOURCES[wire.model_source]
     if source is not AdapterOrigin.HUB:
         _require_no_hub_fields(wire)

@@ -84,8 +84,8 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
     """Decodes a body of POST completions. `report_unknown`: unknown fields are ignored and named instead of
     refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
     field_report = FieldReport(report_unknown)
-    accepted = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
-    wire = convert(accepted, FireworksCompletionRequest)
+    accepted_fields = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
+    wire = convert(accepted_fields, FireworksCompletionRequest)
     require_images(wire)
     max_tokens = _read_max_tokens(wire, wire.max_tokens)
     openai_request = openai_types.CompletionRequest(
@@ -104,9 +104,10 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
     field_report = FieldReport(report_unknown)
-    accepted = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
+    accepted_fields = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
     wire = convert(
-        filter_tools(filter_messages(accepted, field_report), field_report), FireworksChatCompletionRequest
+        filter_tools(filter_messages(accepted_fields, field_report), field_report),
+        FireworksChatCompletionRequest,
     )
     max_tokens, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
     openai_request = openai_types.ChatCompletionRequest(

@@ -67,9 +67,9 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     fields = {
         name: value for name, value in body_fields.items() if EMPTY_DEFAULTS.get(name, body_fields) != value
     }
-    accepted = filter_fields(fields, JamaiScope.CHAT, report=field_report)
-    accepted = filter_messages(normalize_messages(accepted), field_report)
-    wire = convert(filter_tools(normalize_tools(accepted), field_report), JamaiChatRequest)
+    accepted_fields = filter_fields(fields, JamaiScope.CHAT, report=field_report)
+    accepted_fields = filter_messages(normalize_messages(accepted_fields), field_report)
+    wire = convert(filter_tools(normalize_tools(accepted_fields), field_report), JamaiChatRequest)
     max_tokens = _read_max_tokens(wire, field_report)
     values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     openai_request = openai_types.ChatCompletionRequest(
@@ -82,9 +82,9 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
 def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
     """Decodes a body of POST embeddings. `report_unknown`: see `decode_chat`. Raises a RequestError."""
     field_report = FieldReport(report_unknown)
-    accepted = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
-    require_encoding_format(accepted.get("encoding_format"))
-    wire = convert(accepted, JamaiEmbeddingRequest)
+    accepted_fields = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
+    require_encoding_format(accepted_fields.get("encoding_format"))
+    wire = convert(accepted_fields, JamaiEmbeddingRequest)
     request = EmbeddingRequest(wire.model or "", build_prompts(wire.input), wire.dimensions)
     return EmbeddingCall(request, wire.encoding_format == "base64", field_report.names)
 
@@ -92,8 +92,8 @@ def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCal
 def decode_rerank(body: bytes, report_unknown: bool = False) -> RerankCall:
     """Decodes a body of POST rerank. `report_unknown`: see `decode_chat`. Raises a RequestError."""
     field_report = FieldReport(report_unknown)
-    accepted = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
-    wire = convert(accepted, JamaiRerankRequest)
+    accepted_fields = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
+    wire = convert(accepted_fields, JamaiRerankRequest)
     request = RerankRequest(wire.model or "", wire.query, tuple(wire.documents))
     return RerankCall(request, ignored=field_report.names)
 

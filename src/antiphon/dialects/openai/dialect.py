@@ -176,15 +176,15 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
     field_report = FieldReport(report_unknown)
-    accepted = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    accepted = filter_tools(filter_messages(accepted, field_report), field_report)
-    return build_chat_call(convert(accepted, ChatCompletionRequest), field_report.names, strict)
+    accepted_fields = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    accepted_fields = filter_tools(filter_messages(accepted_fields, field_report), field_report)
+    return build_chat_call(convert(accepted_fields, ChatCompletionRequest), field_report.names, strict)
 
 
 def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/completions. The parameters are those of `decode_chat`."""
     field_report = FieldReport(report_unknown)
-    accepted = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    return build_text_call(convert(accepted, CompletionRequest), field_report.names, strict)
+    accepted_fields = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    return build_text_call(convert(accepted_fields, CompletionRequest), field_report.names, strict)

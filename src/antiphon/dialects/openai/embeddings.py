@@ -53,9 +53,9 @@ class OpenAIEmbeddings:
     def decode(self, body: bytes) -> EmbeddingCall:
         """Decodes a body. Raises a RequestError."""
         field_report = FieldReport(self._reports_unknown)
-        accepted = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
-        require_encoding_format(accepted.get("encoding_format"))
-        wire = convert(accepted, EmbeddingsRequest)
+        accepted_fields = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
+        require_encoding_format(accepted_fields.get("encoding_format"))
+        wire = convert(accepted_fields, EmbeddingsRequest)
         request = EmbeddingRequest(wire.model, build_prompts(wire.input), wire.dimensions)
         return EmbeddingCall(
             request,

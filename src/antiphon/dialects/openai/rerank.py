@@ -103,8 +103,8 @@ class Rerank:
     def decode(self, body: bytes) -> RerankCall:
         """Decodes a body. Raises a RequestError."""
         field_report = FieldReport(self._reports_unknown)
-        accepted = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
-        wire = convert(accepted, RerankBody)
+        accepted_fields = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
+        wire = convert(accepted_fields, RerankBody)
         documents = tuple(
             document if isinstance(document, str) else document.text for document in wire.documents
         )

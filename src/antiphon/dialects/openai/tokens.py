@@ -153,8 +153,8 @@ class TokenizerConfig(Struct, frozen=True, kw_only=True):
 
 def decode_tokenize(body: bytes) -> TokenizeCall:
     """Decodes a body of POST /tokenize. Raises a RequestError."""
-    accepted = filter_fields(read_object(body), FieldScope.TOKENIZE)
-    wire = convert(filter_tools(filter_messages(accepted), None), TokenizeRequest)
+    accepted_fields = filter_fields(read_object(body), FieldScope.TOKENIZE)
+    wire = convert(filter_tools(filter_messages(accepted_fields), None), TokenizeRequest)
     if (wire.prompt is None) == (wire.messages is None):
         if wire.prompt is None:
             raise MissingParameter("send prompt or messages", param="prompt")
@@ -173,8 +173,8 @@ def decode_tokenize(body: bytes) -> TokenizeCall:
 
 def decode_apply(body: bytes) -> ApplyCall:
     """Decodes a body of POST /v1/apply-template. Raises a RequestError."""
-    accepted = filter_fields(read_object(body), FieldScope.APPLY)
-    wire = convert(filter_tools(filter_messages(accepted), None), ApplyRequest)
+    accepted_fields = filter_fields(read_object(body), FieldScope.APPLY)
+    wire = convert(filter_tools(filter_messages(accepted_fields), None), ApplyRequest)
     return ApplyCall(wire.model, _build_conversation(wire, wire.messages))
 
 

@@ -61,35 +61,37 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     """Decodes a body of POST chat/completions. `report_unknown`: unknown fields are ignored and named instead
     of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
     field_report = FieldReport(report_unknown)
-    merged = merge_extra_params(read_object(body), TABLES[SgpScope.CHAT], openai_types.ChatCompletionRequest)
-    accepted = filter_fields(merged.fields, SgpScope.CHAT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    accepted = filter_messages(normalize_messages(accepted, field_report), field_report)
-    wire = convert(filter_tools(accepted, field_report), SgpChatCompletionRequest)
+    merged_body = merge_extra_params(
+        read_object(body), TABLES[SgpScope.CHAT], openai_types.ChatCompletionRequest
+    )
+    accepted_fields = filter_fields(merged_body.fields, SgpScope.CHAT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    accepted_fields = filter_messages(normalize_messages(accepted_fields, field_report), field_report)
+    wire = convert(filter_tools(accepted_fields, field_report), SgpChatCompletionRequest)
     max_tokens, (known_format, dialect_constraints) = (
         _read_max_tokens(wire, field_report),
         _read_formats(wire, strict),
     )
-    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged.v1_values
+    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged_body.v1_values
     openai_request = openai_types.ChatCompletionRequest(
         max_tokens=max_tokens, response_format=known_format, **fields
     )
     call = build_chat_call(openai_request, field_report.names, strict, dialect_constraints)
-    return _add_inference_fields(call, wire, merged.unknown_fields)
+    return _add_inference_fields(call, wire, merged_body.unknown_fields)
 
 
 def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. The parameters are those of `decode_chat`."""
     field_report = FieldReport(report_unknown)
-    merged = merge_extra_params(read_object(body), TABLES[SgpScope.TEXT], openai_types.CompletionRequest)
-    accepted = filter_fields(merged.fields, SgpScope.TEXT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    wire = convert(accepted, SgpCompletionRequest)
+    merged_body = merge_extra_params(read_object(body), TABLES[SgpScope.TEXT], openai_types.CompletionRequest)
+    accepted_fields = filter_fields(merged_body.fields, SgpScope.TEXT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    wire = convert(accepted_fields, SgpCompletionRequest)
     max_tokens, (known_format, dialect_constraints) = (
         _read_max_tokens(wire, field_report),
         _read_formats(wire, strict),
     )
-    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged.v1_values
+    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged_body.v1_values
     openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
         suffix=wire.suffix,
@@ -99,7 +101,7 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
         **fields,
     )
     call = build_text_call(openai_request, field_report.names, strict, dialect_constraints)
-    return _add_inference_fields(call, wire, merged.unknown_fields)
+    return _add_inference_fields(call, wire, merged_body.unknown_fields)
 
 
 def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any]:

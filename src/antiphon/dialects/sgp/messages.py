@@ -110,9 +110,9 @@ def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str
 def _require_role(role: object, field: str) -> None:
     """Raises InvalidValue for a role that no message has."""
     if role not in ROLES:
-        *names, last = sorted(ROLES)
+        *names, last_name = sorted(ROLES)
         raise InvalidValue(
-            f"{field}.role must be {', '.join(names)} or {last}; got {describe_value(role)}",
+            f"{field}.role must be {', '.join(names)} or {last_name}; got {describe_value(role)}",
             param=f"{field}.role",
         )
 

@@ -340,19 +340,19 @@ class ChatTemplate:
 def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
     """Returns the prompt up to the end of its last message, whose text contains the cover's mark. Raises
     UnsupportedParameter if the template changes or repeats that text."""
-    before, mark, after = rendered.partition(cover.end_mark)
-    stripped = text.lstrip()
+    text_before_mark, mark, text_after_mark = rendered.partition(cover.end_mark)
+    stripped_text = text.lstrip()
     if (
         not mark
-        or cover.end_mark in after
-        or cover.restore(before[len(before) - len(stripped) :]) != stripped
+        or cover.end_mark in text_after_mark
+        or cover.restore(text_before_mark[len(text_before_mark) - len(stripped_text) :]) != stripped_text
     ):
         raise UnsupportedParameter(
             "continue_final_message is not supported for this message: the chat template rewrites it, so "
             "there is no place where the model could go on with it",
             param="continue_final_message",
         )
-    return before
+    return text_before_mark
 
 
 def prove(payload: Mapping[str, object]) -> None:

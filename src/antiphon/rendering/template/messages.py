@@ -138,8 +138,8 @@ def _build_reasoning(message: Message, text: str) -> dict[str, object]:
 def _build_call(call: ToolCall, hide: Hide, reads_objects: bool) -> dict[str, object]:
     """Returns a call in the form that templates read. `reads_objects`: whether the template reads the
     arguments as an object."""
-    parsed = read_arguments(call.arguments) if reads_objects else None
-    arguments = hide(call.arguments) if parsed is None else hide_texts(parsed, hide)
+    parsed_arguments = read_arguments(call.arguments) if reads_objects else None
+    arguments = hide(call.arguments) if parsed_arguments is None else hide_texts(parsed_arguments, hide)
     function = {"name": hide(call.name), "arguments": arguments}
     return {"type": "function", "function": function}
 

@@ -80,9 +80,11 @@ class Shield:
         """
         characters = self._rare_characters
         beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
-        longest = max(map(len, self._names), default=0)
+        longest_name = max(map(len, self._names), default=0)
         for literal in template.literals:
-            ends = (text[-size:] for text in (literal, literal.rstrip()) for size in range(1, longest + 1))
+            ends = (
+                text[-size:] for text in (literal, literal.rstrip()) for size in range(1, longest_name + 1)
+            )
             inserts_text = template.reassembles or FORMAT_PLACEHOLDER.search(literal)
             if not beginnings.isdisjoint(ends) or (inserts_text and self._has_name_beginning(literal)):
                 return characters | frozenset(chain.from_iterable(map(_collect_replaceable, self._names)))
@@ -90,11 +92,11 @@ class Shield:
 
     def _has_name_beginning(self, literal: str) -> bool:
         """Whether a literal contains the first character of a name, outside of complete names."""
-        at, rest = 0, ""
+        position, text_outside_names = 0, ""
         for begin, end in self.find_names(literal):
-            rest += literal[at:begin]
-            at = end
-        return any(name.lstrip()[0] in rest + literal[at:] for name in self._names)
+            text_outside_names += literal[position:begin]
+            position = end
+        return any(name.lstrip()[0] in text_outside_names + literal[position:] for name in self._names)
 
     def _can_stay(self, text: str) -> bool:
         """Whether a text contains replaced characters but needs no twins, because no part of the text can be
@@ -180,14 +182,14 @@ class Cover:
     def split_pieces(self, rendered: str) -> tuple[TextPiece, ...]:
         """Splits the rendered text into the template's control tokens and text."""
         pieces: list[TextPiece] = []
-        at = 0
+        position = 0
         for begin, end in self.shield.find_names(rendered):
-            if begin > at:
-                pieces.append(TextPiece(self.restore(rendered[at:begin])))
+            if begin > position:
+                pieces.append(TextPiece(self.restore(rendered[position:begin])))
             pieces.append(TextPiece(rendered[begin:end], control=True))
-            at = end
-        if at < len(rendered):
-            pieces.append(TextPiece(self.restore(rendered[at:])))
+            position = end
+        if position < len(rendered):
+            pieces.append(TextPiece(self.restore(rendered[position:])))
         return tuple(pieces)
 
     def restore(self, text: str) -> str:
@@ -234,9 +236,9 @@ def _collect_rare_characters(name: str) -> frozenset[str]:
     return (signs or _collect_replaceable(name)) | (_collect_replaceable(name) & {name.lstrip()[:1]})
 
 
-def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
+def _replace_all(text: str, characters: Sequence[str], replacements: Sequence[str]) -> str:
     """Replaces characters one after the other. This is ten times faster than `str.translate`."""
-    for old, new in zip(before, after, strict=True):
+    for old, new in zip(characters, replacements, strict=True):
         text = text.replace(old, new)
     return text
 

@@ -62,13 +62,21 @@ class RoleSupport:
         if not self.shows_system or (self.shows_several and self.shows_later):
             return messages
         leading_count = next(
-            (at for at, each in enumerate(messages) if each.role not in INSTRUCTING_ROLES), len(messages)
+            (index for index, each in enumerate(messages) if each.role not in INSTRUCTING_ROLES),
+            len(messages),
         )
-        leading, others = messages[:leading_count], messages[leading_count:]
+        leading_messages, other_messages = messages[:leading_count], messages[leading_count:]
         if not self.shows_later:
-            leading += tuple(message for message in others if message.role in INSTRUCTING_ROLES)
-            others = tuple(message for message in others if message.role not in INSTRUCTING_ROLES)
-        return (*(leading if self.shows_several else _merge_leading(leading)), *others)
+            leading_messages += tuple(
+                message for message in other_messages if message.role in INSTRUCTING_ROLES
+            )
+            other_messages = tuple(
+                message for message in other_messages if message.role not in INSTRUCTING_ROLES
+            )
+        return (
+            *(leading_messages if self.shows_several else _merge_leading(leading_messages)),
+            *other_messages,
+        )
 
     def drops_system(self, messages: tuple[Message, ...]) -> bool:
         """Whether the template would silently drop a system message among these."""
@@ -217,9 +225,11 @@ def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupp
     first_message = messages[0]
     if support.accepts_system and first_message.role not in (Role.SYSTEM, Role.DEVELOPER):
         return (Message(Role.SYSTEM, text), *messages)
-    before, after = (first_message.text, text) if support.accepts_system else (text, first_message.text)
+    first_text, second_text = (
+        (first_message.text, text) if support.accepts_system else (text, first_message.text)
+    )
     return (
-        replace(first_message, text=f"{before}\n\n{after}" if first_message.text else text),
+        replace(first_message, text=f"{first_text}\n\n{second_text}" if first_message.text else text),
         *messages[1:],
     )
 

@@ -64,9 +64,9 @@ class OutputReader(Protocol):
 def find_partial_mark(text: str, mark: str) -> int:
     """Returns the index from which the end of the text could be the beginning of a mark; the text's length if
     there is none."""
-    for at in range(max(0, len(text) - len(mark) + 1), len(text)):
-        if text[at] == mark[0] and mark.startswith(text[at:]):
-            return at
+    for begin in range(max(0, len(text) - len(mark) + 1), len(text)):
+        if text[begin] == mark[0] and mark.startswith(text[begin:]):
+            return begin
     return len(text)
 
 

@@ -112,12 +112,12 @@ class HeaderReader:
         """Shows the text before the next mark, and handles that mark."""
         if self._is_after_arguments and not self._skip_tail():
             return False
-        marks_found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
+        marks_found = [(index, mark) for mark in self._marks if (index := self._buffer.find(mark)) >= 0]
         if not marks_found:
             self._show(min(find_partial_mark(self._buffer, mark) for mark in self._marks))
             return False
-        at, mark = min(marks_found)
-        self._show(at)
+        index, mark = min(marks_found)
+        self._show(index)
         if mark == self._head:
             self._is_in_header = True
             return True
@@ -164,19 +164,19 @@ class HeaderReader:
 
     def _read_header(self) -> bool:
         """Reads a header, and adds the call that it names. Shows a header without a name as text."""
-        at = self._buffer.find("{", len(self._head))
-        if at < 0:
+        brace_index = self._buffer.find("{", len(self._head))
+        if brace_index < 0:
             next_head = self._buffer.find(self._head, len(self._head))
             if next_head < 0 and len(self._buffer) <= LONGEST_HEADER:
                 return False
             return self._reject_header(next_head if next_head >= 0 else len(self._buffer))
-        match = self._name.match(self._buffer[len(self._head) : at])
+        match = self._name.match(self._buffer[len(self._head) : brace_index])
         if match is None:
-            return self._reject_header(at)
+            return self._reject_header(brace_index)
         self._read_parts.append(CallName(match[1]))
         self._visible_text.record_call()
         self._arguments, self._is_in_header = JsonValue(), False
-        self._buffer = self._buffer[at:]
+        self._buffer = self._buffer[brace_index:]
         return True
 
     def _reject_header(self, end: int) -> bool:

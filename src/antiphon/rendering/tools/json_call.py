@@ -37,18 +37,18 @@ class JsonValue:
         self.text = ""
         """The text of the value so far."""
 
-    def take(self, text: str, at: int) -> int:
-        """Reads characters of the value from index `at` of the text on. Returns the index after the last one
-        that it read."""
-        begin = at
-        while at < len(text) and not self.is_complete:
-            if self._is_scalar and text[at] in ",}]" + SPACE:
+    def take(self, text: str, index: int) -> int:
+        """Reads characters of the value from index `index` of the text on. Returns the index after the last
+        one that it read."""
+        begin = index
+        while index < len(text) and not self.is_complete:
+            if self._is_scalar and text[index] in ",}]" + SPACE:
                 self.is_complete = True
                 break
-            self._read_character(text[at])
-            at += 1
-        self.text += text[begin:at]
-        return at
+            self._read_character(text[index])
+            index += 1
+        self.text += text[begin:index]
+        return index
 
     def _read_character(self, char: str) -> None:
         """Reads one character of the value."""
@@ -120,15 +120,15 @@ class JsonCall:
         """Whether the object must be a call, because its name or the key of its name is known."""
         return self.has_name or self._key == NAME
 
-    def take(self, text: str, at: int) -> int:
-        """Reads characters of the object from index `at` of the text on. Returns the index after the last one
-        that it read."""
-        while at < len(text) and not (self.is_complete or self.is_broken):
+    def take(self, text: str, index: int) -> int:
+        """Reads characters of the object from index `index` of the text on. Returns the index after the last
+        one that it read."""
+        while index < len(text) and not (self.is_complete or self.is_broken):
             if self._value is not None:
-                at = self._take_value(self._value, text, at)
-            elif text[at] in SPACE or self._take_punctuation(text[at]):
-                at += 1
-        return at
+                index = self._take_value(self._value, text, index)
+            elif text[index] in SPACE or self._take_punctuation(text[index]):
+                index += 1
+        return index
 
     def _take_punctuation(self, char: str) -> bool:
         """Reads a character between values. Returns False if the character is no punctuation: it begins a
@@ -153,9 +153,9 @@ class JsonCall:
                 return False
         return True
 
-    def _take_value(self, value: JsonValue, text: str, at: int) -> int:
+    def _take_value(self, value: JsonValue, text: str, index: int) -> int:
         """Reads characters of the current key or value. Passes arguments on as they arrive."""
-        at = value.take(text, at)
+        index = value.take(text, index)
         is_arguments = self._expected is _Expected.VALUE and self._key in ARGUMENTS
         if is_arguments and value.text[:1] != '"':
             self._add_arguments(value.text[self._sent_length :])
@@ -163,7 +163,7 @@ class JsonCall:
         if value.is_complete:
             self._value = None
             self._handle_complete(value.text)
-        return at
+        return index
 
     def _handle_complete(self, text: str) -> None:
         """Handles a complete key or value."""

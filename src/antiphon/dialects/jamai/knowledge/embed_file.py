@@ -77,5 +77,5 @@ async def embed_file(request: Request, services: Services) -> Answer:
 async def list_types(_request: Request, services: Services) -> Answer:
     """Lists the accepted media types, also in the header Accept, as JamAI does."""
     types = services.knowledge.media_types
-    accepted = ", ".join(types).encode()
-    return Response(encode(types), headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted)))
+    accepted_types = ", ".join(types).encode()
+    return Response(encode(types), headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted_types)))

@@ -78,11 +78,13 @@ def _filter_object(
     fields: dict[str, Any], scope: LegacyScope, prefix: str, report: FieldReport
 ) -> dict[str, Any]:
     """Returns the object with its fields filtered, including nested objects. `prefix`: its path."""
-    accepted = filter_fields(fields, scope, prefix, report)
+    accepted_fields = filter_fields(fields, scope, prefix, report)
     for name, inner_scope in INNER_SCOPES.get(scope, {}).items():
-        if name in accepted:
-            accepted[name] = _filter_inner(accepted[name], inner_scope, f"{prefix}{name}", report)
-    return accepted
+        if name in accepted_fields:
+            accepted_fields[name] = _filter_inner(
+                accepted_fields[name], inner_scope, f"{prefix}{name}", report
+            )
+    return accepted_fields
 
 
 def _filter_inner(value: object, scope: LegacyScope, path: str, report: FieldReport) -> object:
