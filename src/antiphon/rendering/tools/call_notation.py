@@ -305,7 +305,7 @@ def harmony(_source: str) -> CallNotation:
             CallChannel((channel, "final", message)),
         ),
         build_reader=reader,
-        build_channel_reader=partial(reader, last=final),
+        build_channel_reader=partial(reader, final_mark=final),
     )
 
 
