@@ -140,7 +140,7 @@ async def test_settings_of_summaries_reach_the_cache_in_memory():
     clock = FakeClock()
     cache = build_summary_cache(MemorySettings(summaries=2, summary_days=3), clock, None)
     for digest in "abc":
-        await cache.keep("one", digest, digest, 0)
+        await cache.save("one", digest, digest, 0)
     assert await cache.find("one", ["a", "b", "c"]) == {"b": "b", "c": "c"}
     clock.advance(3 * 86_400 - 1)
     assert await cache.find("one", ["c"]) == {"c": "c"}
@@ -155,7 +155,7 @@ async def test_settings_of_summaries_reach_the_database(tmp_path: Path):
     managed: Any = SimpleNamespace(database=database)  # the only part that is read
     cache = build_summary_cache(MemorySettings(summaries=2, summary_days=3), clock, managed)
     for at, digest in enumerate("abc"):
-        await cache.keep("default", digest, digest, at)
+        await cache.save("default", digest, digest, at)
     assert await cache.find("default", ["a", "b", "c"]) == {"b": "b", "c": "c"}
     clock.advance(3 * 86_400 + 1)
     assert await cache.find("default", ["c"]) == {}

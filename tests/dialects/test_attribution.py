@@ -68,5 +68,5 @@ def test_text_completions_and_empower_say_it_too() -> None:
     body = {"model": "m", "prompt": "a", "user": "ada", "metadata": {"a": "b"}}
     said = decode_text(json.dumps(body).encode()).attribution
     assert said == Attribution("ada", {"a": "b"}, ("user", "metadata"))
-    operation = EmpowerChatCompletions(report=False)
+    operation = EmpowerChatCompletions(report_unknown=False)
     assert operation.decode(json.dumps(HELLO | {"user": "ada"}).encode()).attribution.end_user == "ada"

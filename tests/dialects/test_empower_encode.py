@@ -25,7 +25,7 @@ from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.errors import EngineDied, ModelNotFound
 
 HEAD = ResponseMeta("abc", 7, "ada/pirate")
-CHAT = EmpowerChatCompletions(report=False)
+CHAT = EmpowerChatCompletions(report_unknown=False)
 
 
 def call(prompts=1, choices=1):

@@ -8,12 +8,12 @@ from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions, FireworksCompletions
 from antiphon.domain.messages import ToolChoice
 from antiphon.domain.request import (
-    NO_HOSTED_OPTIONS,
+    NO_VENDOR_OPTIONS,
     ConstraintKind,
-    HostedOptions,
     Overflow,
     RawPrompt,
     Reasoning,
+    VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import (
@@ -25,7 +25,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 
-TEXT, CHAT = FireworksCompletions(report=False), FireworksChatCompletions(report=False)
+TEXT, CHAT = FireworksCompletions(report_unknown=False), FireworksChatCompletions(report_unknown=False)
 PROMPT = {"model": "m", "prompt": "p"}
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("add", "sub")]
@@ -211,7 +211,7 @@ def test_further_sampling_fields_are_the_supersets():
 def test_log_probabilities_are_asked_for_by_number_or_by_true(operation, said, alternatives, entries):
     call = decode(operation, **said)
     assert isinstance(call, FireworksCall)
-    assert (call.request.output.logprobs, call.entries) == (alternatives, entries)
+    assert (call.request.output.logprobs, call.has_entries) == (alternatives, entries)
 
 
 def test_top_logprobs_alone_have_their_own_sentence():
@@ -384,8 +384,8 @@ def test_a_chats_own_fields_too(name, value):
 def test_options_of_hosted_services_are_kept():
     for operation in (TEXT, CHAT):
         call = decode(operation, prompt_cache_key="k", service_tier="priority")
-        assert call.request.hosted == HostedOptions(None, "priority", "k") and call.ignored == ()
-        assert decode(operation, prompt_cache_key="").request.hosted == NO_HOSTED_OPTIONS
+        assert call.request.vendor_options == VendorOptions(None, "priority", "k") and call.ignored == ()
+        assert decode(operation, prompt_cache_key="").request.vendor_options == NO_VENDOR_OPTIONS
 
 
 def test_whom_a_request_is_ascribed_to_is_kept():
@@ -399,7 +399,7 @@ def test_what_nobody_knows_is_refused_or_told():
     refused = refusal(TEXT, temprature=1)
     assert isinstance(refused, UnknownParameter) and "did you mean temperature?" in refused.message
     assert "it belongs to /fireworks/inference/v1/completions" in refusal(CHAT, prompt="p").message
-    reporting = FireworksCompletions(report=True)
+    reporting = FireworksCompletions(report_unknown=True)
     assert reporting.decode(json.dumps(PROMPT | {"zzz": 1}).encode()).ignored == ("zzz",)
 
 

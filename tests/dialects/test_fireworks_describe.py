@@ -50,7 +50,7 @@ def test_every_field_of_the_tables_is_told():
 
 
 def test_examples_are_taken():
-    text, chat = FireworksCompletions(report=False), FireworksChatCompletions(report=False)
+    text, chat = FireworksCompletions(report_unknown=False), FireworksChatCompletions(report_unknown=False)
     decoders = {"FireworksCompletionRequest": text.decode, "FireworksChatCompletionRequest": chat.decode}
     for name, example in EXAMPLES.items():
         schema = {

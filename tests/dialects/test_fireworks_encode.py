@@ -45,8 +45,8 @@ from antiphon.errors import (
 
 DIALECT = Fireworks()
 TEXT, CHAT, MODELS = (
-    FireworksCompletions(report=False),
-    FireworksChatCompletions(report=False),
+    FireworksCompletions(report_unknown=False),
+    FireworksChatCompletions(report_unknown=False),
     FireworksModels(),
 )
 HEAD = ResponseMeta("0123456789abcdef0123456789abcdef", 7, "accounts/fireworks/models/m")
@@ -66,7 +66,7 @@ SCHEMAS = DIALECT.describe().schemas
 def call(choices=1, prompts=1, logprobs=None, entries=False, token_ids=False):
     output = Output(choices=choices, logprobs=logprobs, token_ids=token_ids)
     request = GenerationRequest("m", (RawPrompt("p"),) * prompts, output=output)
-    return FireworksCall(request, stream=True, include_usage=True, entries=entries)
+    return FireworksCall(request, stream=True, include_usage=True, has_entries=entries)
 
 
 def lines(data):

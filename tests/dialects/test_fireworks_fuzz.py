@@ -13,7 +13,7 @@ from antiphon.dialects.fireworks.fields import TABLES, FireworksScope
 from antiphon.errors import RequestError
 
 DIALECT = Fireworks()
-OPERATIONS = (FireworksCompletions(report=False), FireworksChatCompletions(report=False))
+OPERATIONS = (FireworksCompletions(report_unknown=False), FireworksChatCompletions(report_unknown=False))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 WORDS = st.sampled_from(
     ["text", "json_object", "grammar", "json_schema", "any", "enabled", "truncate", "<image>"]

@@ -170,7 +170,7 @@ def test_a_summary_of_another_kind_is_named():
 
 def test_embeddings_and_rankings_are_decoded():
     vectors = decode_embeddings(b'{"input": ["a", "b"], "type": "query", "dimensions": null, "model": ""}')
-    assert len(vectors.request.inputs) == 2 and vectors.ignored == ("type",) and not vectors.packed
+    assert len(vectors.request.inputs) == 2 and vectors.ignored == ("type",) and not vectors.as_base64
     ranking = decode_rerank(b'{"model": "r", "query": "q", "documents": ["a"]}').request
     assert (ranking.model, ranking.query, ranking.documents) == ("r", "q", ("a",))
     with pytest.raises(InvalidValue, match=r"documents\[0\]"):

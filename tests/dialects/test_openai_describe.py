@@ -44,8 +44,8 @@ def test_every_field_of_the_table_is_told():
 
 def test_examples_pass_their_own_schemas_and_the_decoder():
     decoders = {
-        "ChatCompletionRequest": OpenAIChatCompletions(report=False).decode,
-        "CompletionRequest": OpenAICompletions(report=False).decode,
+        "ChatCompletionRequest": OpenAIChatCompletions(report_unknown=False).decode,
+        "CompletionRequest": OpenAICompletions(report_unknown=False).decode,
         "TokenizeRequest": tokens.decode_tokenize,
         "DetokenizeRequest": tokens.decode_detokenize,
         "EmbeddingsRequest": OpenAIEmbeddings().decode,

@@ -37,10 +37,10 @@ def test_inputs_come_in_four_forms(given: Any, inputs: list[RawPrompt]) -> None:
 
 def test_form_dimensions_and_user_are_taken() -> None:
     call = decoded(input="a", encoding_format="base64", dimensions=64, user="somebody")
-    assert (call.packed, call.request.dimensions, call.ignored) == (True, 64, ())
+    assert (call.as_base64, call.request.dimensions, call.ignored) == (True, 64, ())
     assert (call.attribution.end_user, call.attribution.fields) == ("somebody", ("user",))
-    assert not decoded(input="a", encoding_format="float").packed
-    assert not decoded(input="a", encoding_format=None).packed
+    assert not decoded(input="a", encoding_format="float").as_base64
+    assert not decoded(input="a", encoding_format=None).as_base64
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,9 @@ def test_the_values_of_a_form_are_named() -> None:
 
 
 def test_unknown_fields_are_named_where_that_is_the_setting() -> None:
-    call = OpenAIEmbeddings(report=True).decode(b'{"model": "m", "input": "a", "extra": 1, "user": "u"}')
+    call = OpenAIEmbeddings(report_unknown=True).decode(
+        b'{"model": "m", "input": "a", "extra": 1, "user": "u"}'
+    )
     assert call.ignored == ("extra",)
 
 

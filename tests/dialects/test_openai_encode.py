@@ -30,7 +30,7 @@ from antiphon.domain.logprobs import PackedScores, TokenScore
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
-CHAT, TEXT = OpenAIChatCompletions(report=False), OpenAICompletions(report=False)
+CHAT, TEXT = OpenAIChatCompletions(report_unknown=False), OpenAICompletions(report_unknown=False)
 HEAD = ResponseMeta("f00d", 1_700_000_000, "m")
 USAGE = Usage(5, 7, 2)
 GENERATION = CollectedGeneration(

@@ -48,10 +48,10 @@ def detokenize(**body):
             TokenizeCall(None, Conversation(TURNS, add_special=True)),
         ),
         ({"prompt": "a", "return_token_strs": False, "tools": None}, TokenizeCall(None, RawPrompt("a"))),
-        ({"prompt": "a", "return_token_strs": True}, TokenizeCall(None, RawPrompt("a"), texts=True)),
+        ({"prompt": "a", "return_token_strs": True}, TokenizeCall(None, RawPrompt("a"), with_texts=True)),
         (
             {"messages": MESSAGES, "return_token_strs": True},
-            TokenizeCall(None, Conversation(TURNS), texts=True),
+            TokenizeCall(None, Conversation(TURNS), with_texts=True),
         ),
         (
             {"messages": MESSAGES, "chat_template": "{{ x }}", "chat_template_kwargs": {"x": 1}},

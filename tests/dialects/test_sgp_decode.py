@@ -266,8 +266,11 @@ def test_fields_about_the_vendors_call():
     ).request
     assert request.timeout == 2.5 and request.memory == LastMessages(2)
     assert (request.sampling.top_k, request.sampling.min_p) == (3, 0.5)
-    assert request.hosted.extra_params == {"provider": "a"}
-    assert request.hosted.extra_headers == {"x-trace": "7"} and request.hosted.prediction == "Once"
+    assert request.vendor_options.extra_params == {"provider": "a"}
+    assert (
+        request.vendor_options.extra_headers == {"x-trace": "7"}
+        and request.vendor_options.prediction == "Once"
+    )
     assert refusal(chat, inference_timeout=0).param == "inference_timeout"
     assert refusal(chat, memory_strategy={"name": "last_k", "k": 0}).param == "memory_strategy.k"
     assert refusal(chat, memory_strategy={"name": "first_k", "k": 1}).param == "memory_strategy.name"
@@ -290,6 +293,9 @@ def test_a_spoken_answer_comes_back():
     audio = {"id": "audio_1", "data": "AAAA", "expires_at": 7, "transcript": "Hi."}
     assert messages(*HELLO, {"content": None, "audio": audio, "role": "assistant"})[1].speech_id == "audio_1"
     speech = {"format": "wav", "voice": "alloy"}
-    hosted = chat(modalities=["text", "audio"], audio=speech).request.hosted
-    assert hosted.audio == SpeechOptions("wav", "alloy") and hosted.modalities == ("text", "audio")
+    vendor_options = chat(modalities=["text", "audio"], audio=speech).request.vendor_options
+    assert vendor_options.audio == SpeechOptions("wav", "alloy") and vendor_options.modalities == (
+        "text",
+        "audio",
+    )
     assert refusal(text, modalities=["text", "audio"]).param == "modalities"

@@ -23,13 +23,13 @@ def body(**more: Any) -> bytes:
 
 @pytest.mark.parametrize("chat", [OpenAIChatCompletions, FireworksChatCompletions, EmpowerChatCompletions])
 def test_a_strict_schema_refusal_names_the_keyword_and_its_place(chat: Any):
-    loose = chat(report=False).decode(body())
+    loose = chat(report_unknown=False).decode(body())
     assert loose.relaxed == ("response_format.json_schema.schema: uniqueItems",)
     assert loose.request.output.constraint is not None
     check_constraint(loose.request.output.constraint, vocabulary())
     for strict in (
-        chat(report=False).decode(body(strict=True)),
-        chat(report=False, strict=True).decode(body()),
+        chat(report_unknown=False).decode(body(strict=True)),
+        chat(report_unknown=False, strict=True).decode(body()),
     ):
         assert strict.relaxed == () and strict.request.output.constraint is not None
         with pytest.raises(UnsupportedParameter, match="uniqueItems at #/properties/a of response_format"):
@@ -39,7 +39,7 @@ def test_a_strict_schema_refusal_names_the_keyword_and_its_place(chat: Any):
 def test_the_setting_makes_tools_strict_too():
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
     sent = json.dumps(HELLO | {"tools": [tool]}).encode()
-    call = OpenAIChatCompletions(report=False, strict=True).decode(sent)
+    call = OpenAIChatCompletions(report_unknown=False, strict=True).decode(sent)
     (only,) = call.request.prompts[0].tools.tools  # type: ignore[union-attr]
     assert only.kept == SCHEMA and call.relaxed == ()
     assert not only.strict, "a vendor would be told what the caller did not say"

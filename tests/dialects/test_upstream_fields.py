@@ -57,19 +57,19 @@ def test_added_fields_are_sorted_by_who_knows_them():
     added = {"top_k": 3, "min_p": 1, "repetition_penalty": None, "reasoning": {"a": 1}, "store": None}
     merged = merge(added, temperature=0.5)
     assert merged.fields == {"inference_extra_params": added, "temperature": 0.5, "top_k": 3}
-    assert merged.values == {"min_p": 1.0}
-    assert merged.rest == {"reasoning": {"a": 1}, "store": None}
+    assert merged.v1_values == {"min_p": 1.0}
+    assert merged.unknown_fields == {"reasoning": {"a": 1}, "store": None}
 
 
 def test_values_of_v1_have_its_wire_types():
     merged = merge({"structured_outputs": {"regex": "a+"}, "typical_p": 0.5})
-    assert merged.values == {"structured_outputs": StructuredOutputs(regex="a+"), "typical_p": 0.5}
+    assert merged.v1_values == {"structured_outputs": StructuredOutputs(regex="a+"), "typical_p": 0.5}
 
 
 def test_what_is_no_object_is_left_to_the_wire_type():
     fields = {"inference_extra_params": [1], "temperature": 0.5}
     merged = merge_extra_params(fields, OWN, ChatCompletionRequest)
-    assert (merged.fields, merged.values, merged.rest) == (fields, {}, {})
+    assert (merged.fields, merged.v1_values, merged.unknown_fields) == (fields, {}, {})
     assert merge_extra_params({}, OWN, ChatCompletionRequest).fields == {}
 
 

@@ -45,9 +45,9 @@ DIALECTS = ["openai", "fireworks", "empower"]
 EXTRA = {"google": {"thought_signature": "c2ln"}}
 CALL = GenerationCall(GenerationRequest("m", (Conversation((), tools=Tools((Tool("f"),))),)), stream=True)
 CODECS = [
-    OpenAIChatCompletions(report=False),
-    FireworksChatCompletions(report=False),
-    EmpowerChatCompletions(report=False),
+    OpenAIChatCompletions(report_unknown=False),
+    FireworksChatCompletions(report_unknown=False),
+    EmpowerChatCompletions(report_unknown=False),
 ]
 
 
@@ -81,12 +81,14 @@ def test_a_stream_has_each_once(codec):
     assert choices[-1]["finish_reason"] == "tool_calls" and "thinking_blocks" in choices[-2]["delta"]
 
 
-@pytest.mark.parametrize("codec", [OpenAIChatCompletions(report=False), OpenAICompletions(report=False)])
+@pytest.mark.parametrize(
+    "codec", [OpenAIChatCompletions(report_unknown=False), OpenAICompletions(report_unknown=False)]
+)
 def test_without_them_nothing_is_shown(codec):
     encoder = codec.create_encoder(META, CALL)
     plain: list[Event] = [Started(3), TextDelta(0, "a"), Finished(0, FinishReason.STOP)]
     assert b"thinking" not in b"".join(map(encoder.encode, plain))
-    encoder = OpenAICompletions(report=False).create_encoder(META, CALL)
+    encoder = OpenAICompletions(report_unknown=False).create_encoder(META, CALL)
     assert b"thinking" not in b"".join(map(encoder.encode, [*plain[:2], EVENTS[2], plain[2]]))
 
 

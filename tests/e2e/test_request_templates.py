@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from antiphon.rendering.template.request_template import HELPER_BOUNDS
+from antiphon.rendering.template.request_template import HELPER_LIMITS
 from tests.support.processes import descendants
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 SHORT = "{{ messages[0].content }}"
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-FLOOD = HELPER_BOUNDS.at_once + HELPER_BOUNDS.queue_per_actor + 2
+FLOOD = HELPER_LIMITS.at_once + HELPER_LIMITS.queue_per_actor + 2
 """Templates of one caller: two more than it may have there at once."""
 
 EVERYWHERE = {
@@ -58,13 +58,13 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
             answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": SHORT})
             assert answer.json() == {"prompt": "Who are you?"}
             through = answers[before:].count((400, None))
-            assert through <= HELPER_BOUNDS.at_once + 1, "one turn of each place, and one that ends beside"
+            assert through <= HELPER_LIMITS.at_once + 1, "one turn of each place, and one that ends beside"
             assert descendants(server.process.pid, "antiphon.processes.sandbox"), "the others go on"
             refused = [float(wait or 0) for status, wait in answers[:before] if status == 429]
             assert (
                 refused
                 and min(refused)
-                >= HELPER_BOUNDS.queue_per_actor * HELPER_BOUNDS.seconds_per_item / HELPER_BOUNDS.at_once
+                >= HELPER_LIMITS.queue_per_actor * HELPER_LIMITS.seconds_per_item / HELPER_LIMITS.at_once
             )
 
 

@@ -38,7 +38,7 @@ class Flat(DialectDefaults):
 
     name = "flat"
     prefix = PREFIX
-    endpoints = (declare_generation("flat", FLAT_CHAT, "Chat", OpenAIChatCompletions(report=False)),)
+    endpoints = (declare_generation("flat", FLAT_CHAT, "Chat", OpenAIChatCompletions(report_unknown=False)),)
     """OpenAI's chat, somewhere else."""
 
     def get_status(self, error):

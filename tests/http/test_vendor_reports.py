@@ -25,7 +25,7 @@ async def test_a_vendor_is_told_and_nothing_is_named(stream):
     assert reply.status == 200 and not {"x-antiphon-ignored", "x-antiphon-relaxed"} & reply.headers.keys()
     (request,) = engine.requests
     assert request.is_buffered is not stream
-    assert (request.hosted.prompt_cache_key, request.hosted.verbosity) == ("k", "low")
+    assert (request.vendor_options.prompt_cache_key, request.vendor_options.verbosity) == ("k", "low")
     constraint = request.output.constraint
     assert constraint is not None and constraint.declared is not None
     assert (constraint.declared.name, constraint.declared.description) == ("n", "d")

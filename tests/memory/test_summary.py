@@ -121,7 +121,7 @@ class FullStore:
 
 async def test_an_operator_who_keeps_none_gets_none_of_before():
     cache = StoredSummaries(FullStore(), 0, 1, FakeClock())
-    await cache.keep("one", "a", "text", 0)
+    await cache.save("one", "a", "text", 0)
     assert await cache.find("one", ["a"]) == {}
     assert await StoredSummaries(FullStore(), 1, 1, FakeClock()).find("one", ["a"]) == {"a": "kept before"}
 
@@ -141,7 +141,7 @@ class ListStore:
 
 async def test_the_settings_bound_what_the_database_keeps():
     clock, store = FakeClock(wall=1_000.0), ListStore()
-    await StoredSummaries(store, 7, 2, clock).keep("one", "a", "text", 5)
+    await StoredSummaries(store, 7, 2, clock).save("one", "a", "text", 5)
     assert store.kept == [(KeptSummary("a", "one", 5, 1_000 + 2 * 86_400, "text"), 7)]
 
 
@@ -149,7 +149,7 @@ async def test_the_cache_in_memory_is_bounded_and_expires():
     clock = FakeClock()
     cache = ProcessSummaries(2, 1, clock)
     for digest in "abc":
-        await cache.keep("one", digest, digest, 0)
+        await cache.save("one", digest, digest, 0)
         await cache.find("one", ["a"])
     assert await cache.find("one", ["a", "b", "c"]) == {"a": "a", "c": "c"}
     assert await cache.find("two", ["a"]) == {}

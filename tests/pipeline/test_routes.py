@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
-from antiphon.domain.request import HostedOptions, RawPrompt
+from antiphon.domain.request import RawPrompt, VendorOptions
 from antiphon.domain.values import changed
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute
@@ -513,7 +513,7 @@ async def test_all_names_of_a_pattern_share_its_limit():
 
 
 def _keyed(key):
-    return changed(HELLO, hosted=HostedOptions(prompt_cache_key=key))
+    return changed(HELLO, vendor_options=VendorOptions(prompt_cache_key=key))
 
 
 async def test_requests_of_one_cache_key_prefer_one_route():

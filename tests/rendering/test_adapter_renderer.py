@@ -101,7 +101,7 @@ async def test_an_adapter_that_failed_to_reload_names_the_remedy(
     tokens: ScriptedTokenEngine,
 ) -> None:
     lost = {DIGEST}
-    ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST, lacks=lost.__contains__)
+    ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST, lacks_adapter=lost.__contains__)
     await tokens.remove_adapter(DIGEST)
     assert ada.state() is EngineState.FAILED
     with pytest.raises(EngineUnavailable, match=r"could not load its adapter; .*load_lora_adapter"):

@@ -351,7 +351,7 @@ def test_a_template_says_its_family():
         "llama": '<|start_header_id|>{"name": "x", "parameters": ',
     }
     for name, source in signs.items():
-        assert detect_notation(source).before == CALL_FAMILIES[name](source).before
+        assert detect_notation(source).before_name == CALL_FAMILIES[name](source).before_name
         assert detect_notation(source).open == CALL_FAMILIES[name](source).open
     assert detect_notation("no tools at all").open == ("<tool_call>",)
     assert detect_notation("<tool_call>", "phi").open == CALL_FAMILIES["phi"]("").open

@@ -8,7 +8,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, Overloaded
-from antiphon.rendering.renderer import CHECKS, Renderer
+from antiphon.rendering.renderer import CHECK_LIMITS, Renderer
 from antiphon.testing import ScriptedTokenEngine
 from tests.rendering.scripted_renderer import answer, asking
 from tests.support.chat_templates import prove_here
@@ -46,7 +46,7 @@ async def test_one_callers_constraints_keep_nobody_elses_waiting():
         await settle()
         group.create_task(refused(renderer, "bob"))
         await settle()
-        assert engine.begun == ["ada"] * CHECKS.at_once_per_actor + ["bob"]
+        assert engine.begun == ["ada"] * CHECK_LIMITS.at_once_per_actor + ["bob"]
         for _ in range(7):
             engine.let.release()
             await settle()
@@ -57,7 +57,7 @@ async def test_so_many_of_one_caller_may_wait():
     engine = Slow()
     renderer = Renderer(engine, prove=prove_here)
     await renderer.profile()
-    most = CHECKS.at_once_per_actor + CHECKS.queue_per_actor
+    most = CHECK_LIMITS.at_once_per_actor + CHECK_LIMITS.queue_per_actor
     async with asyncio.TaskGroup() as group:
         jobs = [group.create_task(refused(renderer, "ada", number)) for number in range(most)]
         await settle()
@@ -69,4 +69,4 @@ async def test_so_many_of_one_caller_may_wait():
         engine.let.release()
     engine.let.release()
     await refused(renderer, "ada")
-    assert len(engine.begun) == CHECKS.at_once_per_actor + 1
+    assert len(engine.begun) == CHECK_LIMITS.at_once_per_actor + 1

@@ -167,7 +167,7 @@ async def test_the_assistants_last_message_is_repeated_first(logprobs):
 
 async def test_other_conversations_and_nothing_are_not_repeated():
     engine, tokens = renderer()
-    with pytest.raises(UnsupportedParameter, match="it is the user's") as refused:
+    with pytest.raises(UnsupportedParameter, match="its role is user") as refused:
         await answer(engine, asking(build_conversation("Hello"), echo=True))
     assert refused.value.param == "echo"
     with pytest.raises(InvalidValue) as empty:

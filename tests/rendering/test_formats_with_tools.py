@@ -13,7 +13,7 @@ from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
-from antiphon.rendering.reasoning.notation import Begin, think
+from antiphon.rendering.reasoning.notation import ReasoningPosition, think
 from antiphon.rendering.reasoning.reader import ReasoningReader
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES
 from antiphon.rendering.tools.call_readers import ReasoningPart, VisiblePart
@@ -72,8 +72,8 @@ def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
         text = walk(Matcher(grammar, VOCABULARY), seed)
         if text is None:
             continue
-        content, _, calls, whole = outcome = read(layout.build_either_reader(TOOLS), [text])
-        assert read(layout.build_either_reader(TOOLS), list(text)) == outcome
+        content, _, calls, whole = outcome = read(layout.build_calls_or_text_reader(TOOLS), [text])
+        assert read(layout.build_calls_or_text_reader(TOOLS), list(text)) == outcome
         assert bool(content) != bool(calls) == whole, text
         if content:
             is_person(content)
@@ -81,7 +81,7 @@ def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
             is_call(name, arguments)
         kinds.add(bool(calls))
     # No walk guesses a tool's name, where that decides.
-    assert kinds == ({False} if layout.sign else {True, False})
+    assert kinds == ({False} if layout.call_pattern else {True, False})
 
 
 def said_in(layout, text):
@@ -173,7 +173,7 @@ def test_a_text_that_holds_a_call_is_a_text_wherever_it_ends(family, text):
     for end in range(len(text) + 1):
         said = opening + text[:end]
         for parts in ([said], list(said)):
-            content, thought, calls, _ = read(layout.build_either_reader(TOOLS), parts)
+            content, thought, calls, _ = read(layout.build_calls_or_text_reader(TOOLS), parts)
             assert (content, thought, calls) == (text[:end], "", [])
 
 
@@ -184,7 +184,7 @@ def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
             continue  # A control token is never cut.
         text = layout.write_call("weather", '{"city": "Bern"}')
         for end in range(len(layout.open[0]), len(text)):
-            content, _, calls, _ = read(layout.build_either_reader(TOOLS), [text[:end]])
+            content, _, calls, _ = read(layout.build_calls_or_text_reader(TOOLS), [text[:end]])
             assert content == "" and [name for name, _ in calls] in ([], ["weather"])
 
 
@@ -204,7 +204,12 @@ def test_both_come_after_reasoning(family):
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
             assert takes(matcher, tokens) and matcher.is_complete
-            reader = ReasoningReader(think(""), Begin.FREE, layout.build_either_reader(TOOLS), kept=True)
+            reader = ReasoningReader(
+                think(""),
+                ReasoningPosition.BEFORE,
+                layout.build_calls_or_text_reader(TOOLS),
+                keeps_whitespace=True,
+            )
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
             assert (content, calls) == ((text, []) if "age" in text else ("", [("now", "{}")]))
@@ -244,7 +249,7 @@ def test_a_format_that_may_begin_like_a_call_is_refused_by_name(family):
         else:
             refusal_of(layout, form)
     for form in APART.values():
-        if layout.sign is not None and form.kind is not ConstraintKind.JSON_SCHEMA:
+        if layout.call_pattern is not None and form.kind is not ConstraintKind.JSON_SCHEMA:
             refusal_of(layout, form)
             continue
         grammar = grammar_of(layout, form)

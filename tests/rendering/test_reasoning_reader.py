@@ -9,14 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.rendering.reasoning.notation import NO_REASONING, REASONING_FAMILIES, Begin, detect_reasoning
+from antiphon.rendering.reasoning.notation import (
+    NO_REASONING,
+    REASONING_FAMILIES,
+    ReasoningPosition,
+    detect_reasoning,
+)
 from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES as CALLS
 from antiphon.rendering.tools.call_readers import PlainReader, ReasoningPart, Span, VisiblePart
 from antiphon.rendering.tools.json_call import CallName
 from antiphon.settings.models import ModelSettings
 
-FREE, INSIDE, AFTER = Begin.FREE, Begin.INSIDE, Begin.AFTER
+FREE, INSIDE, AFTER = ReasoningPosition.BEFORE, ReasoningPosition.INSIDE, ReasoningPosition.AFTER
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 
 # Each written for this test in the format that the model's authors publish: family, where the output begins,
@@ -102,7 +107,7 @@ PARTS = [
 
 @given(
     st.sampled_from(sorted(set(REASONING_FAMILIES) - {"harmony"})),
-    st.sampled_from(list(Begin)),
+    st.sampled_from(list(ReasoningPosition)),
     st.booleans(),
     st.lists(st.sampled_from(PARTS), max_size=10),
     st.lists(st.integers(0, 200)),

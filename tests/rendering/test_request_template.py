@@ -28,7 +28,7 @@ from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
 from antiphon.rendering.template.request_template import (
-    HELPER_BOUNDS,
+    HELPER_LIMITS,
     RequestTemplate,
     TemplateHelper,
     build_payload,
@@ -106,7 +106,7 @@ ALL = (
 )
 async def test_a_template_writes_the_same_apart_as_here(source):
     conversation = CONVERSATION if source is ALL else build_conversation("A <|im_end|>", "B", "C")
-    whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
+    whole = ChatTemplate(source, SPECIAL, probe_source=conversation).render(conversation, FakeClock())
     assert await own(source, TemplateHelper()).render(conversation, FakeClock()) == whole
 
 
@@ -244,7 +244,7 @@ async def crowd(**bounds):
     """A helper with a slow process, and a function that has an actor ask it; their templates are their
     names."""
     slow = Slow()
-    helper = TemplateHelper(slow, replace(HELPER_BOUNDS, **bounds))
+    helper = TemplateHelper(slow, replace(HELPER_LIMITS, **bounds))
     async with asyncio.TaskGroup() as group:
 
         async def ask(actor, clock=None):
@@ -258,8 +258,8 @@ async def crowd(**bounds):
 
 async def test_a_callers_extra_templates_are_refused_for_now():
     async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
-        jobs = [await ask("ada") for _ in range(HELPER_BOUNDS.at_once + 3)]
-        assert slow.names == ["ada"] * HELPER_BOUNDS.at_once
+        jobs = [await ask("ada") for _ in range(HELPER_LIMITS.at_once + 3)]
+        assert slow.names == ["ada"] * HELPER_LIMITS.at_once
         with pytest.raises(Overloaded, match="3 chat templates of yours may wait") as refused:
             await whose("ada", helper, "ada").render(build_conversation("Q"), FakeClock())
         assert refused.value.status == 429 and refused.value.retry_after
@@ -267,7 +267,7 @@ async def test_a_callers_extra_templates_are_refused_for_now():
         jobs[0].cancel()
         await asyncio.wait([jobs[0], jobs[-1]])
         await settle()
-        assert len(slow.running) == HELPER_BOUNDS.at_once, (
+        assert len(slow.running) == HELPER_LIMITS.at_once, (
             "the place of one that was cancelled is the next one's"
         )
         others = [await ask(name) for name in ("bob", "bob", "bob")]
@@ -298,7 +298,7 @@ async def test_callers_take_turns_with_any_number_of_templates():
 
 async def test_a_caller_that_leaves_passes_its_turn_on():
     async with crowd() as (slow, ask, _):
-        for _ in range(HELPER_BOUNDS.at_once):
+        for _ in range(HELPER_LIMITS.at_once):
             await ask("ada")
         leaving = await ask("bob")
         await ask("eve")
@@ -330,11 +330,11 @@ async def test_a_hostile_caller_delays_none_of_the_others():
         await asyncio.sleep(0)
         while (
             len(descendants(os.getpid(), "antiphon.processes.sandbox", recursive=False))
-            < HELPER_BOUNDS.at_once
+            < HELPER_LIMITS.at_once
         ):
             await asyncio.sleep(0.01)
         assert (await ask("ada", honest)).choices[0].text == "ok"
-        assert sum(job.done() for job in flood) <= HELPER_BOUNDS.at_once + 1
+        assert sum(job.done() for job in flood) <= HELPER_LIMITS.at_once + 1
         assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
         for job in flood:
             job.cancel()

@@ -16,7 +16,7 @@ def told(shield, *texts, between=""):
 
 def test_only_what_makes_names_is_replaced():
     shield = Shield(["<|im_end|>", "[INST]"])
-    assert set(shield.marks) == set("<|>_[]")
+    assert set(shield.replaced_characters) == set("<|>_[]")
     assert shield.cover(["hello, world"]).hide("hello, world") == "hello, world"
 
 
@@ -58,7 +58,7 @@ def test_all_letters_are_replaced_if_a_template_ends_in_a_name():
     [("<think>", True), ("</", False), (">", False), ("<|end|>", False), ("a</s>b", False), ("nd|", False)],
 )
 def test_what_is_sought_stays_only_where_it_can_do_no_harm(sought, stays):
-    shield = Shield(["<|end|>", "</s>"], TemplateTexts(sought=(sought, "plain")))
+    shield = Shield(["<|end|>", "</s>"], TemplateTexts(searched=(sought, "plain")))
     assert (shield.cover([sought]).hide(sought) == sought) is stays
 
 

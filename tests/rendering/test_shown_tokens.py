@@ -8,7 +8,7 @@ from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.request import Overflow, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue
-from antiphon.rendering.prompt import MOST_CUT
+from antiphon.rendering.prompt import MOST_TRUNCATED
 from antiphon.testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, asking, events_of, renderer
 from tests.support.chat_templates import build_conversation
@@ -196,7 +196,7 @@ async def test_a_prompt_that_is_cut_may_be_long_but_not_without_end():
     engine, tokens = renderer(info=scripted_info(context_length=8))
     await answer(engine, asking(RawPrompt("a" * 5_000), truncate_prompt=3, max_tokens=1))
     for request in (
-        asking(RawPrompt("a" * (MOST_CUT + 1)), truncate_prompt=3, max_tokens=1),
+        asking(RawPrompt("a" * (MOST_TRUNCATED + 1)), truncate_prompt=3, max_tokens=1),
         asking(RawPrompt("a" * 50), truncate_prompt=20, max_tokens=1),
     ):
         with pytest.raises(ContextLengthExceeded):

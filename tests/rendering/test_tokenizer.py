@@ -11,7 +11,7 @@ from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import TextPiece
 from antiphon.errors import Overloaded
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
+from antiphon.rendering.tokenizer import LONG_TEXT, QUEUE_LIMITS, FairTokenizer
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
 from tests.rendering.scripted_renderer import answer, asking
 from tests.support.chat_templates import prove_here
@@ -69,18 +69,18 @@ async def test_who_sends_many_long_texts_keeps_nobody_else_waiting(generates):
 
 
 async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
-    engine, places, clock = Slow(), FairSemaphore(BOUNDS), FakeClock()
+    engine, places, clock = Slow(), FairSemaphore(QUEUE_LIMITS), FakeClock()
     text = [TextPiece("ada " * LONG_TEXT)]
 
     async def ask():
         await FairTokenizer(engine, places, actor("ada"), clock).tokenize(text, False)
 
     async with asyncio.TaskGroup() as group:
-        jobs = [group.create_task(ask()) for _ in range(1 + BOUNDS.queue_per_actor)]
+        jobs = [group.create_task(ask()) for _ in range(1 + QUEUE_LIMITS.queue_per_actor)]
         await settle()
         with pytest.raises(Overloaded, match="long texts of yours may wait") as refused:
             await ask()
-        assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.seconds_per_item
+        assert refused.value.retry_after == QUEUE_LIMITS.queue_per_actor * QUEUE_LIMITS.seconds_per_item
         assert await is_freed(ask, Overloaded)
         for job in jobs:
             job.cancel()
@@ -89,15 +89,15 @@ async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
 
 async def test_a_request_of_many_long_texts_waits_as_one():
     """So that a few of the largest requests for vectors are not too many."""
-    engine, places, clock = Slow(), FairSemaphore(BOUNDS), FakeClock()
+    engine, places, clock = Slow(), FairSemaphore(QUEUE_LIMITS), FakeClock()
     async with asyncio.TaskGroup() as group:
         for name in ("ada", "bob"):
             tokens = FairTokenizer(engine, places, actor("all"), clock)
             text = [TextPiece(f"{name} " * LONG_TEXT)]
-            for _ in range(BOUNDS.queue_per_actor):
+            for _ in range(QUEUE_LIMITS.queue_per_actor):
                 group.create_task(tokens.tokenize(text, False))
         await settle()
-        for _ in range(2 * BOUNDS.queue_per_actor):
+        for _ in range(2 * QUEUE_LIMITS.queue_per_actor):
             engine.let.release()
-    assert len(engine.begun) == 2 * BOUNDS.queue_per_actor
+    assert len(engine.begun) == 2 * QUEUE_LIMITS.queue_per_actor
     assert engine.begun[:4] == ["ada", "bob", "ada", "bob"]

@@ -8,14 +8,14 @@ from antiphon.dialects.openai.dialect import decode_chat
 from antiphon.domain.context import Context
 from antiphon.domain.messages import MediaContent, MediaKind, Message, Role, TextContent, ToolCall
 from antiphon.domain.request import (
-    NO_HOSTED_OPTIONS,
+    NO_VENDOR_OPTIONS,
     Constraint,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Output,
     SchemaDeclaration,
     SpeechOptions,
+    VendorOptions,
 )
 from antiphon.domain.vendor_fields import (
     CALL_SIGNATURE,
@@ -35,26 +35,27 @@ PICTURE = MediaContent(MediaKind.IMAGE, "image/png", "AAAA", field=FIELD)
 SEEN = Conversation((Message(Role.USER, "Look", content=(TextContent("Look"), PICTURE)),))
 HELLO = [{"role": "user", "content": "hi"}]
 TALK = Conversation((Message(Role.USER, "Hello"),))
-SPOKEN = HostedOptions(modalities=("text", "audio"), audio=SpeechOptions("wav", "alloy"))
+SPOKEN = VendorOptions(modalities=("text", "audio"), audio=SpeechOptions("wav", "alloy"))
 
 
-def asking(*prompts, hosted=NO_HOSTED_OPTIONS, **output):
-    return GenerationRequest("m", prompts or (TALK,), output=Output(**output), hosted=hosted)
+def asking(*prompts, vendor_options=NO_VENDOR_OPTIONS, **output):
+    return GenerationRequest("m", prompts or (TALK,), output=Output(**output), vendor_options=vendor_options)
 
 
 @pytest.mark.parametrize(
     ("request_", "param", "message"),
     [
-        (asking(hosted=HostedOptions(verbosity="low")), "verbosity",
+        (asking(vendor_options=VendorOptions(verbosity="low")), "verbosity",
          "verbosity is not supported: say in a message how long the answer shall be"),
-        (asking(hosted=HostedOptions(service_tier="flex")), "service_tier",
+        (asking(vendor_options=VendorOptions(service_tier="flex")), "service_tier",
          "service_tier is not supported: there is one tier; leave it out"),
-        (asking(hosted=HostedOptions(extra_params={"reasoning": {}})), "inference_extra_params.reasoning",
+        (asking(vendor_options=VendorOptions(extra_params={"reasoning": {}})),
+         "inference_extra_params.reasoning",
          "inference_extra_params.reasoning is not supported: the models of this server have no such "
          "parameter; leave it out"),
-        (asking(hosted=HostedOptions(prediction="a")), "prediction",
+        (asking(vendor_options=VendorOptions(prediction="a")), "prediction",
          "prediction is not supported: the models here take no predicted output; leave it out"),
-        (asking(hosted=SPOKEN), "modalities",
+        (asking(vendor_options=SPOKEN), "modalities",
          "modalities is not supported: the models here give only text; leave it and audio out"),
         (asking(Conversation((*TALK.messages, Message(Role.ASSISTANT, "", speech_id="a")))),
          "messages[1].audio", "messages[1].audio is not supported: this model does not know earlier speech; "
@@ -83,7 +84,7 @@ async def test_a_template_shows_no_images(work):
 async def test_what_asks_for_nothing_is_taken(tier):
     engine, _ = renderer()
     context = Context("r")
-    await engine.prepare(asking(hosted=HostedOptions("medium", tier, modalities=("text",))), context)
+    await engine.prepare(asking(vendor_options=VendorOptions("medium", tier, modalities=("text",))), context)
     assert context.progress.unread == ()
 
 
@@ -94,7 +95,7 @@ async def test_hints_are_named_on_every_attempt_anew():
     called = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("c", "f", "{}", "mark"),))
     thought = Message(Role.ASSISTANT, "Hm", thinking_blocks=({"type": "thinking"},), speech_id="a")
     talk = Conversation((Message(Role.USER, "Hello", name="Ada"), called, thought, *TALK.messages))
-    request = asking(talk, hosted=HostedOptions(prompt_cache_key="k", extra_headers={"x-a": "1"}))
+    request = asking(talk, vendor_options=VendorOptions(prompt_cache_key="k", extra_headers={"x-a": "1"}))
     for _ in range(2):
         await engine.prepare(request, context)
         named = [PROMPT_CACHE_KEY, EXTRA_HEADERS, CALL_SIGNATURE, "messages[].thinking_blocks", SPEECH_ID]

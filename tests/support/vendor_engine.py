@@ -53,7 +53,10 @@ def say(text: str) -> list[Event]:
 
 def describe_request(request: GenerationRequest) -> list[Event]:
     """Returns the events of a JSON text with the request's fields that only vendors use."""
-    hosted, declared = request.hosted, request.output.constraint and request.output.constraint.declared
+    vendor_options, declared = (
+        request.vendor_options,
+        request.output.constraint and request.output.constraint.declared,
+    )
     messages = [
         message
         for prompt in request.prompts
@@ -63,7 +66,11 @@ def describe_request(request: GenerationRequest) -> list[Event]:
     return say(
         json.dumps(
             {
-                "hosted": [hosted.verbosity, hosted.service_tier, hosted.prompt_cache_key],
+                "hosted": [
+                    vendor_options.verbosity,
+                    vendor_options.service_tier,
+                    vendor_options.prompt_cache_key,
+                ],
                 "schema": declared
                 and [declared.source, declared.name, declared.description, declared.strict],
                 "parts": [
@@ -87,10 +94,11 @@ def describe_request(request: GenerationRequest) -> list[Event]:
                         ),
                     )
                 ],
-                "extras": [dict(hosted.extra_params), dict(hosted.extra_headers)],
-                "prediction": hosted.prediction,
-                "modalities": hosted.modalities,
-                "audio": hosted.audio and [hosted.audio.format, hosted.audio.voice, hosted.audio.is_custom],
+                "extras": [dict(vendor_options.extra_params), dict(vendor_options.extra_headers)],
+                "prediction": vendor_options.prediction,
+                "modalities": vendor_options.modalities,
+                "audio": vendor_options.audio
+                and [vendor_options.audio.format, vendor_options.audio.voice, vendor_options.audio.is_custom],
                 "speech": [message.speech_id for message in messages],
                 "blocks": [block for message in messages for block in message.thinking_blocks],
                 "signatures": [call.signature for message in messages for call in message.tool_calls],

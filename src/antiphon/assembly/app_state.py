@@ -87,7 +87,7 @@ def _build_adapter_engines(
     """Builds the engines that compute with an adapter, one for each host. `bases`: those that compute without
     one."""
     return tuple(
-        AdapterRenderer(base, digest, lacks=host.is_pending_reload)
+        AdapterRenderer(base, digest, lacks_adapter=host.is_pending_reload)
         for base, host in zip(bases, hosts, strict=True)
     )
 

@@ -1,7 +1,7 @@
 """The interface of dialects. A dialect converts between one product's wire format and domain values.
 
-A dialect declares endpoints. Each has a method, a path, a right, a body, answers and a handler. The HTTP
-layer serves the declared endpoints and has no code for single products. A dialect does not depend on an
+A dialect declares endpoints. Each endpoint has a method, a path, a right, a body, answers and a handler. The
+HTTP layer serves the declared endpoints and has no code for single products. A dialect does not depend on an
 engine or an HTTP framework, and does no I/O. A handler uses the server only through `Services`.
 """
 
@@ -79,7 +79,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete answer."""
+    """A complete HTTP response."""
 
     body: bytes = b""
     status: int = 200
@@ -102,19 +102,19 @@ class StreamEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """An answer of server-sent events. Its status and headers are sent with the first event."""
+    """A response of server-sent events. Its status and headers are sent with the first event."""
 
     events: AbstractAsyncContextManager[AsyncIterator[Event]]
     encoder: StreamEncoder
     headers: Callable[[], Headers]
-    """Returns further headers when the answer begins."""
+    """Returns further headers. It is called when the first event is sent."""
     keep_alive: bytes = KEEP_ALIVE
     """The bytes to send during a silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """An answer of any length, sent in parts. If it fails midway, the connection is closed."""
+    """A response of any length, sent in parts. If it fails midway, the connection is closed."""
 
     parts: AsyncIterator[bytes]
     media_type: str
@@ -225,7 +225,7 @@ class TokenizeCall:
     model: str | None
     """None means the only model."""
     prompt: Prompt
-    texts: bool = False
+    with_texts: bool = False
     """Whether the answer contains each token's text."""
 
 
@@ -264,7 +264,7 @@ class EmbeddingCall:
     """A request for vectors of texts, and options of the answer."""
 
     request: EmbeddingRequest
-    packed: bool = False
+    as_base64: bool = False
     """Whether vectors are encoded as bytes instead of numbers."""
     ignored: tuple[str, ...] = ()
     """Fields that are accepted and have no effect, as in `GenerationCall`."""
@@ -292,7 +292,7 @@ class ModelEntry:
     name: str
     created: int
     state: str
-    """The state of its engine."""
+    """The state of the model's engine."""
     profile: Profile | None = None
     """The profile of the model; None while the engine is unavailable."""
     parent: str | None = None
@@ -389,8 +389,8 @@ class Services(Protocol):
     def generate(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Returns a context of the events of one generation. Raises ModelNotFound or PermissionDenied
-        immediately, and other errors while the events are read."""
+        """Returns a context manager that gives the events of one generation. Raises ModelNotFound or
+        PermissionDenied immediately, and other errors while the events are read."""
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts."""
@@ -399,7 +399,7 @@ class Services(Protocol):
         """Returns the ranking of documents for a query."""
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """Runs work that takes milliseconds in a thread, and returns its result."""
+        """Runs `work`, which takes milliseconds, in a thread. Returns its result."""
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
         """Lists the models that the actor can use: first the models of the settings in their order, then the
@@ -450,10 +450,10 @@ class Description:
 class CodecOptions:
     """The options with which a codec decodes requests."""
 
-    def __init__(self, report: bool, strict: bool = False) -> None:
-        """`report`: unknown fields are named in the answer and not refused. `strict`: a schema with a keyword
-        that is not enforced is refused."""
-        self._report = report
+    def __init__(self, report_unknown: bool, strict: bool = False) -> None:
+        """`report_unknown`: a response header names unknown fields, and they are not refused. `strict`: a
+        schema with a keyword that is not enforced is refused."""
+        self._reports_unknown = report_unknown
         self._strict = strict
 
 
@@ -480,8 +480,8 @@ class Dialect(Protocol):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the dialect's paths, such as `/fireworks`. Errors below it have this dialect's form.
-        The server's own dialect has an empty prefix and is used for all other paths."""
+        """The prefix of the dialect's paths, such as `/fireworks`. Errors of these paths have this dialect's
+        form. The server's own dialect has an empty prefix, and all other paths."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -492,8 +492,8 @@ class Dialect(Protocol):
 
     @property
     def placeholder_project(self) -> str | None:
-        """The project that the product's clients send if their user has chosen none. A key without this
-        project then acts in its own project. None if the clients send none."""
+        """The project that the product's clients send if their user has chosen no project. A key that cannot
+        use this project then acts in its own project. None if the clients send no such project."""
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         """Returns the body of an error response. `request`: None if the request could not be read."""

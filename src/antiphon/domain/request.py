@@ -212,7 +212,7 @@ class SpeechOptions(Value, frozen=True):
     """Whether `voice` is the id of the caller's own voice at the vendor."""
 
 
-class HostedOptions(Value, frozen=True):
+class VendorOptions(Value, frozen=True):
     """Options of vendors' services. A local engine has none of them."""
 
     verbosity: str | None = None
@@ -238,7 +238,7 @@ class HostedOptions(Value, frozen=True):
         return SPEECH in self.modalities or self.audio is not None
 
 
-NO_HOSTED_OPTIONS = HostedOptions()
+NO_VENDOR_OPTIONS = VendorOptions()
 
 
 class GenerationRequest(Value, frozen=True):
@@ -252,7 +252,7 @@ class GenerationRequest(Value, frozen=True):
     """Prompts share cached prefixes only under an equal salt, within the caller's project."""
     priority: int = 0
     """Lower is admitted earlier, among the requests of one actor."""
-    hosted: HostedOptions = NO_HOSTED_OPTIONS
+    vendor_options: VendorOptions = NO_VENDOR_OPTIONS
     memory: MemoryStrategy | None = None
     """The strategy that selects the messages for the model; None selects all."""
     retrieval: Retrieval | None = None

@@ -11,9 +11,9 @@ from antiphon.domain.request import (
     SPEECH,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Prompt,
     SchemaDeclaration,
+    VendorOptions,
 )
 from antiphon.errors import UnsupportedParameter
 
@@ -26,7 +26,7 @@ REFUSALS: Mapping[str, str] = {
     "modalities": "the models here give only text; leave it and audio out",
     "audio": "the models here give only text; leave it out",
 }
-"""The advice in the error for each hosted option that an engine lacks."""
+"""The advice in the error for each vendor option that an engine lacks."""
 
 DEFAULT_VALUES: Mapping[str, tuple[str, ...]] = {
     "verbosity": ("medium",),
@@ -46,27 +46,27 @@ TOOL_MARK = "tools[].cache_control"
 CONTENT_MARK = "messages[].content[].cache_control"
 
 
-def list_hosted(hosted: HostedOptions) -> list[str]:
-    """Returns the hosted options of a request that an engine must support."""
+def list_vendor_options(vendor_options: VendorOptions) -> list[str]:
+    """Returns the vendor options of a request that an engine must support."""
     names = []
     for name, default_values in DEFAULT_VALUES.items():
-        value = getattr(hosted, name)
+        value = getattr(vendor_options, name)
         if value is not None and value not in default_values:
             names.append(name)
-    if hosted.prediction is not None:
+    if vendor_options.prediction is not None:
         names.append("prediction")
-    if SPEECH in hosted.modalities:
+    if SPEECH in vendor_options.modalities:
         names.append("modalities")
-    if hosted.audio is not None:
+    if vendor_options.audio is not None:
         names.append("audio")
     return names
 
 
 def require_local(request: GenerationRequest) -> None:
     """Raises UnsupportedParameter for the first field that a local engine cannot support."""
-    for name in list_hosted(request.hosted):
+    for name in list_vendor_options(request.vendor_options):
         raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
-    for name in request.hosted.extra_params:
+    for name in request.vendor_options.extra_params:
         field = f"{EXTRA_PARAMS}.{name}"
         raise UnsupportedParameter(
             f"{field} is not supported: the models of this server have no such parameter; leave it out",
@@ -104,8 +104,8 @@ def require_transcripts(conversation: Conversation) -> None:
 def list_unused(request: GenerationRequest, used: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Lists the fields of the request that an engine ignores without a change of the answer. `used`: those
     that the engine uses; a local engine uses none."""
-    unused = [PROMPT_CACHE_KEY] if request.hosted.prompt_cache_key is not None else []
-    unused += [EXTRA_HEADERS] if request.hosted.extra_headers else []
+    unused = [PROMPT_CACHE_KEY] if request.vendor_options.prompt_cache_key is not None else []
+    unused += [EXTRA_HEADERS] if request.vendor_options.extra_headers else []
     constraint = request.output.constraint
     if constraint is not None and constraint.declared is not None:
         unused += _list_declared(constraint.declared)

@@ -130,7 +130,7 @@ class ServerServices:
         model = self._resolve_model(call.model, request)
         engine = _require_tokenizer(model)
         tokens = await engine.encode(call.prompt, request.actor)
-        pieces = await engine.spell(tokens) if call.texts else None
+        pieces = await engine.spell(tokens) if call.with_texts else None
         info = await engine.describe_tokenizer()
         return PromptTokens(tokens, info.context_length, pieces)
 

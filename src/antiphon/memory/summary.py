@@ -15,10 +15,11 @@ MOST_TOKENS = 512
 """The most tokens of a summary."""
 
 BUDGET_DIVISOR = 4
-"""A summary has at most a quarter of the prompt's budget."""
+"""A summary has at most the prompt's budget divided by this."""
 
 FORMAT = "1"
-"""Part of every digest. Change it with INSTRUCTION or the transcript, so that old summaries are not used."""
+"""A part of every digest. Change it when you change INSTRUCTION or the transcript, so that old summaries are
+not used."""
 
 INSTRUCTION = (
     "You write the memory of a conversation. Summarise what was said so that the conversation can go on "
@@ -38,7 +39,7 @@ LABELS = {
 }
 
 OMITTED = "\n[...]\n"
-"""Replaces the text of a transcript that does not fit the context of the model that writes the summary."""
+"""Replaces the middle of a text that `cut_middle` shortens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +48,22 @@ class PromptBudget:
 
     tokens: int
     is_raisable: bool
-    """Whether the caller can raise the budget. Otherwise the model's context has no room for more."""
+    """Whether the caller can raise the budget. If not, the model's context limits it."""
 
 
-def choose_budget(requested: int | None, context_length: int | None, answer: int) -> PromptBudget | None:
-    """Returns the budget that the caller requested, by default half of the context. The budget is cut so that
-    the context can hold the answer too.
+def choose_budget(
+    requested: int | None, context_length: int | None, answer_tokens: int
+) -> PromptBudget | None:
+    """Returns the budget that the caller requested, by default half of the context. It is at most what the
+    context can hold beside the answer.
 
-    `answer`: the most tokens of the answer. Returns None if nothing was requested and the context length is
-    unknown.
+    `answer_tokens`: the most tokens of the answer. Returns None if nothing was requested and the context
+    length is unknown.
     """
     if context_length is None:
         return None if requested is None else PromptBudget(requested, is_raisable=True)
-    tokens, left = requested or context_length // 2, max(context_length - max(answer, 1), 0)
-    return PromptBudget(min(tokens, left), is_raisable=tokens <= left)
+    tokens, free_tokens = requested or context_length // 2, max(context_length - max(answer_tokens, 1), 0)
+    return PromptBudget(min(tokens, free_tokens), is_raisable=tokens <= free_tokens)
 
 
 def choose_summary_tokens(budget: int) -> int:
@@ -77,15 +80,16 @@ def list_cuts(messages: Sequence[Message]) -> tuple[int, ...]:
 def digest_beginnings(messages: Sequence[Message], cuts: Sequence[int], *salt: str) -> list[str]:
     """Returns a digest for each cut: of the messages before the cut, without the leading messages.
 
-    `cuts`: in ascending order. `salt`: other values that make summaries different, as the model that writes.
+    `cuts`: message indexes in ascending order. `salt`: other values that a summary depends on, such as the
+    name of the model that writes it.
     """
     digest = sha256(repr((FORMAT, *salt)).encode())
-    digests, at = [], count_leading(messages)
+    digests, begin = [], count_leading(messages)
     for cut in cuts:
-        for message in messages[at:cut]:
+        for message in messages[begin:cut]:
             digest.update(repr(message).encode(errors="surrogatepass"))
         digests.append(digest.copy().hexdigest())
-        at = cut
+        begin = cut
     return digests
 
 

@@ -18,10 +18,10 @@ from antiphon.telemetry.logs import record
 DAY_S = 86_400
 
 MOST_SUMMARIES = 1_000
-"""The most summaries of `ProcessSummaries`, unless a setting says otherwise."""
+"""The default of `ProcessSummaries` for the most summaries."""
 
 DAYS = 30
-"""Days for which `ProcessSummaries` keeps a summary, unless a setting says otherwise."""
+"""The default of `ProcessSummaries` for the days that a summary is kept."""
 
 
 class SummaryCache(Protocol):
@@ -29,50 +29,54 @@ class SummaryCache(Protocol):
     read a summary, the summary is written again."""
 
     async def find(self, project: str, digests: Sequence[str]) -> Mapping[str, str]:
-        """Returns the kept summaries of the project among these digests, by digest."""
+        """Returns the project's summaries that have these digests, by digest."""
 
-    async def keep(self, project: str, digest: str, text: str, at: int) -> None:
-        """Keeps a summary. `at`: when the request began that needed the summary, in Unix milliseconds."""
+    async def save(self, project: str, digest: str, text: str, requested_ms: int) -> None:
+        """Saves a summary. `requested_ms`: the start of the request that needs the summary, in Unix
+        milliseconds."""
 
 
 class ProcessSummaries:
     """A `SummaryCache` in memory. If it is full, it drops the least recently used summary."""
 
-    def __init__(self, most: int = MOST_SUMMARIES, days: int = DAYS, clock: Clock | None = None) -> None:
-        """`most`: number of summaries. `days`: how long a summary is kept."""
-        self._most = most
-        self._seconds = days * DAY_S
+    def __init__(
+        self, most_summaries: int = MOST_SUMMARIES, lifetime_days: int = DAYS, clock: Clock | None = None
+    ) -> None:
+        """`most_summaries`: number of summaries. `lifetime_days`: days for which a summary is kept."""
+        self._most_summaries = most_summaries
+        self._lifetime_s = lifetime_days * DAY_S
         self._clock = clock or SystemClock()
         self._summaries: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
         """By project and digest: the Unix time when the summary expires, and its text."""
 
     async def find(self, project: str, digests: Sequence[str]) -> Mapping[str, str]:
-        now, found = self._clock.wall(), {}
+        now, texts = self._clock.wall(), {}
         for digest in digests:
             expires, text = self._summaries.get((project, digest), (0.0, ""))
             if expires > now:
                 self._summaries.move_to_end((project, digest))
-                found[digest] = text
-        return found
+                texts[digest] = text
+        return texts
 
-    async def keep(self, project: str, digest: str, text: str, at: int) -> None:
-        self._summaries[project, digest] = (self._clock.wall() + self._seconds, text)
-        while len(self._summaries) > self._most:
+    async def save(self, project: str, digest: str, text: str, requested_ms: int) -> None:
+        self._summaries[project, digest] = (self._clock.wall() + self._lifetime_s, text)
+        while len(self._summaries) > self._most_summaries:
             self._summaries.popitem(last=False)
 
 
 class StoredSummaries:
     """A `SummaryCache` in the database. Its statements run in threads."""
 
-    def __init__(self, store: SummaryStore, most: int, days: int, clock: Clock) -> None:
-        """`most`: number of summaries of each project. `days`: how long a summary is kept."""
+    def __init__(self, store: SummaryStore, most_summaries: int, lifetime_days: int, clock: Clock) -> None:
+        """`most_summaries`: number of summaries of each project. `lifetime_days`: how long a summary is
+        kept."""
         self._store = store
-        self._most = most
-        self._seconds = days * DAY_S
+        self._most_summaries = most_summaries
+        self._lifetime_s = lifetime_days * DAY_S
         self._clock = clock
 
     async def find(self, project: str, digests: Sequence[str]) -> Mapping[str, str]:
-        if not self._most:
+        if not self._most_summaries:
             return {}
         now = int(self._clock.wall())
         try:
@@ -81,12 +85,12 @@ class StoredSummaries:
             record("summaries_unavailable", logging.WARNING, reason=error.message)
             return {}
 
-    async def keep(self, project: str, digest: str, text: str, at: int) -> None:
-        if not self._most:
+    async def save(self, project: str, digest: str, text: str, requested_ms: int) -> None:
+        if not self._most_summaries:
             return
-        expires = int(self._clock.wall()) + self._seconds
-        summary = KeptSummary(digest, project, at, expires, text)
+        expires = int(self._clock.wall()) + self._lifetime_s
+        summary = KeptSummary(digest, project, requested_ms, expires, text)
         try:
-            await asyncio.to_thread(self._store.keep, summary, self._most)
+            await asyncio.to_thread(self._store.keep, summary, self._most_summaries)
         except StoreUnavailable as error:
             record("summaries_unavailable", logging.WARNING, reason=error.message)

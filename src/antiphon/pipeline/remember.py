@@ -66,8 +66,8 @@ async def _keep_last_tokens(
                 await count_tokens(use.route.engine, replace_messages(request, messages), scratch_context)
             )
         use.close()
-        if turns.longest is not None:
-            return turns.longest
+        if turns.kept_messages is not None:
+            return turns.kept_messages
         needed_room, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
         if turns.last_turn_tokens is None:
             needed_room = "more tokens than the model's context has beside the answer"

@@ -164,8 +164,8 @@ def _score(route: ModelRoute, affinity: bytes) -> float:
 def find_affinity(request: GenerationRequest) -> bytes | None:
     """Returns the bytes that requests with the same preferred route share: the prompt_cache_key, or the
     beginning of a long prompt. Returns None for a short prompt."""
-    if request.hosted.prompt_cache_key is not None:
-        return b"key:" + request.hosted.prompt_cache_key.encode("utf-8", "surrogatepass")
+    if request.vendor_options.prompt_cache_key is not None:
+        return b"key:" + request.vendor_options.prompt_cache_key.encode("utf-8", "surrogatepass")
     return _find_prefix(request.prompts[0])
 
 

@@ -155,7 +155,11 @@ class SummarisedConversation:
         search = TurnSearch(self._messages, self._budget // 2)
         while (messages := search.choose()) is not None:
             search.add_count(await self._count(messages))
-        cut = search.first_kept if search.first_kept in self._digests else max(self._cuts, default=None)
+        cut = (
+            search.first_kept_index
+            if search.first_kept_index in self._digests
+            else max(self._cuts, default=None)
+        )
         if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._summary_tokens):
             raise InvalidValue(
                 f"{self._tokens_field}: the prompt can have {self._budget} tokens, and the system messages "
@@ -178,7 +182,7 @@ class SummarisedConversation:
             cut, text = await self._write_part(cut, end, summaries.get(cut))
             summaries[cut] = text
             project, digest = self._context.actor.project, self._digests[cut]
-            await self._stages.cache.keep(project, digest, text, self._calls.started_ms)
+            await self._stages.cache.save(project, digest, text, self._calls.started_ms)
         if cut >= end:
             return end
         raise InvalidValue(

@@ -31,16 +31,19 @@ FAILED_RETRY_AFTER = 15.0
 class AdapterRenderer:
     """A renderer for one adapter. Close it when the adapter's name is removed."""
 
-    def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
-        """`lacks`: returns whether the restarted engine could not load the adapter with a digest again."""
+    def __init__(
+        self, base: Renderer, digest: str, lacks_adapter: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """`lacks_adapter`: whether the engine has restarted and could not load the adapter with this
+        digest."""
         self._base = base
         self._digest = digest
-        self._lacks = lacks
-        self._closed = False
+        self._lacks_adapter = lacks_adapter
+        self._is_closed = False
 
     async def prepare(self, request: GenerationRequest, context: Context) -> "RenderedAdapterRequest":
-        """Prepares the request as the base model does, but for the adapter."""
-        prepared = await self._base.prepare_with(request, context, self._digest)
+        """Prepares the request like the base model's renderer, with this adapter."""
+        prepared = await self._base.prepare_with_adapter(request, context, self._digest)
         return RenderedAdapterRequest(prepared, partial(self._build_missing_error, request.model))
 
     async def profile(self) -> Profile:
@@ -49,7 +52,7 @@ class AdapterRenderer:
     def state(self) -> EngineState:
         """Returns FAILED if the restarted engine could not load the adapter again, otherwise the state of the
         base model's engine."""
-        return EngineState.FAILED if self._lacks(self._digest) else self._base.state()
+        return EngineState.FAILED if self._lacks_adapter(self._digest) else self._base.state()
 
     def request_load(self) -> None:
         """Has the base model loaded if it is parked."""
@@ -60,7 +63,7 @@ class AdapterRenderer:
 
     def close(self) -> None:
         """Refuses later requests with ModelNotFound; running requests finish."""
-        self._closed = True
+        self._is_closed = True
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         return await self._base.encode(prompt, actor)
@@ -80,12 +83,12 @@ class AdapterRenderer:
     def _build_missing_error(self, name: str) -> AntiphonError:
         """Returns the error for a request whose adapter the engine does not know. `name`: the model's name in
         the request."""
-        if self._closed:
+        if self._is_closed:
             return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
-        if self._lacks(self._digest):
+        if self._lacks_adapter(self._digest):
             return EngineUnavailable(
-                f"the engine of {name} started again and could not load its adapter; the log says why. It is "
-                "tried again; POST /v1/load_lora_adapter tries at once",
+                f"the engine of {name} started again and could not load its adapter; the log says why. The "
+                "engine tries again by itself; POST /v1/load_lora_adapter makes it try at once",
                 retry_after=FAILED_RETRY_AFTER,
             )
         return EngineUnavailable(

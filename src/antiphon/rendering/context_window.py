@@ -1,5 +1,5 @@
-"""Fits prompts into the context window, or explains why a prompt does not fit. This module generates no
-token."""
+"""Checks that prompts fit into the context window, and truncates them if the request asks for it. This module
+generates no token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from antiphon.rendering.prompt import (
     encode,
     require_token_ids,
 )
-from antiphon.rendering.reasoning.notation import Begin
+from antiphon.rendering.reasoning.notation import ReasoningPosition
 from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_SCORES = 1 << 20
@@ -50,9 +50,9 @@ class FittedPrompt:
     """The most completion tokens of each choice."""
     echo: PromptEcho | None = None
     """The prompt that each choice repeats at its start, if the request sets `echo`."""
-    repeated: str = ""
+    repeated_message: str = ""
     """The last message of a conversation, if the request sets `echo`."""
-    begin: Begin | None = None
+    begin: ReasoningPosition | None = None
     """Whether the prompt's choices begin before, in or after the reasoning, if the model reasons."""
     constraint: Constraint | None = None
     """The constraint of the prompt's choices."""
@@ -61,44 +61,48 @@ class FittedPrompt:
 
 
 async def fit_prompts(
-    tokens: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, clock: Clock
+    tokenizer: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, clock: Clock
 ) -> list[FittedPrompt]:
     """Fits all prompts of a request into the context window. Raises a RequestError."""
     require_generating(model_info, request.model)
-    _require_tokens(request, model_info)
-    fitted: list[FittedPrompt] = []
+    _require_known_tokens(request, model_info)
+    fitted_prompts: list[FittedPrompt] = []
     for prompt in request.prompts:
         _require_continuable(prompt, model_info)
         if request.output.suffix:
-            ids = await encode_infill(tokens, model_info, request, prompt)
+            prompt_tokens = await encode_infill(tokenizer, model_info, request, prompt)
         else:
-            is_cut = request.output.truncate_prompt is not None
-            ids = await encode(tokens, model_info, prompt, clock, is_cut)
-            ids = truncate_tokens(ids, request.output, model_info)
-        fitted_prompt = fit(prompt, ids, request.output, model_info)
-        fitted_prompt = _add_logprobs(len(fitted), prompt, fitted_prompt, request.output, model_info)
-        fitted.append(await _add_echo(prompt, fitted_prompt, request, model_info))
-    _require_few_logprobs(request, fitted)
-    min_tokens, free_tokens = request.sampling.min_tokens or 0, min(each.max_tokens for each in fitted)
+            is_truncated = request.output.truncate_prompt is not None
+            prompt_tokens = await encode(tokenizer, model_info, prompt, clock, is_truncated)
+            prompt_tokens = truncate_tokens(prompt_tokens, request.output, model_info)
+        fitted_prompt = fit(prompt, prompt_tokens, request.output, model_info)
+        fitted_prompt = _add_logprobs(len(fitted_prompts), prompt, fitted_prompt, request.output, model_info)
+        fitted_prompts.append(await _add_echo(prompt, fitted_prompt, request, model_info))
+    _require_few_logprobs(request, fitted_prompts)
+    min_tokens, free_tokens = (
+        request.sampling.min_tokens or 0,
+        min(each.max_tokens for each in fitted_prompts),
+    )
     if min_tokens > free_tokens:
-        part = describe_prompt(request.prompts[0])
+        prompt_name = describe_prompt(request.prompts[0])
         raise ContextLengthExceeded(
             f"{context_sentence(model_info)} However, min_tokens is {min_tokens}, and only {free_tokens} "
-            f"tokens may follow this prompt. Please reduce the length of the {part}, or min_tokens.",
+            f"tokens may follow this prompt. Please reduce the length of the {prompt_name}, or min_tokens.",
             param="min_tokens",
         )
-    return fitted
+    return fitted_prompts
 
 
 def _require_continuable(prompt: Prompt, model_info: ModelInfo) -> None:
     """Raises UnsupportedParameter for a conversation that has tools and continues its last message, if the
-    model writes in channels. Calls have another channel than the last message."""
+    model writes in channels. Such a model writes calls in another channel than the last message."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
         return
     if model_info.template is not None and model_info.template.call_notation.channels:
         raise UnsupportedParameter(
-            "continue_final_message is not supported with tools on this model: it calls in a channel of its "
-            "own, and the message that is left open is in another; leave one of them out",
+            "continue_final_message is not supported with tools on this model: it writes calls in another "
+            "channel than messages, so a continued message could have no call; leave out "
+            "continue_final_message or tools",
             param="continue_final_message",
         )
 
@@ -114,34 +118,34 @@ def require_generating(model_info: ModelInfo, model: str) -> None:
         )
     if embedding is not None:
         raise UnsupportedParameter(
-            f"{model} is an embedding model: it makes vectors of texts and generates none; ask for "
-            "embeddings, or name a model that generates",
+            f"{model} is an embedding model: it makes vectors and generates no text; ask for embeddings, or "
+            "name a model that generates text",
             param="model",
         )
 
 
-def _require_few_logprobs(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> None:
-    """Raises InvalidValue if the answer could have too many log-probabilities for the memory."""
-    output, numbers = request.output, 0
-    prompt_tokens = sum(len(prompt.tokens) for prompt in fitted)
+def _require_few_logprobs(request: GenerationRequest, fitted_prompts: Sequence[FittedPrompt]) -> None:
+    """Raises InvalidValue if the answer could have more log-probabilities than MOST_SCORES."""
+    output, logprob_count = request.output, 0
+    prompt_tokens = sum(len(prompt.tokens) for prompt in fitted_prompts)
     if output.logprobs is not None:
         width = max(output.logprobs, len(output.logprob_token_ids))
         is_bounded = output.max_tokens is not None or width > USUAL_WIDTH
-        output_tokens = sum(prompt.max_tokens for prompt in fitted) if is_bounded else 0
+        output_tokens = sum(prompt.max_tokens for prompt in fitted_prompts) if is_bounded else 0
         candidates = output.best_of or output.choices
-        numbers += (prompt_tokens * output.echo + output_tokens) * candidates * (1 + width)
+        logprob_count += (prompt_tokens * output.echo + output_tokens) * candidates * (1 + width)
     if output.prompt_logprobs is not None:
         choices = 1 if isinstance(request.prompts[0], Conversation) else output.choices
-        numbers += prompt_tokens * choices * (1 + output.prompt_logprobs)
-    if numbers > MOST_SCORES:
+        logprob_count += prompt_tokens * choices * (1 + output.prompt_logprobs)
+    if logprob_count > MOST_SCORES:
         raise InvalidValue(
-            f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
-            "ask for fewer alternatives, choices or tokens (max_tokens), or send fewer prompts at once",
+            f"this request may make {logprob_count:,} log-probabilities, and {MOST_SCORES:,} are the most of "
+            "one request: ask for fewer alternatives, choices or tokens (max_tokens), or send fewer prompts",
             param="prompt_logprobs" if output.logprobs is None else "logprobs",
         )
 
 
-def _require_tokens(request: GenerationRequest, model_info: ModelInfo) -> None:
+def _require_known_tokens(request: GenerationRequest, model_info: ModelInfo) -> None:
     """Raises InvalidValue if a field contains a token id that the model does not have."""
     options: SamplingOptions = request.sampling
     require_token_ids(request.output.stop_token_ids, model_info, "stop_token_ids")
@@ -151,52 +155,56 @@ def _require_tokens(request: GenerationRequest, model_info: ModelInfo) -> None:
 
 
 def _add_logprobs(
-    index: int, prompt: Prompt, fits: FittedPrompt, output: Output, model_info: ModelInfo
+    prompt_index: int, prompt: Prompt, fitted_prompt: FittedPrompt, output: Output, model_info: ModelInfo
 ) -> FittedPrompt:
-    """Adds an empty PromptLogprobs to the prompt, if log-probabilities of its tokens are requested. The
-    request can ask for two lists of alternatives; the longer one decides the number of alternatives."""
+    """Adds an empty PromptLogprobs to the prompt, if log-probabilities of its tokens are requested.
+    `prompt_index`: the prompt's position in the request. The request can ask for alternatives by `logprobs`
+    and by `prompt_logprobs`; the larger number is computed."""
     repeats_prompt = output.echo and isinstance(prompt, RawPrompt)
-    logprobs = (output.logprobs if repeats_prompt else None, output.prompt_logprobs)
-    widths = [width for width in logprobs if width is not None]
+    requested_widths = (output.logprobs if repeats_prompt else None, output.prompt_logprobs)
+    widths = [width for width in requested_widths if width is not None]
     if not widths:
-        return fits
+        return fitted_prompt
     prompt_logprobs = PromptLogprobs(
-        index, fits.tokens, model_info.spelt.bytes, max(widths), output.prompt_logprobs
+        prompt_index, fitted_prompt.tokens, model_info.named_pieces.bytes, max(widths), output.prompt_logprobs
     )
-    return replace(fits, logprobs=prompt_logprobs)
+    return replace(fitted_prompt, logprobs=prompt_logprobs)
 
 
 async def _add_echo(
-    prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, model_info: ModelInfo
+    prompt: Prompt, fitted_prompt: FittedPrompt, request: GenerationRequest, model_info: ModelInfo
 ) -> FittedPrompt:
-    """Adds the text that the choices repeat to the prompt, if the request sets `echo`."""
+    """Adds the text that the choices repeat, if the request sets `echo`."""
     if not request.output.echo:
-        return fits
+        return fitted_prompt
     if isinstance(prompt, Conversation):
-        return replace(fits, repeated=_last_message_text(prompt))
+        return replace(fitted_prompt, repeated_message=_get_last_assistant_text(prompt))
     if request.output.truncate_prompt is not None:
-        prompt = RawPrompt(tokens=fits.tokens)
-    layout = await compute_layout(prompt, fits.tokens, model_info)
+        prompt = RawPrompt(tokens=fitted_prompt.tokens)
+    layout = await compute_layout(prompt, fitted_prompt.tokens, model_info)
     logprobs = request.output.logprobs
-    return replace(fits, echo=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0))
+    return replace(
+        fitted_prompt,
+        echo=PromptEcho(layout, None if logprobs is None else fitted_prompt.logprobs, logprobs or 0),
+    )
 
 
-def _last_message_text(prompt: Conversation) -> str:
+def _get_last_assistant_text(prompt: Conversation) -> str:
     """Returns the text of the last message. Raises UnsupportedParameter if the assistant did not write that
     message."""
     last_message = prompt.messages[-1]
     if last_message.role is not Role.ASSISTANT:
         raise UnsupportedParameter(
-            f"echo repeats the last message where it is the assistant's, and here it is "
-            f"the {last_message.role}'s: "
-            "leave it out",
+            f"echo repeats the last message only if its role is assistant, and here its role is "
+            f"{last_message.role}; leave out echo",
             param="echo",
         )
     return last_message.text
 
 
 def truncate_tokens(tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> tuple[int, ...]:
-    """Truncates a prompt as the request wishes. Returns all tokens if it wishes no truncation."""
+    """Truncates a prompt to `truncate_prompt` tokens. Returns all tokens if the request does not set this. A
+    negative number keeps as many tokens as fit beside the completion."""
     count = output.truncate_prompt
     if count is None:
         return tokens
@@ -209,28 +217,35 @@ def truncate_tokens(tokens: tuple[int, ...], output: Output, model_info: ModelIn
 def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> FittedPrompt:
     """Checks the prompt's length and sets the limit of the completion. Raises ContextLengthExceeded with both
     lengths in its message."""
-    context, count, max_tokens = model_info.info.context_length, len(tokens), output.max_tokens
-    free_tokens, part = context - count, "prompt and suffix" if output.suffix else describe_prompt(prompt)
-    if not count:
+    context_length, token_count, max_tokens = model_info.info.context_length, len(tokens), output.max_tokens
+    free_tokens, prompt_name = (
+        context_length - token_count,
+        "prompt and suffix" if output.suffix else describe_prompt(prompt),
+    )
+    if not token_count:
         raise InvalidValue(_explain_no_token(prompt), param=blame_field(prompt, ()))
     if max_tokens is not None and max_tokens < (0 if output.echo else 1):
-        raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
+        raise InvalidValue("max_tokens must be at least 1, or 0 together with echo", param="max_tokens")
     if free_tokens < (0 if max_tokens == 0 else 1):
-        limit_text = f"{context}." if max_tokens == 0 else f"{context - 1}, so that one can be generated."
+        limit_text = (
+            f"{context_length}."
+            if max_tokens == 0
+            else f"{context_length - 1}, so that one can be generated."
+        )
         raise ContextLengthExceeded(
-            f"{context_sentence(model_info)} However, your {part} resulted in {count} tokens. "
-            f"Please reduce the length of the {part} to at most {limit_text}",
-            param=blame_field(prompt, _lengths(tokens, model_info)),
+            f"{context_sentence(model_info)} However, your {prompt_name} resulted in {token_count} tokens. "
+            f"Please reduce the length of the {prompt_name} to at most {limit_text}",
+            param=blame_field(prompt, _measure_tokens(tokens, model_info)),
         )
     if max_tokens is not None and max_tokens > free_tokens and output.overflow is Overflow.SHORTEN:
         max_tokens = free_tokens
     if max_tokens is not None and max_tokens > free_tokens:
         raise ContextLengthExceeded(
-            f"{context_sentence(model_info)} However, you requested {count + max_tokens} tokens ({count} "
-            "in the "
-            f"{part}, {max_tokens} in the completion). Please reduce the length of the {part} or completion. "
+            f"{context_sentence(model_info)} However, you requested {token_count + max_tokens} tokens "
+            f"({token_count} in the {prompt_name}, {max_tokens} in the completion). Please reduce the length "
+            f"of the {prompt_name} or completion. "
             f"The completion may have at most {free_tokens} tokens.",
-            param=blame_field(prompt, _lengths(tokens, model_info)),
+            param=blame_field(prompt, _measure_tokens(tokens, model_info)),
         )
     return FittedPrompt(tokens, free_tokens if max_tokens is None else max_tokens)
 
@@ -245,6 +260,6 @@ def _explain_no_token(prompt: Prompt) -> str:
     return "the prompt holds no token; send at least one"
 
 
-def _lengths(tokens: Sequence[int], model_info: ModelInfo) -> Iterator[int]:
+def _measure_tokens(tokens: Sequence[int], model_info: ModelInfo) -> Iterator[int]:
     """Yields the length of each token in bytes."""
     return (len(model_info.vocabulary.pieces[token]) for token in tokens)

@@ -22,11 +22,11 @@ from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
 
-PART = 256
+DELTA_TOKENS = 256
 """The number of tokens in one delta of a scored prompt. A delta with all alternatives takes seven
 milliseconds to encode. After each delta, other requests run."""
 
-MANY = 10_000
+MANY_TOKENS = 10_000
 """For more tokens than this, a thread computes the layout. This many tokens take about ten milliseconds."""
 
 
@@ -45,24 +45,24 @@ class PromptLayout:
 async def compute_layout(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
     """Returns the layout of a prompt. Its text is the caller's text, or the text of the caller's token
     ids."""
-    if len(tokens) > MANY:
+    if len(tokens) > MANY_TOKENS:
         return await asyncio.to_thread(_compute_layout, prompt, tokens, model_info)
     return _compute_layout(prompt, tokens, model_info)
 
 
 def _compute_layout(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
-    """Computes the layout in the calling thread."""
+    """Computes the layout; `compute_layout` chooses the thread."""
     if not prompt.text:
         return _detokenize(tokens, model_info.pieces)
-    text, table = prompt.text, model_info.vocabulary
-    name = table.names.get(-1 if table.bos_id is None else table.bos_id)
-    added_tokens = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
-    decoded = _detokenize(tokens[added_tokens:], model_info.spelt)
+    text, vocabulary = prompt.text, model_info.vocabulary
+    bos_name = vocabulary.names.get(-1 if vocabulary.bos_id is None else vocabulary.bos_id)
+    added_tokens = int(tokens[:1] == (vocabulary.bos_id,) and not (bos_name and text.startswith(bos_name)))
+    decoded_layout = _detokenize(tokens[added_tokens:], model_info.named_pieces)
     # The tokenizer can have added a space at the start. If it normalises texts, the offsets are those of the
     # decoded tokens.
-    added_spaces = int(decoded.text != text and decoded.text.startswith(f" {text[0]}"))
+    added_spaces = int(decoded_layout.text != text and decoded_layout.text.startswith(f" {text[0]}"))
     offsets = array("q", [0] * added_tokens)
-    offsets.extend(min(max(offset - added_spaces, 0), len(text)) for offset in decoded.offsets)
+    offsets.extend(min(max(offset - added_spaces, 0), len(text)) for offset in decoded_layout.offsets)
     return PromptLayout(text, offsets)
 
 
@@ -80,8 +80,8 @@ class PromptEcho:
     """One prompt, repeated by each of its choices."""
 
     def __init__(self, layout: PromptLayout, logprobs: PromptLogprobs | None = None, width: int = 0) -> None:
-        """`logprobs`: of the prompt's tokens; None if the choices have no log-probabilities. `width`:
-        alternatives of each token."""
+        """`logprobs`: log-probabilities of the prompt's tokens; None if the choices report none. `width`:
+        number of alternatives of each token."""
         self.layout = layout
         self._logprobs = logprobs
         self._width = width
@@ -98,21 +98,21 @@ class PromptEcho:
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of a choice with the prompt after Started. Waits until the engine has scored the
         prompt."""
-        carried: list[Scores] = []
+        carried_scores: list[Scores] = []
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Started) and self._logprobs is not None:
                     await self._logprobs.wait_until_scored()
-                for expanded in self._expand_event(event, choice, carried):
+                for expanded in self._expand_event(event, choice, carried_scores):
                     yield expanded
-                    await _pause(is_prompt=expanded is not event)
+                    await _pause_after_prompt(is_prompt=expanded is not event)
 
-    def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
-        """Yields the event, and the prompt after Started. `carried`: scores without text; they are added to
-        the next event."""
-        if carried and isinstance(event, TextDelta | Finished):
-            yield changed(event, scores=join_scores((*carried, event.scores or ())))
-            carried.clear()
+    def _expand_event(self, event: Event, choice: int, carried_scores: list[Scores]) -> Iterator[Event]:
+        """Yields the event, and the prompt after Started. `carried_scores`: scores without text; they are
+        added to the next event."""
+        if carried_scores and isinstance(event, TextDelta | Finished):
+            yield changed(event, scores=join_scores((*carried_scores, event.scores or ())))
+            carried_scores.clear()
         else:
             yield event
         if isinstance(event, Started):
@@ -120,7 +120,7 @@ class PromptEcho:
                 if text:
                     yield TextDelta(choice, text, 0, scores)
                 elif scores:
-                    carried.append(scores)
+                    carried_scores.append(scores)
 
     def _split_parts(self) -> Iterator[tuple[str, Scores]]:
         """Yields the parts of the prompt's text with their scores. The last part can have scores but no
@@ -130,20 +130,22 @@ class PromptEcho:
             return
         text, offsets = self.layout.text, self.layout.offsets
         for begin, end in pairwise(self._find_cuts()):
-            until = len(text) if end == len(offsets) else offsets[end]
-            yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
+            end_offset = len(text) if end == len(offsets) else offsets[end]
+            yield text[offsets[begin] if begin else 0 : end_offset], self._pack_scores(begin, end)
 
     def _find_cuts(self) -> Iterator[int]:
-        """Yields the index of the first token of each part, and the end. Such a token is the first of its
-        character. So only the last part can be without text."""
-        count, offsets = len(self.layout.offsets), self.layout.offsets
+        """Yields the index of each part's first token, and last the number of tokens. A part begins only at a
+        token that begins a new character, so only the last part can be without text."""
+        token_count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
-        for position in range(PART, count, PART):
-            cut = next((at for at in range(position, begin, -1) if offsets[at - 1] < offsets[at]), begin)
+        for target in range(DELTA_TOKENS, token_count, DELTA_TOKENS):
+            cut = next(
+                (index for index in range(target, begin, -1) if offsets[index - 1] < offsets[index]), begin
+            )
             if cut > begin:
                 yield (begin := cut)
-        yield count
+        yield token_count
 
     def _pack_scores(self, begin: int, end: int) -> Scores:
         """Returns the scores of the tokens from `begin` to `end`; none if the prompt has no
@@ -164,12 +166,13 @@ async def repeat_prompt(
                 yield TextDelta(choice, text)
 
 
-async def generate_nothing(tokens: int) -> AsyncGenerator[TokenEvent, None]:
+async def generate_nothing(prompt_tokens: int) -> AsyncGenerator[TokenEvent, None]:
     """Yields the end of a sequence without tokens, for a choice that only repeats its prompt."""
-    yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
+    yield SequenceFinished(StopCause.LENGTH, Counts(prompt_tokens, 0))
 
 
-async def _pause(is_prompt: bool) -> None:
-    """Lets other tasks run once after a part of the prompt, because many such parts follow each other."""
+async def _pause_after_prompt(is_prompt: bool) -> None:
+    """After a part of the prompt, lets other tasks run once, because many such parts follow each other
+    without waiting."""
     if is_prompt:
         await asyncio.sleep(0)

@@ -51,22 +51,22 @@ class TokenizedTexts:
     async def _embed(self, context: Context) -> Embeddings:
         """Collects the vectors from the engine, and counts embedded tokens in the progress. Raises
         EngineError if vectors are missing."""
-        parts: list[bytes] = []
+        vector_parts: list[bytes] = []
         request = EmbedRequest(tuple(self._texts), context.actor.caller)
         async with aclosing(self._engine.embed(request)) as events:
             async for event in events:
                 if isinstance(event, Vectors):
-                    parts.append(event.values)
-                    end = event.start + len(event.values) // (self._dimensions * WIDTH)
-                    context.progress.embedded += sum(map(len, self._texts[event.start : end]))
-        embeddings = Embeddings(b"".join(parts), self._dimensions, self.size.prompt_tokens)
+                    vector_parts.append(event.values)
+                    end_index = event.start + len(event.values) // (self._dimensions * WIDTH)
+                    context.progress.embedded += sum(map(len, self._texts[event.start : end_index]))
+        embeddings = Embeddings(b"".join(vector_parts), self._dimensions, self.size.prompt_tokens)
         if len(embeddings) != len(self._texts):
             raise EngineError("the engine did not make a vector of each text")
         return embeddings
 
 
 async def prepare_embedding(
-    engine: TokenEngine, tokens: TextTokenizer, model_info: ModelInfo, request: EmbeddingRequest
+    engine: TokenEngine, tokenizer: TextTokenizer, model_info: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
     """Converts the inputs to token ids. Raises a RequestError that names the invalid input."""
     embedding = _require_embedding_model(model_info, request)
@@ -78,37 +78,38 @@ async def prepare_embedding(
             f"with {request.dimensions}; leave dimensions out",
             param="dimensions",
         )
-    texts = await _tokenize_inputs(tokens, model_info, request.inputs)
+    texts = await _tokenize_inputs(tokenizer, model_info, request.inputs)
     _require_fitting(texts, model_info)
     return TokenizedTexts(engine, texts, embedding.dimensions)
 
 
 def _require_embedding_model(model_info: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
-    """Returns the properties of an embedding model. Raises UnsupportedParameter for another model."""
+    """Returns the properties of an embedding model. Raises UnsupportedParameter for a model that makes no
+    vectors."""
     embedding = model_info.info.embedding
     if embedding is None or embedding.ranks:
-        work = "generates text" if embedding is None else "ranks documents (POST /v1/rerank)"
+        ability = "generates text" if embedding is None else "ranks documents (POST /v1/rerank)"
         raise UnsupportedParameter(
-            f"{request.model} {work} and makes no vectors; name an embedding model", param="model"
+            f"{request.model} {ability} and makes no vectors; name an embedding model", param="model"
         )
     return embedding
 
 
 async def _tokenize_inputs(
-    tokens: TextTokenizer, model_info: ModelInfo, inputs: Sequence[RawPrompt]
+    tokenizer: TextTokenizer, model_info: ModelInfo, inputs: Sequence[RawPrompt]
 ) -> list[tuple[int, ...]]:
     """Returns the token ids of each input. Texts get special tokens; token ids stay unchanged."""
 
     async def tokenize(prompt: RawPrompt) -> tuple[int, ...]:
         if prompt.tokens is not None:
             return prompt.tokens
-        return await tokenize_text(tokens, model_info, prompt.text or "")
+        return await tokenize_text(tokenizer, model_info, prompt.text or "")
 
     return await map_in_groups(tokenize, inputs)
 
 
 async def map_in_groups(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """Calls `work` for all items, for at most AT_ONCE items at once. Returns the results in order."""
+    """Awaits `work` for all items, at most AT_ONCE at a time. Returns the results in order."""
 
     async def run(item: T) -> R:
         return await work(item)

@@ -14,21 +14,21 @@ from antiphon.rendering.tokenizer import TextTokenizer
 
 
 async def encode_infill(
-    tokens: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
+    tokenizer: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
 ) -> tuple[int, ...]:
     """Returns the token ids of a prompt and the request's suffix. Raises UnsupportedParameter if the model or
     the request allows no suffix."""
     text, infill = _require_fillable(model_info, request, prompt)
-    before, after = TextPiece(text), TextPiece(request.output.suffix)
-    require_possible((before, after), model_info, prompt)
-    bos = model_info.vocabulary.bos_id
+    prompt_piece, suffix_piece = TextPiece(text), TextPiece(request.output.suffix)
+    require_possible((prompt_piece, suffix_piece), model_info, prompt)
+    bos_id = model_info.vocabulary.bos_id
     adds_bos = model_info.vocabulary.add_bos and prompt.add_special is not False
     return (
-        *((bos,) if adds_bos and bos is not None else ()),
+        *((bos_id,) if adds_bos and bos_id is not None else ()),
         infill.prefix,
-        *await tokens.tokenize((before,), False),
+        *await tokenizer.tokenize((prompt_piece,), False),
         infill.suffix,
-        *await tokens.tokenize((after,), False),
+        *await tokenizer.tokenize((suffix_piece,), False),
         infill.middle,
     )
 
@@ -36,7 +36,8 @@ async def encode_infill(
 def _require_fillable(
     model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
 ) -> tuple[str, InfillTokens]:
-    """Returns the text before the middle, and the model's tokens for infill. Raises UnsupportedParameter."""
+    """Returns the prompt's text, and the tokens that mark prefix, suffix and middle. Raises
+    UnsupportedParameter."""
     infill, output = model_info.vocabulary.infill, request.output
     if not isinstance(prompt, RawPrompt):
         raise _build_refusal("a conversation has no middle; send a prompt instead of messages")

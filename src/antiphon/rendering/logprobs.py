@@ -35,29 +35,29 @@ class PromptLogprobs:
 
     def __init__(
         self,
-        prompt: int,
+        prompt_index: int,
         tokens: tuple[int, ...],
         pieces: Sequence[bytes],
         width: int,
         shown_width: int | None,
     ) -> None:
-        """`prompt`: the prompt's index in the request. `pieces`: the bytes of every token of the vocabulary.
-        `width`: alternatives of each token. `shown_width`: alternatives in the answer's own list of
-        prompt log-probabilities; None if the request does not ask for this list."""
+        """`prompt_index`: the prompt's index in the request. `pieces`: the bytes of every token of the
+        vocabulary. `width`: number of alternatives of each token that the engine computes. `shown_width`:
+        number of alternatives in the event PromptScored; None if the request sets no `prompt_logprobs`."""
         self.width = width
-        self._prompt = prompt
+        self._prompt_index = prompt_index
         self._shown_width = shown_width
         self._tokens = tokens
         self._pieces = pieces
         self._logprobs = array("f", [float("nan")])
-        self._ids = array("i", [0] * width)
-        self._values = array("f", [0.0] * width)
+        self._alternative_ids = array("i", [0] * width)
+        self._alternative_logprobs = array("f", [0.0] * width)
         self._ranks = array("i", [0])
-        self._scored = asyncio.Event()
+        self._all_scored = asyncio.Event()
 
     async def wait_until_scored(self) -> None:
         """Waits until the engine has scored the whole prompt."""
-        await self._scored.wait()
+        await self._all_scored.wait()
 
     async def collect_scores(
         self, sequence: AsyncGenerator[TokenEvent, None]
@@ -68,7 +68,7 @@ class PromptLogprobs:
             async for event in events:
                 if isinstance(event, PromptScores):
                     self._add(event)
-                elif isinstance(event, Steps | SequenceFinished) and not self._scored.is_set():
+                elif isinstance(event, Steps | SequenceFinished) and not self._all_scored.is_set():
                     self._complete()
                 yield event
 
@@ -79,14 +79,15 @@ class PromptLogprobs:
                 yield event
                 if isinstance(event, Started) and self._shown_width is not None:
                     count = len(self._tokens)
-                    scores = self.pack_scores(0, count, bytes(count), self._shown_width, ranked=True)
-                    yield PromptScored(self._prompt, scores)
+                    scores = self.pack_scores(0, count, bytes(count), self._shown_width, with_ranks=True)
+                    yield PromptScored(self._prompt_index, scores)
 
     def pack_scores(
-        self, begin: int, end: int, offsets: Sequence[int], width: int, *, ranked: bool = False
+        self, begin: int, end: int, offsets: Sequence[int], width: int, *, with_ranks: bool = False
     ) -> PackedScores:
         """Returns the scores of the tokens from `begin` to `end`. `offsets`: the position of each token.
-        `width`: alternatives of each token; it is cut to the number that exists."""
+        `width`: alternatives of each token; it is cut to the number that exists. `with_ranks`: whether to
+        include the ranks."""
         alternatives = slice(begin * self.width, end * self.width)
         return PackedScores(
             self._tokens[begin:end],
@@ -94,42 +95,47 @@ class PromptLogprobs:
             self._logprobs[begin:end],
             self._pieces,
             width,
-            self._ids[alternatives],
-            self._values[alternatives],
+            self._alternative_ids[alternatives],
+            self._alternative_logprobs[alternatives],
             self.width,
-            self._ranks[begin:end] if ranked else None,
+            self._ranks[begin:end] if with_ranks else None,
         )
 
     def _add(self, scores: PromptScores) -> None:
-        """Appends scores. Raises EngineError if they do not begin where the last ones ended."""
+        """Appends scores. Raises EngineError if they do not begin where the previous scores ended."""
         if scores.start != len(self._logprobs):
             raise EngineError("the engine's scores of the prompt do not follow on each other")
         _unpack(self._logprobs, scores.logprobs)
-        _unpack(self._ids, scores.alternative_ids)
-        _unpack(self._values, scores.alternative_logprobs)
+        _unpack(self._alternative_ids, scores.alternative_ids)
+        _unpack(self._alternative_logprobs, scores.alternative_logprobs)
         _unpack(self._ranks, scores.ranks)
 
     def _complete(self) -> None:
         """Wakes the choices that wait for the scores. Raises EngineError if scores are missing."""
         count = len(self._tokens)
-        lengths = (len(self._logprobs), len(self._ids), len(self._values), len(self._ranks))
+        lengths = (
+            len(self._logprobs),
+            len(self._alternative_ids),
+            len(self._alternative_logprobs),
+            len(self._ranks),
+        )
         if lengths != (count, count * self.width, count * self.width, count):
             raise EngineError("the engine did not score the whole prompt")
-        self._scored.set()
+        self._all_scored.set()
 
 
-def _unpack(numbers: "array[int] | array[float]", chunk: bytes) -> None:
-    """Appends packed numbers, which are little-endian, to `numbers`."""
+def _unpack(values: "array[int] | array[float]", chunk: bytes) -> None:
+    """Appends packed numbers, which are little-endian, to `values`."""
     if sys.byteorder == "big":
-        swapped = array(numbers.typecode, chunk)
+        swapped = array(values.typecode, chunk)
         swapped.byteswap()
         chunk = swapped.tobytes()
-    numbers.frombytes(chunk)
+    values.frombytes(chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """The data that a choice reports about its tokens."""
+    """What a choice reports about its tokens, besides their text."""
 
     logprobs: bool
     """Whether the choice reports log-probabilities."""
@@ -147,7 +153,7 @@ class PendingToken(NamedTuple):
     token: int
     offset: int
     """The index in the choice's text of the character that contains the token's first byte."""
-    shows: bool
+    has_text: bool
     """Whether the token adds to the text."""
     score: TokenScore | None
 
@@ -159,7 +165,15 @@ class ScoredDecoder(ChoiceDecoder):
     dropped. So a choice reports scores and ids of the same tokens.
     """
 
-    __slots__ = ("_certain_length", "_pending", "_pieces", "_scoring", "_shown_length", "_spelt", "_total")
+    __slots__ = (
+        "_decoded_length",
+        "_logprob_sum",
+        "_pending_tokens",
+        "_pieces",
+        "_scoring",
+        "_shown_length",
+        "_spelt",
+    )
 
     def __init__(
         self,
@@ -170,16 +184,16 @@ class ScoredDecoder(ChoiceDecoder):
     ) -> None:
         super().__init__(choice, options)
         self._scoring = scoring
-        self._pieces, self._spelt = options.pieces.bytes, model_info.spelt.bytes
-        self._total = 0.0
-        self._certain_length = scoring.offset
+        self._pieces, self._spelt = options.pieces.bytes, model_info.named_pieces.bytes
+        self._logprob_sum = 0.0
+        self._decoded_length = scoring.offset
         """Number of characters of the decoded text. The stop filter can hold some of them back."""
         self._shown_length = scoring.offset
-        self._pending: deque[PendingToken] = deque()
+        self._pending_tokens: deque[PendingToken] = deque()
 
-    def mean_logprob(self) -> float:
+    def compute_mean_logprob(self) -> float:
         """Returns the mean log-probability of the completion tokens; 0 if there are none."""
-        return self._total / self.completion_tokens if self.completion_tokens else 0.0
+        return self._logprob_sum / self.completion_tokens if self.completion_tokens else 0.0
 
     def _decode_steps(self, steps: Steps) -> str:
         """Returns the text of these tokens that the stop filter lets through. Counts the tokens up to a stop
@@ -187,28 +201,31 @@ class ScoredDecoder(ChoiceDecoder):
         text = ""
         for index, token in enumerate(steps.tokens):
             self.completion_tokens += 1
-            self._unreported += 1
+            self._unreported_tokens += 1
             if steps.logprobs:
-                self._total += steps.logprobs[index]
+                self._logprob_sum += steps.logprobs[index]
             piece = self._decode_token(token, steps, index)
-            text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
-            if self._filter.has_stopped:
+            text += self._stop_filter.add(piece) if self.completion_tokens > self._min_tokens else piece
+            if self._stop_filter.has_stopped:
                 break
         return text
 
     def _decode_token(self, token: int, steps: Steps, index: int) -> str:
-        """Returns the decoded text after a token. The token waits in `_pending` until this text is shown."""
-        is_silent = token in self._silent
-        offset = self._certain_length + (not is_silent and self._detokenizer.breaks_character(token))
-        score = self._score(token, steps, index, offset) if self._scoring.logprobs else None
-        self._pending.append(PendingToken(token, offset, not is_silent and bool(self._pieces[token]), score))
+        """Returns the decoded text after a token. The token waits in `_pending_tokens` until this text is
+        shown."""
+        is_silent = token in self._silent_tokens
+        offset = self._decoded_length + (not is_silent and self._detokenizer.breaks_character(token))
+        score = self._build_score(token, steps, index, offset) if self._scoring.logprobs else None
+        self._pending_tokens.append(
+            PendingToken(token, offset, not is_silent and bool(self._pieces[token]), score)
+        )
         text = "" if is_silent else self._detokenizer.add(token)
-        self._certain_length += len(text)
+        self._decoded_length += len(text)
         if self.reasoning_counter is not None:
             self.reasoning_counter.add_token(len(text))
         return text
 
-    def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
+    def _build_score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
         """Builds the score of one token, with the alternatives that the caller requests."""
         row = steps.alternatives[index] if steps.alternatives else ()
         if self._scoring.selected:
@@ -224,14 +241,16 @@ class ScoredDecoder(ChoiceDecoder):
 
     def _pop_shown_tokens(self) -> Iterator[PendingToken]:
         """Removes and yields the pending tokens whose text is now shown."""
-        while self._pending and self._pending[0].offset < self._shown_length:
-            yield self._pending.popleft()
+        while self._pending_tokens and self._pending_tokens[0].offset < self._shown_length:
+            yield self._pending_tokens.popleft()
 
     def _build_finished(self, reason: FinishReason) -> Finished:
         """Builds the last event, with pending tokens that have no text, for example the end of the turn.
         Tokens whose text is cut are dropped."""
         remaining = [
-            token for token in self._pending if not token.shows and token.offset <= self._shown_length
+            token
+            for token in self._pending_tokens
+            if not token.has_text and token.offset <= self._shown_length
         ]
         scores, ids = self._collect_scores(remaining)
         return Finished(
@@ -251,52 +270,60 @@ WHOLE_VOCABULARY = -1
 def settle_widths(request: GenerationRequest, model_info: ModelInfo, maximum: int) -> GenerationRequest:
     """Replaces -1 by the size of the vocabulary. Raises InvalidValue if the request asks for more than
     `maximum` alternatives."""
-    output, size = request.output, model_info.info.vocabulary
+    output, vocabulary_size = request.output, model_info.info.vocabulary
     if output.logprobs is None and output.prompt_logprobs is None:
         return request
-    bound = size if maximum == WHOLE_VOCABULARY else maximum
+    most_alternatives = vocabulary_size if maximum == WHOLE_VOCABULARY else maximum
     is_chat = any(isinstance(prompt, Conversation) for prompt in request.prompts)
-    name = "top_logprobs" if is_chat else "logprobs"
-    logprobs = _settle_width(output.logprobs, size, bound, name)
-    scored = _settle_width(output.prompt_logprobs, size, bound, "prompt_logprobs")
-    return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=scored))
+    field = "top_logprobs" if is_chat else "logprobs"
+    logprobs = _settle_width(output.logprobs, vocabulary_size, most_alternatives, field)
+    prompt_logprobs = _settle_width(
+        output.prompt_logprobs, vocabulary_size, most_alternatives, "prompt_logprobs"
+    )
+    return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=prompt_logprobs))
 
 
-def _settle_width(requested: int | None, size: int, bound: int, field: str) -> int | None:
+def _settle_width(
+    requested: int | None, vocabulary_size: int, most_alternatives: int, field: str
+) -> int | None:
     """Returns the number of alternatives for one field; None if none are requested. Raises InvalidValue above
-    `bound`."""
+    `most_alternatives`."""
     if requested is None:
         return None
-    width = size if requested == WHOLE_VOCABULARY else requested
-    if width > bound:
+    width = vocabulary_size if requested == WHOLE_VOCABULARY else requested
+    if width > most_alternatives:
         received = f"got {requested}"
         if requested == WHOLE_VOCABULARY:
-            received = f"-1 means all {size} tokens of the vocabulary"
+            received = f"-1 means all {vocabulary_size} tokens of the vocabulary"
         raise InvalidValue(
-            f"{field} must be at most {bound} on this server (ANTIPHON_MAX_LOGPROBS); {received}", param=field
+            f"{field} must be at most {most_alternatives} on this server (ANTIPHON_MAX_LOGPROBS); {received}",
+            param=field,
         )
-    return min(width, size)
+    return min(width, vocabulary_size)
 
 
 async def choose_best(
-    events: AsyncGenerator[Event, None], decoders: Sequence[ScoredDecoder], prompts: int, choices: int
+    events: AsyncGenerator[Event, None],
+    decoders: Sequence[ScoredDecoder],
+    prompt_count: int,
+    choice_count: int,
 ) -> AsyncGenerator[Event, None]:
-    """Yields the events of the `choices` best candidates of each prompt, the best first, after all candidates
-    have ended. Equal candidates keep their order. Until then, reports the candidates' tokens as
+    """Yields the events of the `choice_count` best candidates of each prompt, the best first, after all
+    candidates have ended. Equal candidates keep their order. Until then, reports the candidates' tokens as
     DiscardedTokens."""
-    deltas: list[list[Delta | Finished]] = [[] for _ in decoders]
+    candidate_events: list[list[Delta | Finished]] = [[] for _ in decoders]
     async with aclosing(events):
         async for event in events:
             if not isinstance(event, Delta | Finished):
                 yield event
                 continue
-            deltas[event.choice].append(event)
+            candidate_events[event.choice].append(event)
             if event.tokens:
                 yield DiscardedTokens(event.tokens)
-    count = len(decoders) // prompts
-    for prompt in range(prompts):
-        candidates = decoders[prompt * count : (prompt + 1) * count]
-        ranked = sorted(candidates, key=lambda decoder: -decoder.mean_logprob())
-        for choice, decoder in enumerate(ranked[:choices], start=prompt * choices):
-            for event in deltas[decoder.choice]:
+    candidate_count = len(decoders) // prompt_count
+    for prompt in range(prompt_count):
+        candidates = decoders[prompt * candidate_count : (prompt + 1) * candidate_count]
+        ranked = sorted(candidates, key=lambda decoder: -decoder.compute_mean_logprob())
+        for choice, decoder in enumerate(ranked[:choice_count], start=prompt * choice_count):
+            for event in candidate_events[decoder.choice]:
                 yield changed(event, choice=choice, tokens=0)

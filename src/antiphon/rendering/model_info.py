@@ -52,26 +52,27 @@ class ModelInfo:
     """The engine's information when it was loaded, with an empty load."""
     vocabulary: Vocabulary
     pieces: Pieces
-    spelt: Pieces
+    named_pieces: Pieces
     """The same pieces, but each control token has its name as text."""
-    ends: frozenset[int]
+    end_tokens: frozenset[int]
     """Tokens that end a turn; they show no text."""
     longest_piece: int
-    """Bytes of the longest token. A text with more bytes than the context could hold needs no tokenizing."""
+    """Bytes of the longest token. A text that cannot fit the context even in such tokens is refused without
+    tokenizing."""
     profile: Profile
     special: SpecialTokens
     """The special tokens that templates need."""
     families: NotationFamilies
     """The configured families of the model's notations."""
     template: ChatTemplate | RequestTemplate | None
-    refusal: str
-    """The reason why there is no template; empty if there is one."""
+    template_refusal: str
+    """The reason why `template` is None; empty if there is a template."""
     controls: Mapping[str, int]
     """The ids of control tokens by their names."""
     _shown_pieces: dict[frozenset[str], Pieces] = field(default_factory=dict)
     """Cache of `pieces_showing`."""
-    _tokens: dict[str, int | None] = field(default_factory=dict)
-    """Cache of `single_tokens`."""
+    _token_ids: dict[str, int | None] = field(default_factory=dict)
+    """Cache of `find_single_tokens`."""
 
     def pieces_showing(self, marks: Iterable[str]) -> Pieces:
         """Returns pieces in which the control tokens among these marks have their names as text."""
@@ -84,17 +85,21 @@ class ModelInfo:
             )
         return self._shown_pieces[marked]
 
-    def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
+    def find_single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
         """Returns a token id for each text that is exactly one normal token."""
         return {text: token for text in texts if (token := self._find_token(text)) is not None}
 
     def _find_token(self, text: str) -> int | None:
         """Returns the id of the normal token with exactly this text, or None."""
-        if text not in self._tokens:
+        if text not in self._token_ids:
             piece, kinds = text.encode(), self.vocabulary.kinds
-            token_ids = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
-            self._tokens[text] = next((at for at in token_ids if kinds[at] is TokenKind.NORMAL), None)
-        return self._tokens[text]
+            token_ids = (
+                token for token, other_piece in enumerate(self.vocabulary.pieces) if other_piece == piece
+            )
+            self._token_ids[text] = next(
+                (token for token in token_ids if kinds[token] is TokenKind.NORMAL), None
+            )
+        return self._token_ids[text]
 
 
 async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
@@ -129,14 +134,14 @@ async def load_info(
         info=info,
         vocabulary=vocabulary,
         pieces=pieces,
-        spelt=await asyncio.to_thread(pieces.with_names, vocabulary.names),
-        ends=frozenset(vocabulary.end_ids),
+        named_pieces=await asyncio.to_thread(pieces.with_names, vocabulary.names),
+        end_tokens=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
         profile=_build_profile(info, template, vocabulary),
         special=special,
         families=families,
         template=template,
-        refusal=refusal,
+        template_refusal=refusal,
         controls=controls,
     )
 
@@ -153,38 +158,44 @@ def with_template(
     if model_info.info.embedding is not None:
         raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
     source, template = prompt.template, model_info.template
-    layout = detect_notation(source, model_info.families.calls)
+    call_notation = detect_notation(source, model_info.families.calls)
     has_call_sign = any(sign in source for sign, _ in CALL_SIGNS)
     if model_info.families.calls is None and not has_call_sign and template is not None:
-        layout = template.call_notation  # the model was trained with this notation
-    notation = detect_reasoning(source, model_info.families.reasoning)
-    if notation is None and template is not None:
-        notation = template.reasoning_notation
+        call_notation = template.call_notation  # the model was trained with this notation
+    reasoning_notation = detect_reasoning(source, model_info.families.reasoning)
+    if reasoning_notation is None and template is not None:
+        reasoning_notation = template.reasoning_notation
     request_template = RequestTemplate(
-        source, model_info.special, model_info.families, layout, notation, helper, actor.caller
+        source,
+        model_info.special,
+        model_info.families,
+        call_notation,
+        reasoning_notation,
+        helper,
+        actor.caller,
     )
     return replace(model_info, template=request_template)
 
 
 def build_tokenizer_info(model_info: ModelInfo) -> TokenizerInfo:
     """Returns the properties of the tokenizer that the API reports."""
-    table = model_info.vocabulary
+    vocabulary = model_info.vocabulary
     return TokenizerInfo(
         context_length=model_info.info.context_length,
-        controls=table.names,
-        bos=_spell_token(model_info, table.bos_id),
-        eos=_spell_token(model_info, table.eos_id),
-        add_bos=table.add_bos,
+        controls=vocabulary.names,
+        bos=_spell_token(model_info, vocabulary.bos_id),
+        eos=_spell_token(model_info, vocabulary.eos_id),
+        add_bos=vocabulary.add_bos,
         chat_template=model_info.info.chat_template,
     )
 
 
 def _spell_token(model_info: ModelInfo, token: int | None) -> str | None:
-    return None if token is None else model_info.spelt.text((token,))
+    return None if token is None else model_info.named_pieces.text((token,))
 
 
 def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
-    """Returns the names of all control tokens, and those of the begin and end tokens."""
+    """Returns the names of all control tokens, of the begin token and of the end token."""
     names = vocabulary.names
     bos = "" if vocabulary.bos_id is None else names.get(vocabulary.bos_id, "")
     eos = "" if vocabulary.eos_id is None else names.get(vocabulary.eos_id, "")
@@ -199,8 +210,8 @@ async def _load_template(
     if source is None:
         return (
             None,
-            "this model has no chat template; send its prompt to /v1/completions, or where the server takes "
-            "them (ANTIPHON_REQUEST_TEMPLATES=true) one as chat_template",
+            "this model has no chat template; send its prompt to /v1/completions, or, if the server accepts "
+            "templates (ANTIPHON_REQUEST_TEMPLATES=true), send one as chat_template",
         )
     try:
         await prove(build_proof(source, special))

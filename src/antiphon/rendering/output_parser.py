@@ -21,7 +21,7 @@ from antiphon.domain.request import ConstraintKind, Conversation, GenerationRequ
 from antiphon.domain.values import changed
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.reasoning.notation import Begin, require_reasoning
+from antiphon.rendering.reasoning.notation import ReasoningPosition, require_reasoning
 from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
 from antiphon.rendering.template.messages import make_short_id
 from antiphon.rendering.tools.call_notation import CallNotation
@@ -69,22 +69,22 @@ class OutputParser:
         self._model_info = model_info
         self._tools = _get_tools(request)
         self._clock = clock
-        self._calls = _must_read_calls(request, model_info)
+        self._reads_calls = _must_read_calls(request, model_info)
 
     @property
-    def facts(self) -> ModelInfo:
-        """The model's information, in which the control tokens that the readers need have their names as
-        text."""
+    def shown_model_info(self) -> ModelInfo:
+        """The model's information for decoding: the control tokens that the readers must see have their names
+        as text."""
         template = self._model_info.template
         if template is None:
             return self._model_info
-        marks = template.call_notation.marks if self._calls or self._in_channels else ()
+        marks = template.call_notation.marks if self._reads_calls or self._writes_channels else ()
         if template.reasoning_notation is not None and _is_chat(self._request):
             marks += template.reasoning_notation.marks
         return replace(self._model_info, pieces=self._model_info.pieces_showing(marks))
 
     def parse(
-        self, decoder: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
+        self, decoder: ChoiceDecoder, begin: ReasoningPosition | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of one choice, with calls and reasoning separated from text. `begin`: where the
         choice begins; None if no reasoning is separated."""
@@ -93,32 +93,43 @@ class OutputParser:
             return events
         if begin is not None:
             decoder.reasoning_counter = ReasoningCounter(reader.spans)
-        required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
-        ids = _make_id_source(self._clock, self._model_info.template.call_notation.short_ids)
-        show_reasoning = _get_reasoning(self._request).shown
-        return ChoiceParser(decoder.choice, reader, ids, required, show_reasoning).parse(events)
+        calls_required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
+        make_call_id = _make_id_source(self._clock, self._model_info.template.call_notation.short_ids)
+        shows_reasoning = _get_reasoning(self._request).shown
+        return ChoiceParser(decoder.choice, reader, make_call_id, calls_required, shows_reasoning).parse(
+            events
+        )
 
-    def _build_reader(self, begin: Begin | None) -> OutputReader | None:
+    def _build_reader(self, begin: ReasoningPosition | None) -> OutputReader | None:
         """Makes the reader of one choice; None if the choice is plain text."""
         template = self._model_info.template
         if template is None:
             return None
-        inner = self._build_answer_reader(template.call_notation)
-        if begin is None or template.reasoning_notation is None or begin is Begin.AFTER or self._in_channels:
-            return inner if self._calls or self._in_channels else None
+        answer_reader = self._build_answer_reader(template.call_notation)
+        if (
+            begin is None
+            or template.reasoning_notation is None
+            or begin is ReasoningPosition.AFTER
+            or self._writes_channels
+        ):
+            return answer_reader if self._reads_calls or self._writes_channels else None
         return ReasoningReader(
-            template.reasoning_notation, begin, inner, kept=self._request.output.constraint is not None
+            template.reasoning_notation,
+            begin,
+            answer_reader,
+            keeps_whitespace=self._request.output.constraint is not None,
         )
 
-    def _build_answer_reader(self, layout: CallNotation) -> OutputReader:
+    def _build_answer_reader(self, call_notation: CallNotation) -> OutputReader:
         """Makes the reader of the text after reasoning."""
-        if self._calls and self._is_calls_or_format and self._tools is not None:
-            return layout.build_either_reader(self._tools)
-        return layout.build_reader() if self._calls or self._in_channels else PlainReader()
+        if self._reads_calls and self._is_calls_or_format and self._tools is not None:
+            return call_notation.build_calls_or_text_reader(self._tools)
+        return call_notation.build_reader() if self._reads_calls or self._writes_channels else PlainReader()
 
     @property
-    def _in_channels(self) -> bool:
-        """Whether the model writes everything in channels, so that every choice needs a reader."""
+    def _writes_channels(self) -> bool:
+        """Whether the model writes text, calls and reasoning in channels, so that every choice needs a
+        reader."""
         template = self._model_info.template
         if template is None or template.reasoning_notation is None or not _is_chat(self._request):
             return False
@@ -126,8 +137,8 @@ class OutputParser:
 
 
 def _must_read_calls(request: GenerationRequest, model_info: ModelInfo) -> bool:
-    """Whether calls must be found in the text. For a model with channels, they are found even if the request
-    forbids calls."""
+    """Whether the readers must find calls in the text. For a model with channels they do so even if the
+    request forbids calls, because the same reader separates the channels."""
     tools, constraint = _get_tools(request), request.output.constraint
     if tools is None or model_info.template is None:
         return False
@@ -152,9 +163,10 @@ def _get_reasoning(request: GenerationRequest) -> Reasoning:
     return prompt.reasoning if isinstance(prompt, Conversation) else Reasoning()
 
 
-def _make_id_source(clock: Clock, short: bool) -> Callable[[], str]:
-    """Returns a function that makes ids of calls. `short`: whether the template needs short ids."""
-    return lambda: make_short_id(clock.unique()) if short else ID_PREFIX + clock.unique()
+def _make_id_source(clock: Clock, is_short: bool) -> Callable[[], str]:
+    """Returns a function that makes ids of calls. `is_short`: whether the template accepts only ids of nine
+    characters."""
+    return lambda: make_short_id(clock.unique()) if is_short else ID_PREFIX + clock.unique()
 
 
 class ChoiceParser:
@@ -166,43 +178,43 @@ class ChoiceParser:
     """
 
     __slots__ = (
-        "_calls",
+        "_call_count",
+        "_calls_required",
         "_choice",
-        "_ids",
+        "_make_call_id",
         "_reader",
-        "_required",
-        "_scores",
-        "_shown",
-        "_token_ids",
-        "_tokens",
+        "_shows_reasoning",
+        "_unreported_ids",
+        "_unreported_scores",
+        "_unreported_tokens",
     )
 
     def __init__(
         self,
         choice: int,
         reader: OutputReader,
-        ids: Callable[[], str],
-        required: bool = False,
-        show_reasoning: bool = True,
+        make_call_id: Callable[[], str],
+        calls_required: bool = False,
+        shows_reasoning: bool = True,
     ) -> None:
-        """`ids`: returns a new id for a call. `required`: whether the choice must be calls without text.
-        `show_reasoning`: whether the answer contains the reasoning."""
+        """`make_call_id`: returns a new id for a call. `calls_required`: whether the choice must be calls
+        without text. `shows_reasoning`: whether the answer contains the reasoning."""
         self._choice = choice
         self._reader = reader
-        self._ids = ids
-        self._required = required
-        self._shown = show_reasoning
-        self._calls = 0
-        self._tokens = 0
-        self._scores: list[Scores] = []
-        self._token_ids: tuple[int, ...] = ()
+        self._make_call_id = make_call_id
+        self._calls_required = calls_required
+        self._shows_reasoning = shows_reasoning
+        self._call_count = 0
+        self._unreported_tokens = 0
+        self._unreported_scores: list[Scores] = []
+        self._unreported_ids: tuple[int, ...] = ()
 
     async def parse(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
         """Yields the events of the choice, with events for reasoning and calls in place of their text."""
         async with aclosing(events):
             async for event in events:
-                for parsed in self._parse_event(event):
-                    yield parsed
+                for parsed_event in self._parse_event(event):
+                    yield parsed_event
 
     def _parse_event(self, event: Event) -> Iterator[Event]:
         """Yields the events that replace one event of the choice."""
@@ -216,14 +228,14 @@ class ChoiceParser:
 
     def _add_unreported(self, event: TextDelta) -> None:
         """Adds the tokens, ids and scores of a delta to those for the next part."""
-        self._tokens += event.tokens
-        self._token_ids += event.ids
+        self._unreported_tokens += event.tokens
+        self._unreported_ids += event.ids
         if event.scores:
-            self._scores.append(event.scores)
+            self._unreported_scores.append(event.scores)
 
     def _finish(self, event: Finished) -> Iterator[Event]:
         """Yields the last parts and the event that ends the choice."""
-        yield from self._convert_parts(self._reader.end(self._required))
+        yield from self._convert_parts(self._reader.end(self._calls_required))
         has_calls = event.reason is FinishReason.STOP and self._reader.is_complete
         reason = FinishReason.TOOL_CALLS if has_calls else event.reason
         tokens, scores, ids = self._take_unreported()
@@ -234,7 +246,7 @@ class ChoiceParser:
         for part in parts:
             if not isinstance(part, ReasoningPart):
                 yield self._convert_part(part)
-            elif self._shown:
+            elif self._shows_reasoning:
                 yield ReasoningDelta(self._choice, part.text, *self._take_unreported())
 
     def _convert_part(self, part: OutputPart) -> Event:
@@ -242,13 +254,15 @@ class ChoiceParser:
         if isinstance(part, VisiblePart):
             return TextDelta(self._choice, part.text, *unreported)
         if isinstance(part, CallName):
-            self._calls += 1
-            return ToolCallStarted(self._choice, self._calls - 1, self._ids(), part.name, *unreported)
-        return ToolCallDelta(self._choice, self._calls - 1, part.text, *unreported)
+            self._call_count += 1
+            return ToolCallStarted(
+                self._choice, self._call_count - 1, self._make_call_id(), part.name, *unreported
+            )
+        return ToolCallDelta(self._choice, self._call_count - 1, part.text, *unreported)
 
     def _take_unreported(self) -> tuple[int, Scores, tuple[int, ...]]:
         """Returns the count, scores and ids of tokens that no event has reported yet, and clears them."""
-        tokens, self._tokens = self._tokens, 0
-        scores, self._scores = join_scores(self._scores), []
-        ids, self._token_ids = self._token_ids, ()
+        tokens, self._unreported_tokens = self._unreported_tokens, 0
+        scores, self._unreported_scores = join_scores(self._unreported_scores), []
+        ids, self._unreported_ids = self._unreported_ids, ()
         return tokens, scores, ids

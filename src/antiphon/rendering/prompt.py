@@ -14,10 +14,10 @@ from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.template.messages import collect_texts, measure
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate
-from antiphon.rendering.template.shield import is_whole
+from antiphon.rendering.template.shield import is_valid_unicode
 from antiphon.rendering.tokenizer import TextTokenizer
 
-MOST_CUT = 1 << 20
+MOST_TRUNCATED = 1 << 20
 """The most characters of a prompt that the server truncates. The tokenizer reads the dropped part too."""
 
 LARGE_CONVERSATION = 20_000
@@ -26,34 +26,34 @@ counts as 200 more characters."""
 
 
 async def encode(
-    tokens: TextTokenizer, model_info: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
+    tokenizer: TextTokenizer, model_info: ModelInfo, prompt: Prompt, clock: Clock, is_truncated: bool = False
 ) -> tuple[int, ...]:
-    """Returns the token ids of a prompt. `is_cut`: whether the prompt is truncated later; such a prompt may
-    be longer than the context."""
+    """Returns the token ids of a prompt. `is_truncated`: whether the request truncates them; then the prompt
+    may be longer than the context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
         # Without truncation, a prompt with more tokens is refused later.
-        checked = prompt.tokens if is_cut else prompt.tokens[: model_info.info.context_length]
-        require_token_ids(checked, model_info, "prompt")
+        checked_tokens = prompt.tokens if is_truncated else prompt.tokens[: model_info.info.context_length]
+        require_token_ids(checked_tokens, model_info, "prompt")
         return prompt.tokens
     if model_info.info.embedding is not None and isinstance(prompt, RawPrompt):
-        return await tokenize_text(tokens, model_info, prompt.text or "", prompt.add_special)
+        return await tokenize_text(tokenizer, model_info, prompt.text or "", prompt.add_special)
     if isinstance(prompt, RawPrompt) and not prompt.text:
         return build_text_start(model_info) if prompt.add_special else ()
     adds_bos = _adds_bos(prompt, model_info)
     pieces = await render_prompt(model_info, prompt, clock)
-    require_possible(pieces, model_info, prompt, MOST_CUT if is_cut else 0)
+    require_possible(pieces, model_info, prompt, MOST_TRUNCATED if is_truncated else 0)
     bos_id = model_info.vocabulary.bos_id
     bos = None if bos_id is None else model_info.vocabulary.names.get(bos_id)
     has_bos = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
-    return await tokens.tokenize(pieces, adds_bos and not has_bos)
+    return await tokenizer.tokenize(pieces, adds_bos and not has_bos)
 
 
 def build_text_start(model_info: ModelInfo) -> tuple[int, ...]:
     """Returns the token that begins a new text: the begin token. Without a begin token, returns the end
     token, as OpenAI does with `<|endoftext|>`. Returns no token if the model has neither."""
-    table = model_info.vocabulary
-    start = table.eos_id if table.bos_id is None else table.bos_id
-    return () if start is None else (start,)
+    vocabulary = model_info.vocabulary
+    start_token = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
+    return () if start_token is None else (start_token,)
 
 
 def _adds_bos(prompt: Prompt, model_info: ModelInfo) -> bool:
@@ -71,66 +71,69 @@ def _adds_bos(prompt: Prompt, model_info: ModelInfo) -> bool:
 
 
 async def tokenize_text(
-    tokens: TextTokenizer, model_info: ModelInfo, text: str, special: bool = True
+    tokenizer: TextTokenizer, model_info: ModelInfo, text: str, add_special: bool = True
 ) -> tuple[int, ...]:
-    """Tokenizes a text for embedding. The text cannot contain a control token. `special`: whether to add the
-    tokens that the model needs before and after the text."""
-    before, after = model_info.vocabulary.embedding_frame if special else ((), ())
-    return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
+    """Tokenizes a text for embedding. The text cannot contain a control token. `add_special`: whether to add
+    the tokens that the model needs before and after the text."""
+    before, after = model_info.vocabulary.embedding_frame if add_special else ((), ())
+    return (*before, *await tokenizer.tokenize([TextPiece(text)], False), *after)
 
 
 async def render_prompt(model_info: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
     """Renders a prompt to pieces of text, in which control tokens are marked. Raises a RequestError."""
     if isinstance(prompt, RawPrompt):
-        _require_characters([prompt.text or ""], prompt)
+        _require_valid_unicode([prompt.text or ""], prompt)
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
     texts, size = measure(prompt)
-    _require_characters(texts, prompt)
+    _require_valid_unicode(texts, prompt)
     if model_info.template is None:
-        raise TemplateRefused(model_info.refusal, param="messages")
+        raise TemplateRefused(model_info.template_refusal, param="messages")
     if isinstance(model_info.template, RequestTemplate):
         return await model_info.template.render(prompt, clock)
-    if size > LARGE_CONVERSATION or not _is_plain(prompt):
+    if size > LARGE_CONVERSATION or not _has_simple_values(prompt):
         return await asyncio.to_thread(model_info.template.render, prompt, clock)
     return model_info.template.render(prompt, clock)
 
 
-def _is_plain(prompt: Conversation) -> bool:
-    """Whether the caller's values for the template are simple. Other values can make rendering slow, because
-    the template was proved without them."""
+def _has_simple_values(prompt: Conversation) -> bool:
+    """Whether the caller gives the template only booleans and texts. Lists, objects and documents can make
+    rendering slow, because the template was proved without them."""
     values = prompt.template_values.values()
     return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
 
 
 def require_token_ids(tokens: Sequence[int], model_info: ModelInfo, field: str) -> None:
     """Raises InvalidValue for an id outside the vocabulary."""
-    size = model_info.info.vocabulary
-    if tokens and not (min(tokens) >= 0 and max(tokens) < size):
-        wrong = next(token for token in tokens if not 0 <= token < size)
+    vocabulary_size = model_info.info.vocabulary
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary_size):
+        unknown_id = next(token for token in tokens if not 0 <= token < vocabulary_size)
         raise InvalidValue(
-            f"{field}: token id {wrong} is not one of this model's {size}, which begin at 0", param=field
+            f"{field}: token id {unknown_id} is not one of this model's ids, 0 to {vocabulary_size - 1}",
+            param=field,
         )
 
 
 def require_possible(
-    pieces: Sequence[TextPiece], model_info: ModelInfo, prompt: Prompt, cut: int = 0
+    pieces: Sequence[TextPiece], model_info: ModelInfo, prompt: Prompt, allowed_characters: int = 0
 ) -> None:
     """Raises ContextLengthExceeded for a text that has too many characters for the context with any
-    tokenizer. `cut`: the characters that are allowed because the prompt is truncated later."""
+    tokenizer. `allowed_characters`: a text of at most this many characters is accepted, because its tokens
+    are truncated later."""
     size = sum(len(piece.text) for piece in pieces)
-    least = size // model_info.longest_piece
-    if size > cut and least > model_info.info.context_length:
-        part = describe_prompt(prompt)
+    least_tokens = size // model_info.longest_piece
+    if size > allowed_characters and least_tokens > model_info.info.context_length:
+        prompt_name = describe_prompt(prompt)
         raise ContextLengthExceeded(
-            f"{context_sentence(model_info)} However, your {part} resulted in at least {least} tokens. "
-            f"Please reduce the length of the {part}.",
+            f"{context_sentence(model_info)} However, your {prompt_name} resulted in at least "
+            f"{least_tokens} tokens. "
+            f"Please reduce the length of the {prompt_name}.",
             param=blame_field(prompt, (size,)),
         )
 
 
-def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
+def _require_valid_unicode(texts: Sequence[str], prompt: Prompt) -> None:
     """Raises InvalidValue for a text with a lone surrogate, which JSON can contain but UTF-8 cannot."""
-    if not all(map(is_whole, texts)):
+    if not all(map(is_valid_unicode, texts)):
         raise InvalidValue(
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",
             param=_name_field(prompt),
@@ -143,7 +146,7 @@ def context_sentence(model_info: ModelInfo) -> str:
 
 
 def describe_prompt(prompt: Prompt) -> str:
-    """Returns the name of the prompt for an error, with the other parts of the request that count."""
+    """Returns the request fields whose tokens the prompt contains, as words for an error."""
     if not isinstance(prompt, Conversation):
         return "prompt"
     if prompt.template is not None:
@@ -152,12 +155,12 @@ def describe_prompt(prompt: Prompt) -> str:
 
 
 def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
-    """Returns the request field that makes a prompt too long. It is the request's template if messages and
-    tools are less than half of the text. `lengths`: of the prompt's parts."""
+    """Returns the request field that makes a prompt too long. If messages and tools are less than half of the
+    prompt, that field is the request's template. `lengths`: of the prompt's parts, in bytes or characters."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return _name_field(prompt)
-    own_bytes, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
-    return TEMPLATE_FIELD if not size or 2 * own_bytes < size else _name_field(prompt)
+    caller_bytes, total_length = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
+    return TEMPLATE_FIELD if not total_length or 2 * caller_bytes < total_length else _name_field(prompt)
 
 
 def _name_field(prompt: Prompt) -> str:

@@ -33,21 +33,23 @@ class ReadyRequest:
     """The request as the caller sent it."""
     request: GenerationRequest
     """The request with the constraint that its tools add."""
-    facts: ModelInfo
-    fitted: Sequence[FittedPrompt]
-    shared: TokenRequest
-    """The part that the sequences of all choices share."""
+    model_info: ModelInfo
+    fitted_prompts: Sequence[FittedPrompt]
+    shared_request: TokenRequest
+    """The options that the sequences of all choices share; it has no prompt."""
 
 
 class RenderedRequest:
     """The renderer's `PreparedRequest`. It is valid for one process of the engine."""
 
-    def __init__(self, engine: TokenEngine, ready: ReadyRequest, is_current: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: TokenEngine, ready_request: ReadyRequest, is_current: Callable[[], bool]
+    ) -> None:
         """`is_current`: whether the engine is still the process that the request was prepared for."""
         self._engine = engine
-        self._ready = ready
+        self._ready_request = ready_request
         self._is_current = is_current
-        self.size = request_size(ready.request, ready.fitted)
+        self.size = compute_size(ready_request.request, ready_request.fitted_prompts)
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Streams the events of all choices. Raises EngineUnavailable if the engine restarted after the
@@ -60,17 +62,25 @@ class RenderedRequest:
             raise EngineUnavailable(
                 "the engine restarted before this request began; try again", retry_after=RETRY_AFTER
             )
-        request, fitted = self._ready.request, self._ready.fitted
-        parser = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
-        choice_set = build_choices(request, parser.facts, fitted)
-        token_requests = build_token_requests(request, self._ready.shared, fitted, context.clock)
+        request, fitted_prompts = self._ready_request.request, self._ready_request.fitted_prompts
+        parser = OutputParser(
+            self._ready_request.original, request, self._ready_request.model_info, context.clock
+        )
+        choice_set = build_choices(request, parser.shown_model_info, fitted_prompts)
+        token_requests = build_token_requests(
+            request, self._ready_request.shared_request, fitted_prompts, context.clock
+        )
         choice_events: list[AsyncGenerator[Event, None]] = []
         for decoder, (prompt, token_request) in zip(choice_set.decoders, token_requests, strict=True):
-            decoded = self._decode_choice(decoder, prompt, token_request)
-            parsed = parser.parse(decoder, prompt.begin, decoded)
-            choice_events.append(add_repeated_message(parsed, decoder.choice, prompt))
-        ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
-        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), choice_set.decoders, ids)
+            decoded_events = self._decode_choice(decoder, prompt, token_request)
+            parsed_events = parser.parse(decoder, prompt.begin, decoded_events)
+            choice_events.append(add_repeated_message(parsed_events, decoder.choice, prompt))
+        prompt_token_ids = (
+            tuple(prompt.tokens for prompt in fitted_prompts) if request.output.token_ids else ()
+        )
+        tally = RequestTally(
+            tuple(len(prompt.tokens) for prompt in fitted_prompts), choice_set.decoders, prompt_token_ids
+        )
         has_started = False
         async with (
             map_engine_death(choice_set.decoders),
@@ -102,36 +112,38 @@ class RenderedRequest:
 
 
 def build_token_requests(
-    request: GenerationRequest, token_request: TokenRequest, fitted: Sequence[FittedPrompt], clock: Clock
+    request: GenerationRequest,
+    shared_request: TokenRequest,
+    fitted_prompts: Sequence[FittedPrompt],
+    clock: Clock,
 ) -> Iterator[tuple[FittedPrompt, TokenRequest]]:
     """Yields one token request for each choice, with its prompt. The choices of one prompt are a group."""
-    candidates = request.output.best_of or request.output.choices
-    for prompt in fitted:
+    candidate_count = request.output.best_of or request.output.choices
+    for prompt in fitted_prompts:
         # The request's id can come from the caller, so it cannot identify the group.
-        group = clock.unique() if candidates > 1 else None
+        group = clock.unique() if candidate_count > 1 else None
         segments = (TokenSegment(prompt.tokens),)
-        scored = prompt.logprobs.width if prompt.logprobs is not None else None
-        for choice in range(candidates):
+        alternatives = prompt.logprobs.width if prompt.logprobs is not None else None
+        for choice in range(candidate_count):
             yield (
                 prompt,
                 replace(
-                    token_request,
+                    shared_request,
                     segments=segments,
                     max_tokens=prompt.max_tokens,
                     constraint=prompt.constraint,
                     group=group,
                     choice=choice,
-                    prompt_logprobs=scored if choice == 0 else None,
+                    prompt_logprobs=alternatives if choice == 0 else None,
                 ),
             )
 
 
-def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> RequestSize:
-    """Returns the size of the request: the tokens of all prompts, and the most tokens that all candidates
-    together can generate."""
-    candidates = request.output.best_of or request.output.choices
-    max_output = sum(prompt.max_tokens for prompt in fitted) * candidates
-    return RequestSize(sum(len(prompt.tokens) for prompt in fitted), max_output)
+def compute_size(request: GenerationRequest, fitted_prompts: Sequence[FittedPrompt]) -> RequestSize:
+    """Returns the tokens of all prompts, and the most tokens that all candidates together can generate."""
+    candidate_count = request.output.best_of or request.output.choices
+    max_output = sum(prompt.max_tokens for prompt in fitted_prompts) * candidate_count
+    return RequestSize(sum(len(prompt.tokens) for prompt in fitted_prompts), max_output)
 
 
 @asynccontextmanager
@@ -140,7 +152,7 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
     try:
         yield
     except EngineUnavailable as error:
-        if any(decoder.cached is not None for decoder in decoders):
+        if any(decoder.cached_tokens is not None for decoder in decoders):
             raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
         raise
 
@@ -148,9 +160,9 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
 def add_repeated_message(
     events: AsyncGenerator[Event, None], choice: int, prompt: FittedPrompt
 ) -> AsyncGenerator[Event, None]:
-    """Adds the repeated message of the conversation before the events of a choice. Calls and reasoning are
-    not searched in this message."""
-    return repeat_prompt(choice, prompt.repeated, events) if prompt.repeated else events
+    """Adds the conversation's last message to the beginning of a choice, if the prompt repeats it. No reader
+    searches this message for calls and reasoning."""
+    return repeat_prompt(choice, prompt.repeated_message, events) if prompt.repeated_message else events
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,63 +170,79 @@ class ChoiceSet:
     """The decoders of one request's candidates, and how choices are selected from the candidates."""
 
     decoders: Sequence[ChoiceDecoder]
-    """One decoder for each candidate; those of the first prompt come first."""
+    """One decoder for each candidate, in the order of the prompts."""
     choose: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
     """Maps the events of all candidates to the events of the choices."""
 
 
 def build_choices(
-    request: GenerationRequest, model_info: ModelInfo, fitted: Sequence[FittedPrompt]
+    request: GenerationRequest, model_info: ModelInfo, fitted_prompts: Sequence[FittedPrompt]
 ) -> ChoiceSet:
     """Makes a decoder for each candidate. The decoders are plain if the caller requests no token ids and no
     log-probabilities."""
     output, options = request.output, build_decode_options(request, model_info)
     if output.logprobs is None and output.best_of is None and not output.token_ids:
-        plain = [ChoiceDecoder(index, options) for index in range(len(fitted) * output.choices)]
-        return ChoiceSet(plain, lambda events: events)
-    candidates = output.best_of or output.choices
-    scored: list[ScoredDecoder] = []
-    for prompt in fitted:
+        plain_decoders = [
+            ChoiceDecoder(index, options) for index in range(len(fitted_prompts) * output.choices)
+        ]
+        return ChoiceSet(plain_decoders, lambda events: events)
+    candidate_count = output.best_of or output.choices
+    scored_decoders: list[ScoredDecoder] = []
+    for prompt in fitted_prompts:
         offset = len(prompt.echo.layout.text) if prompt.echo is not None else 0
         has_logprobs, token_ids = output.logprobs is not None, output.logprob_token_ids
         scoring = ScoreOptions(has_logprobs, offset, output.token_ids, token_ids)
-        scored += [
-            ScoredDecoder(len(scored) + index, options, model_info, scoring) for index in range(candidates)
+        scored_decoders += [
+            ScoredDecoder(len(scored_decoders) + index, options, model_info, scoring)
+            for index in range(candidate_count)
         ]
     if output.best_of is None:
-        return ChoiceSet(scored, lambda events: events)
-    return ChoiceSet(scored, lambda events: choose_best(events, scored, len(fitted), output.choices))
+        return ChoiceSet(scored_decoders, lambda events: events)
+    return ChoiceSet(
+        scored_decoders,
+        lambda events: choose_best(events, scored_decoders, len(fitted_prompts), output.choices),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTally:
     """The token counts of one request."""
 
-    prompts: tuple[int, ...]
+    prompt_token_counts: tuple[int, ...]
     """Number of tokens of each prompt."""
     decoders: Sequence[ChoiceDecoder]
-    """Decoders of the choices; those of the first prompt come first."""
-    ids: tuple[tuple[int, ...], ...] = ()
+    """Decoders of the candidates, in the order of the prompts."""
+    prompt_token_ids: tuple[tuple[int, ...], ...] = ()
     """Token ids of each prompt, if the caller requests them."""
 
     def build_started(self) -> Started:
-        """Builds the first event of the request, when its first choice starts."""
-        waits = [decoder.queued for decoder in self.decoders if decoder.queued is not None]
-        return Started(sum(self.prompts), self._count_cached(), self.ids, min(waits, default=None))
+        """Builds the request's first event. Call it when the first choice starts."""
+        queue_seconds = [
+            decoder.queue_seconds for decoder in self.decoders if decoder.queue_seconds is not None
+        ]
+        return Started(
+            sum(self.prompt_token_counts),
+            self._count_cached(),
+            self.prompt_token_ids,
+            min(queue_seconds, default=None),
+        )
 
     def build_usage(self) -> Usage:
-        """Builds the last event of the request, with the token counts of all choices."""
+        """Builds the request's last event, with the token counts of all choices."""
         completion_tokens = sum(decoder.completion_tokens for decoder in self.decoders)
         reasoning_tokens = sum(
             decoder.reasoning_counter.tokens
             for decoder in self.decoders
             if decoder.reasoning_counter is not None
         )
-        return Usage(sum(self.prompts), completion_tokens, self._count_cached(), reasoning_tokens)
+        return Usage(sum(self.prompt_token_counts), completion_tokens, self._count_cached(), reasoning_tokens)
 
     def _count_cached(self) -> int:
         """Counts the cached tokens of each prompt once. A token counts as cached if no choice of the prompt
         computed it."""
-        count = len(self.decoders) // len(self.prompts)
-        groups = (self.decoders[begin : begin + count] for begin in range(0, len(self.decoders), count))
-        return sum(min(decoder.cached or 0 for decoder in group) for group in groups)
+        candidate_count = len(self.decoders) // len(self.prompt_token_counts)
+        groups = (
+            self.decoders[begin : begin + candidate_count]
+            for begin in range(0, len(self.decoders), candidate_count)
+        )
+        return sum(min(decoder.cached_tokens or 0 for decoder in group) for group in groups)

@@ -41,15 +41,15 @@ from antiphon.rendering.streams import build_deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper
-from antiphon.rendering.tokenizer import BOUNDS, FairTokenizer, tokenize_banned_words
+from antiphon.rendering.tokenizer import QUEUE_LIMITS, FairTokenizer, tokenize_banned_words
 
 T = TypeVar("T")
 
-MANY = 10_000
-"""A thread decodes more tokens than this. This many tokens take about two milliseconds."""
+MANY_TOKENS = 10_000
+"""More tokens than this are decoded in a thread. This many tokens take about two milliseconds."""
 
 
-CHECKS = QueueLimits(
+CHECK_LIMITS = QueueLimits(
     sys.maxsize, sys.maxsize, queue_per_actor=64, item_name="constraints", at_once_per_actor=2
 )
 """Limits for checking constraints. An engine checks one constraint after the other, and each check can take
@@ -88,9 +88,9 @@ class Renderer:
         comes back, perhaps with other weights. `request_load`: has the engine loaded if it is parked."""
         self._engine = engine
         self._options = options
-        self._tokenizer_queue = FairSemaphore(BOUNDS)
+        self._tokenizer_queue = FairSemaphore(QUEUE_LIMITS)
         """The queue in which callers wait to tokenize long texts."""
-        self._checks = FairSemaphore(CHECKS)
+        self._check_queue = FairSemaphore(CHECK_LIMITS)
         """The queue in which callers wait for the check of a constraint."""
         self._state = state
         self._generation = generation
@@ -98,23 +98,25 @@ class Renderer:
         self._prove = prove
         self._model_info: ModelInfo | None = None
         self._info_generation = 0
-        """The generation of the engine that `_facts` describes."""
+        """The generation of the engine that `_model_info` describes."""
         self._refresh_lock = asyncio.Lock()
 
     # --- Engine ---
 
     async def prepare(self, request: GenerationRequest, context: Context) -> RenderedRequest:
-        return await self.prepare_with(request, context, None)
+        return await self.prepare_with_adapter(request, context, None)
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> TokenizedTexts:
-        tokens = self._make_tokenizer(context.actor, context.clock)
+        tokenizer = self._make_tokenizer(context.actor, context.clock)
         model_info = await self._run_in_time(self._refresh_info(), context)
-        return await self._run_in_time(prepare_embedding(self._engine, tokens, model_info, request), context)
+        return await self._run_in_time(
+            prepare_embedding(self._engine, tokenizer, model_info, request), context
+        )
 
     async def prepare_rerank(self, request: RerankRequest, context: Context) -> TokenizedPairs:
-        tokens = self._make_tokenizer(context.actor, context.clock)
+        tokenizer = self._make_tokenizer(context.actor, context.clock)
         model_info = await self._run_in_time(self._refresh_info(), context)
-        return await self._run_in_time(prepare_rerank(self._engine, tokens, model_info, request), context)
+        return await self._run_in_time(prepare_rerank(self._engine, tokenizer, model_info, request), context)
 
     async def profile(self) -> Profile:
         """Returns the model's profile. Does not load a parked model."""
@@ -150,7 +152,7 @@ class Renderer:
         model_info = await self._refresh_info()
         text = (
             await asyncio.to_thread(_detokenize, tokens, model_info)
-            if len(tokens) > MANY
+            if len(tokens) > MANY_TOKENS
             else _detokenize(tokens, model_info)
         )
         return text.removeprefix(" ") if model_info.vocabulary.space_prefix else text
@@ -158,14 +160,14 @@ class Renderer:
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         model_info = await self._refresh_info()
         require_token_ids(tokens, model_info, "tokens")
-        return tuple(model_info.spelt.bytes[token] for token in tokens)
+        return tuple(model_info.named_pieces.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
         return build_tokenizer_info(await self._refresh_info())
 
     # --- one request ---
 
-    async def prepare_with(
+    async def prepare_with_adapter(
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> RenderedRequest:
         """Prepares the request for the adapter with the digest `adapter`; None means the base model."""
@@ -177,18 +179,18 @@ class Renderer:
         model_info = with_template(model_info, request.prompts[0], self._options.helper, context.actor)
         original = settle_widths(request, model_info, self._options.most_logprobs)
         request = constrain_calls(original, model_info)
-        fitted = await self._run_in_time(self._fit_prompts(request, model_info, context), context)
+        fitted_prompts = await self._run_in_time(self._fit_prompts(request, model_info, context), context)
         shared_request = self._build_shared_request(request, context, model_info, adapter)
-        if words := request.output.bad_words:
+        if bad_words := request.output.bad_words:
             banned_sequences = await self._run_in_time(
-                tokenize_banned_words(self._engine, model_info, words), context
+                tokenize_banned_words(self._engine, model_info, bad_words), context
             )
             shared_request = replace(
                 shared_request, sampling=replace(shared_request.sampling, banned=banned_sequences)
             )
         is_current = partial(self._is_current, generation)
-        ready = ReadyRequest(original, request, model_info, fitted, shared_request)
-        return RenderedRequest(self._engine, ready, is_current)
+        ready_request = ReadyRequest(original, request, model_info, fitted_prompts, shared_request)
+        return RenderedRequest(self._engine, ready_request, is_current)
 
     def _is_current(self, generation: int) -> bool:
         """Whether the engine still has that generation."""
@@ -206,20 +208,21 @@ class Renderer:
         self, request: GenerationRequest, model_info: ModelInfo, context: Context
     ) -> list[FittedPrompt]:
         """Converts every prompt to token ids that fit the context, and adds the constraint of its choices."""
-        tokens = self._make_tokenizer(context.actor, context.clock)
-        with watch_fields() as watch:
-            fitted = await fit_prompts(tokens, model_info, request, context.clock)
+        tokenizer = self._make_tokenizer(context.actor, context.clock)
+        with watch_fields() as field_usage:
+            fitted_prompts = await fit_prompts(tokenizer, model_info, request, context.clock)
         conversations = (prompt for prompt in request.prompts if isinstance(prompt, Conversation))
         messages = [message for conversation in conversations for message in conversation.messages]
-        context.progress.unread += watch.list_unread(messages)
-        pairs = zip(request.prompts, fitted, strict=True)
-        fitted = [
-            constrain_prompt(prompt, fits, request.output.constraint, model_info) for prompt, fits in pairs
+        context.progress.unread += field_usage.list_unread(messages)
+        pairs = zip(request.prompts, fitted_prompts, strict=True)
+        fitted_prompts = [
+            constrain_prompt(prompt, fitted_prompt, request.output.constraint, model_info)
+            for prompt, fitted_prompt in pairs
         ]
-        for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
-            async with self._checks.hold(context.actor.caller, context.clock):
+        for constraint in {prompt.constraint for prompt in fitted_prompts if prompt.constraint is not None}:
+            async with self._check_queue.hold(context.actor.caller, context.clock):
                 await self._require_constrainable(constraint)
-        return fitted
+        return fitted_prompts
 
     def _make_tokenizer(self, actor: Actor, clock: Clock) -> FairTokenizer:
         """Returns the engine's tokenizer for one request of the actor."""
@@ -262,7 +265,8 @@ class Renderer:
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _refresh_info(self) -> ModelInfo:
-        """Returns the information about the model. Loads it again if the engine was restarted since."""
+        """Returns the information about the model. Loads it at the first call, and again after the engine has
+        restarted."""
         generation = self._generation()
         if self._model_info is None or self._info_generation != generation:
             async with self._refresh_lock:
@@ -275,7 +279,8 @@ class Renderer:
 
 
 def drop_declaration(request: GenerationRequest) -> GenerationRequest:
-    """Removes the schema in the caller's original form from the request, because only vendors use it."""
+    """Removes the schema in the caller's original form from the request's constraint, because only vendors
+    use that form."""
     constraint = request.output.constraint
     if constraint is None or constraint.declared is None:
         return request

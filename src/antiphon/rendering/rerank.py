@@ -51,34 +51,37 @@ def find_probability(log_odds: float) -> float:
 class PairBuilder:
     """Builds the token ids of a query with one document."""
 
-    tokens: TextTokenizer
-    before: tuple[int, ...]
-    """The tokens before the document, including the query."""
-    after: tuple[int, ...]
-    most: int | None
+    tokenizer: TextTokenizer
+    tokens_before: tuple[int, ...]
+    """The tokens before the document, with the query."""
+    tokens_after: tuple[int, ...]
+    most_document_tokens: int | None
     """The most tokens of the document. A longer document is truncated."""
-    around: tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]] | None = None
-    """A template's text before and after the document. A document that is not truncated is tokenized together
-    with it."""
+    template_texts: tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]] | None = None
+    """The template's text before and after the document; None for a model without a template. A document that
+    is not truncated is tokenized together with this text, as the model was trained."""
 
     async def build(self, document: str) -> tuple[int, ...]:
-        if self.around is None or self.most is not None:
-            ids = await self.tokens.tokenize([TextPiece(document)], False)
-            if self.around is None or len(ids) > (self.most or 0):
-                return (*self.before, *ids[: self.most], *self.after)
-        before, after = self.around
-        return await self.tokens.tokenize([*before, TextPiece(document), *after], False)
+        if self.template_texts is None or self.most_document_tokens is not None:
+            ids = await self.tokenizer.tokenize([TextPiece(document)], False)
+            if self.template_texts is None or len(ids) > (self.most_document_tokens or 0):
+                return (*self.tokens_before, *ids[: self.most_document_tokens], *self.tokens_after)
+        text_before, text_after = self.template_texts
+        return await self.tokenizer.tokenize([*text_before, TextPiece(document), *text_after], False)
 
 
 async def prepare_rerank(
-    engine: TokenEngine, tokens: TextTokenizer, model_info: ModelInfo, request: RerankRequest
+    engine: TokenEngine, tokenizer: TextTokenizer, model_info: ModelInfo, request: RerankRequest
 ) -> TokenizedPairs:
-    """Builds the pairs of the query with each document. Raises a RequestError that names the invalid part."""
+    """Builds the pairs of the query with each document. Raises a RequestError that names the invalid
+    field."""
     embedding = model_info.info.embedding
     if embedding is None or not embedding.ranks or not isinstance(engine, EmbeddingEngine):
-        raise UnsupportedParameter(f"{request.model} is no reranker; name one", param="model")
+        raise UnsupportedParameter(
+            f"{request.model} is no reranker; name a model that ranks documents", param="model"
+        )
     context_length = model_info.info.context_length
-    builder = await _start_builder(tokens, model_info, request)
+    builder = await _create_builder(tokenizer, model_info, request)
     # Each pair repeats the query, so this limits the memory of the pairs.
     _require_fitting_query(builder, context_length)
     pairs = await map_in_groups(builder.build, request.documents)
@@ -86,34 +89,41 @@ async def prepare_rerank(
     return TokenizedPairs(TokenizedTexts(engine, pairs, embedding.dimensions))
 
 
-async def _start_builder(tokens: TextTokenizer, model_info: ModelInfo, request: RerankRequest) -> PairBuilder:
+async def _create_builder(
+    tokenizer: TextTokenizer, model_info: ModelInfo, request: RerankRequest
+) -> PairBuilder:
     """Tokenizes the query and the other texts that all pairs share."""
-    template, most = model_info.info.rerank_template, request.tokens_per_document
+    template, most_document_tokens = model_info.info.rerank_template, request.tokens_per_document
     if template is None:
         frame = model_info.vocabulary.pair_frame
-        query = await tokens.tokenize([TextPiece(request.query)], False)
-        return PairBuilder(tokens, (*frame.before, *query, *frame.between), frame.after, most)
-    before, after = split_template(template, request.query)
+        query = await tokenizer.tokenize([TextPiece(request.query)], False)
+        return PairBuilder(
+            tokenizer,
+            (*frame.before, *query, *frame.between),
+            frame.after,
+            most_document_tokens,
+        )
+    text_before, text_after = split_template(template, request.query)
     return PairBuilder(
-        tokens,
-        await tokens.tokenize(before, False),
-        await tokens.tokenize(after, False),
-        most,
-        (before, after),
+        tokenizer,
+        await tokenizer.tokenize(text_before, False),
+        await tokenizer.tokenize(text_after, False),
+        most_document_tokens,
+        (text_before, text_after),
     )
 
 
 def split_template(template: str, query: str) -> tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]:
     """Returns the texts of a template before and after the document. Only the template's own text can contain
     control tokens."""
-    before, _, after = template.partition(DOCUMENT)
-    return tuple(_fill(before, query)), tuple(_fill(after, query))
+    text_before, _, text_after = template.partition(DOCUMENT)
+    return tuple(_insert_query(text_before, query)), tuple(_insert_query(text_after, query))
 
 
-def _fill(part: str, query: str) -> list[TextPiece]:
-    """Returns a part of a template with the query in place of its placeholders."""
+def _insert_query(template_text: str, query: str) -> list[TextPiece]:
+    """Returns a text of a template with the query in place of its placeholders."""
     pieces: list[TextPiece] = []
-    for index, text in enumerate(part.split(QUERY)):
+    for index, text in enumerate(template_text.split(QUERY)):
         pieces += [TextPiece(query)] * (index > 0)
         pieces += [TextPiece(text, control=True)] * bool(text)
     return pieces
@@ -121,11 +131,11 @@ def _fill(part: str, query: str) -> list[TextPiece]:
 
 def _require_fitting_query(builder: PairBuilder, context_length: int) -> None:
     """Raises ContextLengthExceeded for a query that leaves no room for a document."""
-    shared = len(builder.before) + len(builder.after)
-    if shared >= context_length:
+    shared_count = len(builder.tokens_before) + len(builder.tokens_after)
+    if shared_count >= context_length:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context_length} tokens. However, the query takes "
-            f"{shared} of them, and no document fits beside it. Shorten the query.",
+            f"{shared_count} of them, and no document fits beside it. Shorten the query.",
             param="query",
         )
 

@@ -14,8 +14,8 @@ from antiphon.task_group import task_group
 
 T = TypeVar("T")
 
-WAITING = 64
-"""The most items of all streams that can wait for a slow reader. Then the streams pause."""
+MOST_WAITING = 64
+"""The most items of all streams that wait for a slow reader. With more, the streams pause."""
 
 
 async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
@@ -55,33 +55,33 @@ def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]
 
 
 Arrival = tuple[T] | AntiphonError | None
-"""An item, the error that ended a stream, or its end."""
+"""An item in a tuple, the error that ended a stream, or None for the end of a stream."""
 
 
 async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     """Yields the items of all streams. Each stream runs in its own task."""
-    queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(WAITING)
+    queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(MOST_WAITING)
     async with task_group() as group:
         for stream in streams:
             group.create_task(_pump(stream, queue))
-        running = len(streams)
-        while running:
+        running_count = len(streams)
+        while running_count:
             item = await _take_next(queue)
             if item is None:
-                running -= 1
+                running_count -= 1
             else:
                 yield item[0]
 
 
 async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
     """Returns the next item, or None when a stream has ended. Raises the error that ended a stream."""
-    arrived = await queue.get()
+    arrival = await queue.get()
     try:
-        if isinstance(arrived, AntiphonError):
-            raise arrived
-        return arrived
+        if isinstance(arrival, AntiphonError):
+            raise arrival
+        return arrival
     finally:
-        del arrived  # otherwise the error's traceback keeps the whole request in memory
+        del arrival  # otherwise the error's traceback keeps the whole request in memory
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:

@@ -19,7 +19,9 @@ LONG_TEXT = 8192
 """For texts with more characters, callers take turns. The slowest text of this size takes about twenty
 milliseconds."""
 
-BOUNDS = QueueLimits(at_once=1, queue=512, queue_per_actor=256, seconds_per_item=0.1, item_name="long texts")
+QUEUE_LIMITS = QueueLimits(
+    at_once=1, queue=512, queue_per_actor=256, seconds_per_item=0.1, item_name="long texts"
+)
 """Limits of the queue for long texts. They are the same as the limits of the engine's own queue."""
 
 
@@ -54,27 +56,28 @@ class FairTokenizer:
 
 LEADS = ("\n", ".")
 """Texts that are put before a word without a space, for a tokenizer that adds a space before every text. The
-tokens of the lead are then removed. The second lead is for words that share a token with the first one."""
+tokens of the lead are then removed. The second lead is for words that share a token with the first lead."""
 
 
 async def tokenize_banned_words(
     engine: TokenEngine, model_info: ModelInfo, words: Sequence[str]
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns the different token sequences of all words, at the start of a text and after a space. Other
-    tokens with the same letters are not found. Raises InvalidValue for a word that has only spaces."""
-    stripped = [word.lstrip(" ") for word in words]
-    for index, word in enumerate(stripped):
+    """Returns the token sequences of all words, at the start of a text and after a space, without duplicates.
+    Other token sequences that spell the same word are not found. Raises InvalidValue for a word that has only
+    spaces."""
+    stripped_words = [word.lstrip(" ") for word in words]
+    for index, word in enumerate(stripped_words):
         if not word:
             field = f"bad_words[{index}]"
             raise InvalidValue(f"{field} has nothing but spaces; give a word", param=field)
-    if not stripped:
+    if not stripped_words:
         return ()
     if model_info.vocabulary.space_prefix:
-        after_space = await _tokenize_each(engine, stripped)
-        at_start = await _tokenize_after_leads(engine, stripped)
+        after_space = await _tokenize_each(engine, stripped_words)
+        at_start = await _tokenize_after_leads(engine, stripped_words)
     else:
-        after_space = await _tokenize_each(engine, [f" {word}" for word in stripped])
-        at_start = await _tokenize_each(engine, stripped)
+        after_space = await _tokenize_each(engine, [f" {word}" for word in stripped_words])
+        at_start = await _tokenize_each(engine, stripped_words)
     return tuple(tokens for tokens in dict.fromkeys((*after_space, *at_start)) if tokens)
 
 

@@ -10,11 +10,11 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Output,
     Prompt,
     RawPrompt,
     Reasoning,
+    VendorOptions,
 )
 from antiphon.domain.rerank import RerankRequest
 from antiphon.domain.sampling import Mirostat, SamplingOptions
@@ -67,7 +67,7 @@ REQUESTS = {
     "min_p": sample(min_p=0.1),
     "min_tokens": sample(min_tokens=2),
     "mirostat_target": sample(mirostat=Mirostat()),
-    "prediction": GenerationRequest("m", (PLAIN,), hosted=HostedOptions(prediction="Once")),
+    "prediction": GenerationRequest("m", (PLAIN,), vendor_options=VendorOptions(prediction="Once")),
     "priority": GenerationRequest("m", (PLAIN,), priority=2),
     "repetition_penalty": sample(repetition_penalty=1.2),
     "response_format": request_of(RawPrompt("Hi"), constraint=Constraint(ConstraintKind.JSON_OBJECT)),

@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Output, Reasoning
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, VendorOptions
 from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
@@ -31,8 +31,8 @@ OPEN = VendorModel("m", "p", extra_fields=frozenset({"reasoning"}), extra_header
 def ask(
     params: Mapping[str, object] = {}, headers: Mapping[str, str] = {}, talk: Conversation = TALK
 ) -> GenerationRequest:
-    hosted = HostedOptions(extra_params=params, extra_headers=headers)
-    return GenerationRequest("m", (talk,), output=Output(max_tokens=9), hosted=hosted)
+    vendor_options = VendorOptions(extra_params=params, extra_headers=headers)
+    return GenerationRequest("m", (talk,), output=Output(max_tokens=9), vendor_options=vendor_options)
 
 
 def encode(upstream: UpstreamDialect, request: GenerationRequest, model: VendorModel = OPEN) -> UpstreamCall:

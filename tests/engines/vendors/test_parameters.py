@@ -9,13 +9,13 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Output,
     Overflow,
     RawPrompt,
     Reasoning,
     ReasoningTerms,
     SpeechOptions,
+    VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
@@ -145,8 +145,8 @@ def test_what_needs_tokens_is_refused(output: Output, param: str):
 def test_what_a_dialect_writes_into_every_request_is_taken():
     fireworks = Output(include_stop=True, overflow=Overflow.SHORTEN, max_tokens=200, is_usual=True)
     usual = SamplingOptions(temperature=1.0, top_p=1.0, presence_penalty=0.0, repetition_penalty=1.0)
-    hosted = HostedOptions("medium", "auto", "k")
-    request = request_of(output=fireworks, sampling=usual, hosted=hosted)
+    vendor_options = VendorOptions("medium", "auto", "k")
+    request = request_of(output=fireworks, sampling=usual, vendor_options=vendor_options)
     require_supported(request, frozenset(), VendorModel("m", "p"))
 
 
@@ -176,7 +176,7 @@ def test_every_name_that_a_request_asks_for_is_listed():
         Conversation(
             (Message(Role.USER, "a"),), continues=True, template="a", documents=(), template_values={"a": 1}
         ),
-        hosted=HostedOptions(
+        vendor_options=VendorOptions(
             "low", "flex", "k", ("text", "audio"), SpeechOptions("wav", "alloy"), prediction="a"
         ),
         cache_salt="s",

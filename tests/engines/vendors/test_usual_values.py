@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Output
+from antiphon.domain.request import Conversation, GenerationRequest, Output, VendorOptions
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
@@ -15,7 +15,7 @@ from antiphon.engines.vendors.openai.encode import encode_request
 USUAL = SamplingOptions(temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0, presence_penalty=0.0)
 TALK = Conversation((Message(Role.USER, "hi"),))
 REQUEST = GenerationRequest(
-    "m", (TALK,), USUAL, Output(include_stop=True), hosted=HostedOptions("medium", "auto", "k")
+    "m", (TALK,), USUAL, Output(include_stop=True), vendor_options=VendorOptions("medium", "auto", "k")
 )
 
 
@@ -25,10 +25,10 @@ def names(model: VendorModel) -> set[str]:
 
 def test_what_the_vendor_has_is_sent():
     base = {"model", "messages", "stream", "stream_options", "temperature", "top_p", "presence_penalty"}
-    hosted = {"verbosity", "service_tier", "prompt_cache_key"}
-    assert names(VendorModel("m", "p")) == base | hosted
+    vendor_options = {"verbosity", "service_tier", "prompt_cache_key"}
+    assert names(VendorModel("m", "p")) == base | vendor_options
     extra = frozenset({"repetition_penalty", "top_k"})
-    assert names(VendorModel("m", "p", extra_parameters=extra)) == base | hosted | extra
+    assert names(VendorModel("m", "p", extra_parameters=extra)) == base | vendor_options | extra
 
 
 @pytest.mark.parametrize("of_profile", [False, True])

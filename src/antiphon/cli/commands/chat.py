@@ -29,7 +29,7 @@ from antiphon.cli.output import (
     report_errors,
 )
 from antiphon.errors import SettingsError
-from antiphon.rendering.template.shield import escape_surrogates, is_whole
+from antiphon.rendering.template.shield import escape_surrogates, is_valid_unicode
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters except tab and newline. In an answer they could move the cursor or set the clipboard."""
@@ -55,7 +55,7 @@ def run(url: str | None, model: str | None, system: str | None, max_tokens: int 
     answer."""
     terminal = Terminal()
     with report_errors(_advise), ExitStack() as stack:
-        if system and not is_whole(system):
+        if system and not is_valid_unicode(system):
             raise SettingsError("--system is not UTF-8")
         client, requested = _connect(url, model, terminal, stack)
         model_name = client.require_chat_model(requested) if requested else client.find_chat_model()
@@ -253,7 +253,7 @@ class Chat:
 
     def _handle_line(self, line: str) -> None:
         """Handles one input line: a command or a message to the model."""
-        if not is_whole(line):
+        if not is_valid_unicode(line):
             self._fail(f"this is not UTF-8, and was not sent: {escape_surrogates(line)}")
         elif line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")

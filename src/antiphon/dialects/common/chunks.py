@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.encode import (
     CHAT_PREFIX,
-    FINISHES,
+    FINISH_NAMES,
     TEXT_PREFIX,
     LogprobsBuilder,
     MetaFields,
@@ -61,7 +61,7 @@ from antiphon.errors import AntiphonError
 
 DONE = b"data: [DONE]\n\n"
 
-SPLIT = "\x00"
+TEXT_PLACEHOLDER = "\x00"
 """A placeholder for the text while the bytes around it are encoded. Its JSON form is unique."""
 
 Part = TypeVar("Part")
@@ -75,8 +75,8 @@ class ChunkBuilder(Protocol[Part]):
 
     prefix: str
     """The prefix of the answer's id."""
-    prompts_apart: bool
-    """Whether the prompt's token ids are in each choice instead of the chunk."""
+    puts_ids_in_choices: bool
+    """Whether each choice contains its prompt's token ids. If not, the first chunk contains them."""
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
         """Builds the first part of a choice; None if the format needs no opening. `content` is None if a call
@@ -100,7 +100,7 @@ class ChunkBuilder(Protocol[Part]):
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the last part of a choice."""
 
-    def build_chunk(self, names: MetaFields, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
+    def build_chunk(self, meta: MetaFields, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
         """Builds one event of the stream."""
 
 
@@ -108,7 +108,7 @@ class BaseChatChunkBuilder(Generic[Part]):
     """Builds a chat's chunks for any dialect: the role first, then text, then the finish reason of each
     choice."""
 
-    prompts_apart = False
+    puts_ids_in_choices = False
 
     def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
@@ -130,7 +130,7 @@ class BaseChatChunkBuilder(Generic[Part]):
         """Builds a chunk with the start of a tool call, or with a part of its arguments."""
         if isinstance(event, ToolCallStarted):
             function = FunctionPart(name=event.name, arguments="")
-            call = ToolCallPart(
+            tool_call = ToolCallPart(
                 index=event.index,
                 id=event.id,
                 type="function",
@@ -138,8 +138,8 @@ class BaseChatChunkBuilder(Generic[Part]):
                 extra_content=build_extras(event.signature),
             )
         else:
-            call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
-        return self.build_part(event.choice, Delta(tool_calls=[call]), event.scores)
+            tool_call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
+        return self.build_part(event.choice, Delta(tool_calls=[tool_call]), event.scores)
 
     def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
         return self.build_part(choice, Delta(thinking_blocks=blocks))
@@ -171,19 +171,19 @@ class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> ChatChunkChoice:
         logprobs = build_chat_logprobs(scores, self._spell) if scores else None
-        finish = None if reason is None else FINISHES[reason]
-        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
+        finish_name = None if reason is None else FINISH_NAMES[reason]
+        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish_name)
 
     def build_chunk(
-        self, names: MetaFields, choices: list[ChatChunkChoice], usage: MaybeUsage
+        self, meta: MetaFields, choices: list[ChatChunkChoice], usage: MaybeUsage
     ) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**names, choices=choices, usage=usage)
+        return ChatCompletionChunk(**meta, choices=choices, usage=usage)
 
 
 class BaseTextChunkBuilder(Generic[Part]):
     """Builds a text completion's chunks for any dialect: text, then the finish reason of each choice."""
 
-    prompts_apart = True
+    puts_ids_in_choices = True
 
     def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
@@ -232,11 +232,11 @@ class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> TextChoice:
         logprobs = self._build_logprobs(scores) if scores else None
-        finish = None if reason is None else FINISHES[reason]
-        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
+        finish_name = None if reason is None else FINISH_NAMES[reason]
+        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish_name)
 
-    def build_chunk(self, names: MetaFields, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
-        return Completion(**names, choices=choices, usage=usage)
+    def build_chunk(self, meta: MetaFields, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
+        return Completion(**meta, choices=choices, usage=usage)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -244,7 +244,7 @@ _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
 
-_SPLIT = _encode(SPLIT)
+_ENCODED_PLACEHOLDER = _encode(TEXT_PLACEHOLDER)
 
 
 class OpenAIStreamEncoder(Generic[Part]):
@@ -262,36 +262,37 @@ class OpenAIStreamEncoder(Generic[Part]):
         self._builder = builder
         self._meta = build_meta(builder.prefix, meta)
         self._include_usage = call.include_usage
-        self._choices = len(call.request.prompts) * call.request.output.choices
+        self._choice_count = len(call.request.prompts) * call.request.output.choices
         self._choices_per_prompt = call.request.output.choices
         self._sends_ids = call.request.output.token_ids
         self._sends_running_usage = call.request.output.running_usage
-        self._is_plain = not (self._sends_ids or self._sends_running_usage)
+        self._sends_only_text = not (self._sends_ids or self._sends_running_usage)
         self._usage = Usage(0, 0)
-        self._blocks: dict[int, list[Mapping[str, Any]]] = {}
+        self._thinking_blocks: dict[int, list[Mapping[str, Any]]] = {}
         """The blocks of reasoning of each choice so far."""
-        self._surroundings: dict[int, tuple[bytes, bytes]] = {}
-        self._may_lack_text = call.request.hosted.wants_speech or any(
+        self._bytes_around_text: dict[int, tuple[bytes, bytes]] = {}
+        """For each choice, the bytes of a chunk before and after its text."""
+        self._may_lack_text = call.request.vendor_options.wants_speech or any(
             allows_calls(prompt) for prompt in call.request.prompts
         )
-        self._prompts: tuple[tuple[int, ...], ...] = ()
+        self._prompt_ids: tuple[tuple[int, ...], ...] = ()
         self._has_sent_prompt_ids = False
         """Whether the prompt's token ids were sent."""
-        self._unopened: set[int] = set()
-        self._contentless: set[int] = set()
-        """Choices that have no content, no call and no speech so far."""
+        self._unopened_choices: set[int] = set()
+        self._choices_without_content: set[int] = set()
+        """Opened choices that have no text, no call and no speech so far."""
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event, after the parts that must precede it."""
         if self._may_lack_text and isinstance(event, events.Delta | Finished):
-            return self._encode_before(event) + self._encode_event(event)
+            return self._encode_preceding(event) + self._encode_event(event)
         return self._encode_event(event)
 
     def _encode_event(self, event: Event) -> bytes:
         """Encodes one event."""
         match event:
-            case TextDelta() if self._is_plain and not event.scores:
-                before, after = self._surroundings.get(event.choice) or self._split_chunk(event.choice)
+            case TextDelta() if self._sends_only_text and not event.scores:
+                before, after = self._bytes_around_text.get(event.choice) or self._split_chunk(event.choice)
                 return before + _encode(event.text) + after
             case TextDelta():
                 return self._encode_part(
@@ -305,11 +306,11 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return self._encode_part(event, build_delta(self._builder, event))
             case Started():
                 self._usage = Usage(event.prompt_tokens, 0, event.cached_tokens)
-                self._prompts = event.prompts
+                self._prompt_ids = event.prompts
                 if self._may_lack_text:
-                    self._unopened.update(range(self._choices))
+                    self._unopened_choices.update(range(self._choice_count))
                     return b""
-                return b"".join(map(self._encode_opening, range(self._choices)))
+                return b"".join(map(self._encode_opening, range(self._choice_count)))
             case Finished():
                 return self._encode_blocks(event.choice) + self.encode_finish(event)
             case Usage():
@@ -320,19 +321,19 @@ class OpenAIStreamEncoder(Generic[Part]):
     def _encode_rare(
         self, event: ThinkingBlock | DiscardedTokens | PromptScored | References | UnknownCitations
     ) -> bytes:
-        """Encodes references and unknown citations. Stores a block of reasoning until its choice ends. Other
-        events are not visible."""
+        """Encodes references and unknown citations. Stores a block of reasoning until its choice ends.
+        Returns nothing for events that callers do not see."""
         if isinstance(event, References):
             return self.encode_references(event)
         if isinstance(event, UnknownCitations):
-            return self.encode_unknown(event)
+            return self.encode_unknown_citations(event)
         if isinstance(event, ThinkingBlock):
-            self._blocks.setdefault(event.choice, []).append(event.block)
+            self._thinking_blocks.setdefault(event.choice, []).append(event.block)
         return b""
 
     def _encode_blocks(self, choice: int) -> bytes:
         """Encodes the blocks of reasoning of one choice; empty if there are none."""
-        blocks = self._blocks.pop(choice, None)
+        blocks = self._thinking_blocks.pop(choice, None)
         part = self._builder.build_thinking(choice, blocks) if blocks else None
         return b"" if part is None else self._encode_chunk([part])
 
@@ -343,17 +344,17 @@ class OpenAIStreamEncoder(Generic[Part]):
         )
 
     def encode_references(self, references: References) -> bytes:
-        """Encodes the references in a chunk without choices, before all others."""
+        """Encodes the references in a chunk without choices. It is the first chunk."""
         return self._encode_chunk([], references=build_references(references))
 
-    def encode_unknown(self, unknown: UnknownCitations) -> bytes:
+    def encode_unknown_citations(self, unknown: UnknownCitations) -> bytes:
         """Encodes unknown citations in a chunk without choices."""
         return self._encode_chunk([], references=ReferencesShape(unknown_citations=list(unknown.numbers)))
 
     def encode_usage(self, usage: Usage) -> bytes:
         """Encodes the usage after all choices."""
-        shape = build_usage(usage) if self._include_usage else None
-        return b"" if shape is None else self._encode_chunk([], shape)
+        usage_shape = build_usage(usage) if self._include_usage else None
+        return b"" if usage_shape is None else self._encode_chunk([], usage_shape)
 
     def end(self) -> bytes:
         return DONE
@@ -363,29 +364,31 @@ class OpenAIStreamEncoder(Generic[Part]):
 
     def _split_chunk(self, choice: int) -> tuple[bytes, bytes]:
         """Returns and caches the bytes of a chunk before and after the choice's text."""
-        before, after = self._encode_chunk([self._builder.build_text(choice, SPLIT)]).rsplit(_SPLIT, 1)
-        self._surroundings[choice] = before, after
+        before, after = self._encode_chunk([self._builder.build_text(choice, TEXT_PLACEHOLDER)]).rsplit(
+            _ENCODED_PLACEHOLDER, 1
+        )
+        self._bytes_around_text[choice] = before, after
         return before, after
 
-    def _encode_before(self, event: events.Delta | Finished) -> bytes:
+    def _encode_preceding(self, event: events.Delta | Finished) -> bytes:
         """Encodes the parts that must precede an event if text can be missing: the opening of the choice, and
         empty content at the end of a choice without text, calls and speech."""
         choice, opening = event.choice, b""
         if isinstance(event, ThinkingBlock):
             return opening
-        if choice in self._unopened:
-            self._unopened.discard(choice)
+        if choice in self._unopened_choices:
+            self._unopened_choices.discard(choice)
             if isinstance(event, ReasoningDelta | ToolCallStarted | SpeechDelta):
-                self._contentless.add(choice)
-            opening = self._encode_opening(choice, None if choice in self._contentless else "")
-        if isinstance(event, ReasoningDelta) or choice not in self._contentless:
+                self._choices_without_content.add(choice)
+            opening = self._encode_opening(choice, None if choice in self._choices_without_content else "")
+        if isinstance(event, ReasoningDelta) or choice not in self._choices_without_content:
             return opening
-        self._contentless.discard(choice)
+        self._choices_without_content.discard(choice)
         if not isinstance(event, Finished):
             return opening
-        empty = self._builder.build_text(choice, "")
+        empty_part = self._builder.build_text(choice, "")
         return opening + self._encode_chunk(
-            [replace_fields(empty, token_ids=()) if self._sends_ids else empty]
+            [replace_fields(empty_part, token_ids=()) if self._sends_ids else empty_part]
         )
 
     def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
@@ -394,8 +397,8 @@ class OpenAIStreamEncoder(Generic[Part]):
         if not self._sends_ids:
             return b"" if opening is None else self._encode_chunk([opening])
         part = self._builder.build_text(choice, "") if opening is None else opening
-        fields: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
-        if self._builder.prompts_apart:
+        fields: dict[str, Any] = {"prompt_token_ids": self._prompt_ids[choice // self._choices_per_prompt]}
+        if self._builder.puts_ids_in_choices:
             return self._encode_chunk([replace_fields(part, **fields, token_ids=())])
         is_first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
         return self._encode_chunk([replace_fields(part, token_ids=())], **(fields if is_first else {}))

@@ -47,32 +47,39 @@ _get_constraint_fields = attrgetter(
     "guided_whitespace_pattern",
     "structured_outputs",
 )
-"""All fields that can constrain a choice."""
+"""Returns the values of all fields that can constrain a choice."""
 
 NO_CONSTRAINT_FIELDS = (None,) * 7
 
 
 def read_constraint(
-    wire: CommonRequest, strict: bool = False, forms: Sequence[RelaxedConstraint] = ()
+    wire: CommonRequest, strict: bool = False, dialect_constraints: Sequence[RelaxedConstraint] = ()
 ) -> RelaxedConstraint:
-    """Reads the constraint of each choice. `strict`: every schema keyword must be enforced. `forms`:
-    constraints that the dialect has read. Raises InvalidValue if two fields have a constraint."""
-    if not forms and _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
+    """Reads the constraint of each choice. `strict`: every schema keyword must be enforced.
+    `dialect_constraints`: constraints of fields that only the dialect has. Raises InvalidValue if two fields
+    have a constraint."""
+    if not dialect_constraints and _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
         return UNCONSTRAINED
-    fields = [*forms, *read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
-    fields += _read_structured(wire.structured_outputs, strict)
-    constraints = [(form, form.constraint) for form in fields if form.constraint is not None]
+    candidates = [
+        *dialect_constraints,
+        *read_response_format(wire.response_format, strict),
+        *_read_guided(wire, strict),
+    ]
+    candidates += _read_structured(wire.structured_outputs, strict)
+    constraints = [(each, each.constraint) for each in candidates if each.constraint is not None]
     if len(constraints) > 1:
-        names = " and ".join(constraint.field for _, constraint in constraints[:2])
-        raise InvalidValue(f"{names} exclude each other; send one of them", param=constraints[1][1].field)
+        field_names = " and ".join(constraint.field for _, constraint in constraints[:2])
+        raise InvalidValue(
+            f"{field_names} exclude each other; send one of them", param=constraints[1][1].field
+        )
     pattern, field = _read_whitespace(wire)
     if pattern is None:
         return constraints[0][0] if constraints else UNCONSTRAINED
     if not constraints or constraints[0][1].kind not in JSON_KINDS:
         raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
     require_whitespace(pattern, field)
-    first, constraint = constraints[0]
-    return replace(first, constraint=replace(constraint, whitespace=pattern))
+    relaxed_constraint, constraint = constraints[0]
+    return replace(relaxed_constraint, constraint=replace(constraint, whitespace=pattern))
 
 
 def read_response_format(
@@ -93,10 +100,12 @@ def read_response_format(
         if response_format.json_schema is None:
             raise MissingParameter(f"{field}.json_schema is missing", param=f"{field}.json_schema")
         json_schema = response_format.json_schema
-        form = read_schema(
+        schema_constraint = read_schema(
             json_schema.schema, f"{field}.json_schema.schema", strict or bool(json_schema.strict)
         )
-        yield _declare(form, json_schema.name, json_schema.description, json_schema.strict)
+        yield _complete_declaration(
+            schema_constraint, json_schema.name, json_schema.description, json_schema.strict
+        )
     elif response_format.schema is not None:
         if response_format.schema.get("type", "object") != "object":
             raise InvalidValue(f"{field}.schema must be of type object", param=f"{field}.schema")
@@ -109,7 +118,7 @@ def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstrain
     """Yields the constraints of the guided_* fields."""
     if wire.guided_json is not None:
         yield read_schema(wire.guided_json, "guided_json", strict)
-    yield from _read_texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
+    yield from _read_text_constraints(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
 
 
 def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iterator[RelaxedConstraint]:
@@ -127,20 +136,21 @@ def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iter
         yield read_schema(structured.json, f"{field}json", strict)
     if structured.json_object:
         yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{field}json_object"))
-    yield from _read_texts(structured.regex, structured.choice, structured.grammar, field)
+    yield from _read_text_constraints(structured.regex, structured.choice, structured.grammar, field)
 
 
-def _read_texts(
-    regex: str | None, choice: list[str] | None, grammar: str | None, field: str
+def _read_text_constraints(
+    regex: str | None, choice: list[str] | None, grammar: str | None, prefix: str
 ) -> Iterator[RelaxedConstraint]:
-    """Yields the constraints of a regular expression, a choice of texts, and a grammar."""
+    """Yields the constraints of a regular expression, a choice of texts, and a grammar. `prefix`: the start
+    of the fields' names."""
     if regex is not None:
-        yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{field}regex"))
+        yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{prefix}regex"))
     if choice is not None:
-        source = _dump_json(choice, f"{field}choice")
-        yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{field}choice"))
+        source = _dump_json(choice, f"{prefix}choice")
+        yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{prefix}choice"))
     if grammar is not None:
-        yield RelaxedConstraint(build_grammar(grammar, f"{field}grammar"))
+        yield RelaxedConstraint(build_grammar(grammar, f"{prefix}grammar"))
 
 
 def build_grammar(text: str, field: str) -> Constraint:
@@ -148,15 +158,15 @@ def build_grammar(text: str, field: str) -> Constraint:
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
-def _declare(
-    form: RelaxedConstraint, name: str | None, description: str | None, strict: bool | None
+def _complete_declaration(
+    schema_constraint: RelaxedConstraint, name: str | None, description: str | None, strict: bool | None
 ) -> RelaxedConstraint:
-    """Adds the caller's name, description and `strict` to the schema's declaration."""
-    constraint = form.constraint
+    """Adds the caller's name, description and `strict` to the schema that vendors get."""
+    constraint = schema_constraint.constraint
     if constraint is None or constraint.declared is None:
-        return form
+        return schema_constraint
     declared = replace(constraint.declared, name=name, description=description, strict=strict)
-    return replace(form, constraint=replace(constraint, declared=declared))
+    return replace(schema_constraint, constraint=replace(constraint, declared=declared))
 
 
 def read_schema(schema: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
@@ -167,14 +177,16 @@ def read_schema(schema: dict[str, Any] | bool | str, field: str, strict: bool) -
         return RelaxedConstraint(
             Constraint(ConstraintKind.JSON_SCHEMA, source, field=field, declared=SchemaDeclaration(source))
         )
-    relaxed, names = relax_schema(parse_json(schema, field) if isinstance(schema, str) else schema, field)
+    relaxed_schema, unenforced_keywords = relax_schema(
+        parse_json(schema, field) if isinstance(schema, str) else schema, field
+    )
     constraint = Constraint(
         ConstraintKind.JSON_SCHEMA,
-        _dump_json(relaxed, field),
+        _dump_json(relaxed_schema, field),
         field=field,
         declared=SchemaDeclaration(source),
     )
-    return RelaxedConstraint(constraint, name_keywords(field, names))
+    return RelaxedConstraint(constraint, name_keywords(field, unenforced_keywords))
 
 
 def _dump_json(value: object, field: str) -> str:
@@ -196,17 +208,17 @@ def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
     return structured.whitespace_pattern, field
 
 
-MOST_RELAXED = 32
+MOST_KEYWORDS = 32
 """The most keywords in a response header."""
 
 
 def name_keywords(field: str, keywords: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of a schema's keywords, each with the schema's field."""
+    """Returns the keywords, each with the name of the schema's field before it."""
     return tuple(f"{field}: {sanitize_key(name)}" for name in keywords)
 
 
 def shorten_names(names: Sequence[str]) -> tuple[str, ...]:
     """Returns the names that fit a response header, and the number of other names."""
-    if len(names) <= MOST_RELAXED:
+    if len(names) <= MOST_KEYWORDS:
         return tuple(names)
-    return (*names[:MOST_RELAXED], f"and {len(names) - MOST_RELAXED} more")
+    return (*names[:MOST_KEYWORDS], f"and {len(names) - MOST_KEYWORDS} more")

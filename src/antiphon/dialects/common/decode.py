@@ -7,7 +7,6 @@ from typing import Any, TypedDict
 
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
-from antiphon.dialects.common.hosted_fields import read_chat_hosted
 from antiphon.dialects.common.memory import read_memory
 from antiphon.dialects.common.messages import (
     build_conversation,
@@ -26,14 +25,15 @@ from antiphon.dialects.common.sampling import read_attribution, read_sampling
 from antiphon.dialects.common.tools import (
     read_tools,
 )
+from antiphon.dialects.common.vendor_options import read_chat_vendor_options
 from antiphon.domain.request import (
-    NO_HOSTED_OPTIONS,
+    NO_VENDOR_OPTIONS,
     GenerationRequest,
-    HostedOptions,
     Output,
     Prompt,
     RawPrompt,
     Truncation,
+    VendorOptions,
 )
 from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue
@@ -46,24 +46,25 @@ def build_chat_call(
     wire: ChatCompletionRequest,
     ignored: tuple[str, ...] = (),
     strict: bool = False,
-    forms: Sequence[RelaxedConstraint] = (),
+    dialect_constraints: Sequence[RelaxedConstraint] = (),
 ) -> GenerationCall:
-    """Builds the call of a chat of any dialect. `forms`: constraints that the dialect has read. Raises a
-    RequestError."""
-    if None is not wire.max_completion_tokens != wire.max_tokens is not None:
+    """Builds the call of a chat of any dialect. `ignored`: names of fields without effect. `strict` and
+    `dialect_constraints`: see `read_constraint`. Raises a RequestError."""
+    limits = (wire.max_tokens, wire.max_completion_tokens)
+    if None not in limits and limits[0] != limits[1]:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
         )
     if wire.top_logprobs and not wire.logprobs:
         raise InvalidValue("top_logprobs is taken only together with logprobs: true", param="top_logprobs")
-    limit = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
-    form = read_constraint(wire, strict, forms)
+    max_tokens = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
+    relaxed_constraint = read_constraint(wire, strict, dialect_constraints)
     output = Output(
-        max_tokens=limit,
+        max_tokens=max_tokens,
         choices=wire.n or 1,
         stop=_read_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
-        constraint=form.constraint,
+        constraint=relaxed_constraint.constraint,
         best_of=_read_best_of(wire),
         echo=bool(wire.echo),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
@@ -71,12 +72,12 @@ def build_chat_call(
     )
     if wire.top_logprobs and wire.logprob_token_ids:
         ignored += ("top_logprobs",)
-    tools, relaxed = read_tools(wire, strict)
+    tools, tool_keywords = read_tools(wire, strict)
     prompt = build_conversation(
         wire, build_messages(wire.messages), tools, wire.add_special_tokens, read_reasoning(wire)
     )
-    unused = (ignored, form.relaxed + relaxed)
-    call = _build_call(wire, (prompt,), output, unused, read_chat_hosted(wire))
+    reported_names = (ignored, relaxed_constraint.relaxed + tool_keywords)
+    call = _build_call(wire, (prompt,), output, reported_names, read_chat_vendor_options(wire))
     if wire.memory_strategy is not None:
         call = replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
     if wire.rag_params is not None:
@@ -91,21 +92,21 @@ def build_text_call(
     wire: CompletionRequest,
     ignored: tuple[str, ...] = (),
     strict: bool = False,
-    forms: Sequence[RelaxedConstraint] = (),
+    dialect_constraints: Sequence[RelaxedConstraint] = (),
 ) -> GenerationCall:
     """Builds the call of a text completion of any dialect. The parameters are those of `build_chat_call`."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
         )
-    form = read_constraint(wire, strict, forms)
+    relaxed_constraint = read_constraint(wire, strict, dialect_constraints)
     output = Output(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
         is_usual=wire.max_tokens is None,
         choices=wire.n or 1,
         stop=_read_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
-        constraint=form.constraint,
+        constraint=relaxed_constraint.constraint,
         best_of=_read_best_of(wire),
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
@@ -113,12 +114,12 @@ def build_text_call(
         **_read_token_options(wire),
     )
     prompts = _build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
-    return _build_call(wire, prompts, output, (ignored, form.relaxed))
+    return _build_call(wire, prompts, output, (ignored, relaxed_constraint.relaxed))
 
 
 def _read_best_of(wire: CommonRequest) -> int | None:
-    """Returns the number of candidates; None if no ranking is needed. Raises InvalidValue for an invalid
-    number."""
+    """Returns the number of candidates; None if no ranking is needed. Raises InvalidValue for fewer
+    candidates than choices, and for candidates in a stream."""
     if not wire.best_of:
         return None
     if wire.best_of < (wire.n or 1):
@@ -127,8 +128,8 @@ def _read_best_of(wire: CommonRequest) -> int | None:
         )
     if wire.stream and wire.best_of > 1:
         raise InvalidValue(
-            "best_of cannot be streamed, because the best are known only when all are complete; leave one of "
-            "them out",
+            "best_of cannot be streamed, because the best candidates are known only when all are complete; "
+            "leave out best_of or stream",
             param="best_of",
         )
     # A single candidate needs no ranking and can be streamed.
@@ -185,15 +186,15 @@ def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
         return ()
     if wire.max_tokens == 0:
         raise InvalidValue(
-            "logprob_token_ids is about generated tokens, and max_tokens 0 generates none; leave one of "
-            "them out",
+            "logprob_token_ids needs generated tokens, and max_tokens 0 generates no token; leave out one "
+            "of the two",
             param="logprob_token_ids",
         )
     return tuple(dict.fromkeys(wire.logprob_token_ids))
 
 
 def _read_stops(wire: CommonRequest) -> tuple[str, ...]:
-    """Returns the stop texts."""
+    """Returns the stop strings."""
     return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
 
 
@@ -201,14 +202,15 @@ def _build_call(
     wire: CommonRequest,
     prompts: tuple[Prompt, ...],
     output: Output,
-    unused: tuple[tuple[str, ...], tuple[str, ...]],
-    hosted: HostedOptions = NO_HOSTED_OPTIONS,
+    reported_names: tuple[tuple[str, ...], tuple[str, ...]],
+    vendor_options: VendorOptions = NO_VENDOR_OPTIONS,
 ) -> GenerationCall:
-    """Builds the call. `unused`: the ignored fields, and the schema keywords that are not enforced. Raises
-    InvalidValue for too many sequences, and for stream_options without a stream."""
-    ignored, relaxed = unused
-    sequences = output.best_of or output.choices
-    if len(prompts) * sequences > MAX_SEQUENCES:
+    """Builds the call. `reported_names`: for the response's headers, the ignored fields, and the schema
+    keywords that are not enforced. Raises InvalidValue for too many sequences, and for stream_options without
+    a stream."""
+    ignored, relaxed = reported_names
+    sequences_per_prompt = output.best_of or output.choices
+    if len(prompts) * sequences_per_prompt > MAX_SEQUENCES:
         factor = "best_of" if output.best_of else "n"
         param = "prompt" if len(prompts) > 1 else factor
         raise InvalidValue(f"prompts times {factor} must be at most {MAX_SEQUENCES}", param=param)
@@ -219,7 +221,7 @@ def _build_call(
         prompts=prompts,
         sampling=read_sampling(wire, output.max_tokens),
         output=output,
-        hosted=hosted,
+        vendor_options=vendor_options,
         cache_salt=wire.cache_salt or "",
         priority=wire.priority or 0,
     )
@@ -230,7 +232,7 @@ def _build_call(
     if wire.return_tokens_as_token_ids and output.logprobs is None:
         raise InvalidValue(
             "return_tokens_as_token_ids is taken only together with logprobs, whose tokens it renames; "
-            "return_token_ids gives ids without them",
+            "return_token_ids gives ids without log-probabilities",
             param="return_tokens_as_token_ids",
         )
     return GenerationCall(
@@ -244,7 +246,8 @@ def _build_call(
 
 
 def _wants_running_usage(options: StreamOptions | None) -> bool:
-    """Whether each chunk contains the usage. Raises InvalidValue if the last chunk does not."""
+    """Whether each chunk contains the usage. Raises InvalidValue if the request does not also ask for the
+    usage at the end."""
     if options is None or not options.continuous_usage_stats:
         return False
     if not options.include_usage:
@@ -256,8 +259,8 @@ def _wants_running_usage(options: StreamOptions | None) -> bool:
 
 
 def _build_raw_prompts(prompt: str | list[Any], add_special: bool) -> tuple[RawPrompt, ...]:
-    """Builds one prompt from a text or a list of token ids. Builds several from a list of texts or of lists
-    of ids. Raises InvalidValue."""
+    """Builds one prompt from a text or a list of token ids, and several prompts from a list of texts or a
+    list of such lists. Raises InvalidValue."""
     if isinstance(prompt, str):
         return (RawPrompt(text=prompt, add_special=add_special),)
     kinds = set(map(type, prompt))

@@ -18,7 +18,7 @@ from antiphon.errors import InvalidValue
 MAX_INPUTS = 2048
 """The most inputs of one request. OpenAI has the same limit."""
 
-FORMS = ("float", "base64")
+ENCODING_FORMATS = ("float", "base64")
 
 MANY_VECTOR_BYTES = 1 << 16
 """A thread encodes an answer if its vectors have more bytes. Encoding this many bytes as JSON takes some
@@ -69,39 +69,40 @@ async def answer_embeddings(
     """Answers a request for vectors. `model`: the name in the answer."""
     context = services.build_context(request, add_attribution(origin, call.attribution))
     embeddings = await services.embed(call.request, context)
-    encode = partial(encode_embeddings, model, embeddings, call.packed)
+    encode = partial(encode_embeddings, model, embeddings, call.as_base64)
     body = await services.offload(encode) if len(embeddings.vectors) > MANY_VECTOR_BYTES else encode()
     return Response(body, headers=build_report_headers(call, request, services))
 
 
-def encode_embeddings(model: str, embeddings: Embeddings, packed: bool) -> bytes:
-    """Encodes an answer. `packed`: whether vectors are encoded as bytes instead of numbers."""
+def encode_embeddings(model: str, embeddings: Embeddings, as_base64: bool) -> bytes:
+    """Encodes an answer. `as_base64`: whether vectors are encoded as bytes instead of numbers."""
     # Each vector is encoded separately, so that other threads can run in between.
     encoded_vectors = [
-        Raw(_encode(EmbeddingShape(index=index, embedding=encode_vector(vector, packed))))
+        Raw(_encode(EmbeddingShape(index=index, embedding=encode_vector(vector, as_base64))))
         for index, vector in enumerate(embeddings)
     ]
     usage = EmbeddingsUsage(embeddings.prompt_tokens, embeddings.prompt_tokens)
     return _encode(EncodedEmbeddings(data=encoded_vectors, model=model, usage=usage))
 
 
-def require_form(form: object) -> None:
-    """Raises InvalidValue for an unknown `encoding_format`. Accepts values that are not texts; the wire type
-    checks these."""
-    if isinstance(form, str) and form not in FORMS:
+def require_encoding_format(encoding_format: object) -> None:
+    """Raises InvalidValue for an unknown text in `encoding_format`. The wire type refuses values that are no
+    texts."""
+    if isinstance(encoding_format, str) and encoding_format not in ENCODING_FORMATS:
         raise InvalidValue(
-            f"encoding_format must be {' or '.join(FORMS)}; got another text", param="encoding_format"
+            f"encoding_format must be {' or '.join(ENCODING_FORMATS)}; got another text",
+            param="encoding_format",
         )
 
 
-def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
-    """Returns the vector's numbers or, if `packed`, their bytes as base64."""
-    return b64encode(vector).decode() if packed else array("f", vector).tolist()
+def encode_vector(vector: bytes, as_base64: bool) -> list[float] | str:
+    """Returns the vector's numbers or, if `as_base64`, their bytes as base64."""
+    return b64encode(vector).decode() if as_base64 else array("f", vector).tolist()
 
 
 def build_prompts(inputs: str | list[Any]) -> tuple[RawPrompt, ...]:
-    """Builds one prompt from a text or a list of token ids. Builds several from a list of texts or of lists
-    of ids. Raises InvalidValue."""
+    """Builds one prompt from a text or a list of token ids, and several prompts from a list of texts or a
+    list of such lists. Raises InvalidValue."""
     if isinstance(inputs, str):
         return (_build_text_prompt(inputs, "input"),)
     kinds = set(map(type, inputs))

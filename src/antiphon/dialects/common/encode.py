@@ -48,16 +48,16 @@ from antiphon.domain.events import (
 from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
-SERVER = 500
+SERVER_ERROR = 500
 """The lowest HTTP status of a server error."""
 
-TOO_MANY = 429
+TOO_MANY_REQUESTS = 429
 
 CHAT_PREFIX = "chatcmpl-"
 
 TEXT_PREFIX = "cmpl-"
 
-FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
+FINISH_NAMES: Mapping[FinishReason, FinishName] = MappingProxyType(
     {
         FinishReason.STOP: "stop",
         FinishReason.LENGTH: "length",
@@ -71,7 +71,7 @@ NO_DETAILS = CompletionTokensDetails()
 UNLIKELY = -9999.0
 """OpenAI's log-probability of an extremely unlikely token. JSON has no infinity."""
 
-BLOCK = 256
+BLOCK_TOKENS = 256
 """The most tokens that exist as objects at the same time."""
 
 T = TypeVar("T")
@@ -88,33 +88,33 @@ class MetaFields(TypedDict):
 
 
 TokenSpelling = Callable[[int, bytes], str]
-"""Names a token by its id and its bytes."""
+"""Returns the name of a token, from its id and its bytes."""
 
 LogprobsBuilder = Callable[[Scores], Any]
 """Builds the log-probabilities of a part of a choice, in a dialect's form."""
 
 
 def encode_chat(
-    head: ResponseMeta,
+    meta: ResponseMeta,
     call: GenerationCall,
     generation: CollectedGeneration,
     unknown_usage: Any = None,  # noqa: ANN401 - the dialect's shape
 ) -> bytes:
     """Encodes a buffered chat completion. `unknown_usage`: the usage if a vendor does not report it."""
-    spell, ids = choose_spelling(call), call.request.output.token_ids
+    spell, has_token_ids = choose_spelling(call), call.request.output.token_ids
     choices = [
         ChatChoice(
             index=choice.index,
             message=build_message(choice),
             logprobs=None if choice.scores is None else build_chat_logprobs(choice.scores, spell),
-            finish_reason=FINISHES[choice.reason],
-            token_ids=list(choice.ids) if ids else UNSET,
+            finish_reason=FINISH_NAMES[choice.reason],
+            token_ids=list(choice.ids) if has_token_ids else UNSET,
         )
         for choice in generation.choices
     ]
     return _encode(
         ChatCompletion(
-            **build_meta(CHAT_PREFIX, head),
+            **build_meta(CHAT_PREFIX, meta),
             choices=choices,
             usage=build_usage(generation.usage) or unknown_usage,
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
@@ -125,7 +125,7 @@ def encode_chat(
 
 
 def encode_text(
-    head: ResponseMeta,
+    meta: ResponseMeta,
     call: GenerationCall,
     generation: CollectedGeneration,
     build_logprobs: LogprobsBuilder | None = None,
@@ -133,14 +133,14 @@ def encode_text(
     """Encodes a buffered text completion. `build_logprobs` builds its log-probabilities, if the form is not
     OpenAI's."""
     output = call.request.output
-    build = build_logprobs or choose_text_logprobs(call)
+    build_choice_logprobs = build_logprobs or choose_text_logprobs(call)
     prompt_logprobs = _encode_prompt_scores(generation)
     choices = [
         TextChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=None if choice.scores is None else build(choice.scores),
-            finish_reason=FINISHES[choice.reason],
+            logprobs=None if choice.scores is None else build_choice_logprobs(choice.scores),
+            finish_reason=FINISH_NAMES[choice.reason],
             prompt_token_ids=list(generation.prompts[choice.index // output.choices])
             if output.token_ids
             else UNSET,
@@ -150,13 +150,13 @@ def encode_text(
         for choice in generation.choices
     ]
     return _encode(
-        Completion(**build_meta(TEXT_PREFIX, head), choices=choices, usage=build_usage(generation.usage))
+        Completion(**build_meta(TEXT_PREFIX, meta), choices=choices, usage=build_usage(generation.usage))
     )
 
 
 def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
-    """Returns the encoded field prompt_logprobs of each prompt. Each prompt is encoded once, even if several
-    choices contain it."""
+    """Returns the encoded field prompt_logprobs of each prompt. A prompt is encoded once, even if it has
+    several choices."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
@@ -220,9 +220,9 @@ def choose_chat_logprobs(call: GenerationCall) -> LogprobsBuilder:
     return lambda scores: build_chat_logprobs(scores, spell)
 
 
-def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
+def build_meta(prefix: str, meta: ResponseMeta) -> MetaFields:
     """Returns the common fields of an answer. `prefix` begins its id."""
-    return {"id": prefix + head.id, "created": head.created, "model": head.model}
+    return {"id": prefix + meta.id, "created": meta.created, "model": meta.model}
 
 
 def build_usage(usage: Usage) -> UsageShape | None:
@@ -233,13 +233,13 @@ def build_usage(usage: Usage) -> UsageShape | None:
     prompt = PromptTokensDetails(
         usage.cached_tokens, usage.cache_write_tokens or UNSET, usage.prompt_audio_tokens or UNSET
     )
-    accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
-    has_prediction = bool(accepted or rejected)
+    accepted_tokens, rejected_tokens = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
+    has_prediction = bool(accepted_tokens or rejected_tokens)
     completion = CompletionTokensDetails(
         usage.reasoning_tokens or UNSET,
         usage.completion_audio_tokens or UNSET,
-        accepted if has_prediction else UNSET,
-        rejected if has_prediction else UNSET,
+        accepted_tokens if has_prediction else UNSET,
+        rejected_tokens if has_prediction else UNSET,
     )
     return UsageShape(
         usage.prompt_tokens,
@@ -257,12 +257,12 @@ def encode_error(error: AntiphonError) -> bytes:
 
 
 def get_error_type(error: AntiphonError) -> str:
-    """Returns OpenAI's type of an error. It tells whether the error is the caller's or the server's."""
+    """Returns OpenAI's type of an error, which tells whether the caller or the server caused it."""
     if isinstance(error, BudgetExceeded):
         return error.code
-    if error.status >= SERVER:
+    if error.status >= SERVER_ERROR:
         return "server_error"
-    return "rate_limit_error" if error.status == TOO_MANY else "invalid_request_error"
+    return "rate_limit_error" if error.status == TOO_MANY_REQUESTS else "invalid_request_error"
 
 
 def spell_token(piece: bytes) -> str:
@@ -289,20 +289,20 @@ def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) ->
 
 
 def build_text_logprobs(
-    scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
+    scores: Scores, has_alternatives: bool, spell: TokenSpelling = spell_by_text
 ) -> TextLogprobs:
-    """Builds OpenAI's arrays of equal length. `alternatives`: whether the array of alternatives is present,
-    otherwise null. Its items also contain the token itself."""
+    """Builds OpenAI's arrays of equal length. `has_alternatives`: whether the array of alternatives is
+    present instead of null. Each of its items also contains the chosen token."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _split_blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
         columns[1].append(_encode([clamp_logprob(score.logprob) for score in block]))
         columns[2].append(
-            _encode([build_top_logprobs(score, spell) for score in block] if alternatives else [])
+            _encode([build_top_logprobs(score, spell) for score in block] if has_alternatives else [])
         )
         columns[3].append(_encode([score.offset for score in block]))
     lists: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_join_lists, columns), strict=True))
-    return TextLogprobs(**(lists if alternatives else lists | {"top_logprobs": None}))
+    return TextLogprobs(**(lists if has_alternatives else lists | {"top_logprobs": None}))
 
 
 def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
@@ -335,13 +335,13 @@ def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
 
 def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
     """Builds the entry of one token, with its alternatives."""
-    best = [
+    alternatives = [
         TopLogprob(token=spell(token, piece), logprob=max(value, UNLIKELY), bytes=list(piece))
         for token, piece, value in score.alternatives
     ]
     value = UNLIKELY if score.logprob is None else max(score.logprob, UNLIKELY)
     token = spell(score.token, score.piece)
-    return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=best)
+    return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=alternatives)
 
 
 def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
@@ -361,9 +361,9 @@ def clamp_logprob(value: float | None) -> float | None:
 
 
 def _split_blocks(scores: Iterable[T]) -> Iterator[list[T]]:
-    """Yields the scores in lists of at most BLOCK items."""
+    """Yields the scores in lists of at most BLOCK_TOKENS items."""
     remaining = iter(scores)
-    while block := list(islice(remaining, BLOCK)):
+    while block := list(islice(remaining, BLOCK_TOKENS)):
         yield block
 
 

@@ -194,11 +194,13 @@ def build_report_headers(
     relaxed = progress.relaxed
     if isinstance(call, GenerationCall) and not progress.has_own_schemas:
         relaxed = call.relaxed
-    reports = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
-    headers = [(name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in reports if fields]
+    reported_fields = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
+    headers = [
+        (name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in reported_fields if fields
+    ]
     if (memory := progress.memory) is not None:
-        report = f"kept={memory.kept}, dropped={memory.dropped}, summarised={memory.summarised}"
-        headers.append((b"x-antiphon-memory", report.encode()))
+        memory_report = f"kept={memory.kept}, dropped={memory.dropped}, summarised={memory.summarised}"
+        headers.append((b"x-antiphon-memory", memory_report.encode()))
     route = progress.route
     return ((b"x-antiphon-route", route), *headers) if route else tuple(headers)
 
@@ -211,7 +213,7 @@ def _list_scope_headers(request: Request) -> tuple[str, ...]:
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:
     """Whether a thread must encode an answer, because it has many scored tokens."""
-    scored = sum(map(len, generation.prompt_scores))
+    score_count = sum(map(len, generation.prompt_scores))
     for choice in generation.choices:
-        scored += len(choice.scores or ())
-    return scored > MANY_SCORES
+        score_count += len(choice.scores or ())
+    return score_count > MANY_SCORES

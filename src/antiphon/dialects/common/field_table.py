@@ -48,8 +48,8 @@ _EXPLANATIONS: Mapping[Need, str] = {
     Need.REASONING: "a model whose chat template marks its reasoning.",
     Need.ADAPTERS: "a local model.",
     Need.EMBEDDING: "a model that makes vectors and no text.",
-    Need.VISION: "a vendor's model with `image` in the modalities of its profile. Local models take "
-    "only text.",
+    Need.VISION: "a vendor's model with `image` in the modalities of its profile. "
+    "Local models take only text.",
     Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
     Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
     Need.VENDOR: "a model of a provider that supports the field. The row says whether local models refuse "
@@ -116,7 +116,7 @@ SUFFIX = (
     "empty text counts as none."
 )
 
-MOST_NAMED = 32
+MOST_NAMES = 32
 """The most fields in `x-antiphon-ignored`. With names of 64 characters the header has 2 KB."""
 
 
@@ -194,8 +194,8 @@ class FieldReport:
         if not self.paths:
             return ()
         names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
-        more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
-        return (*names[:MOST_NAMED], *more)
+        omission_note = (f"and {len(names) - MOST_NAMES} more",) if len(names) > MOST_NAMES else ()
+        return (*names[:MOST_NAMES], *omission_note)
 
 
 class FieldTable:
@@ -204,7 +204,8 @@ class FieldTable:
     def __init__(
         self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
     ) -> None:
-        """`endpoints`: objects whose fields callers can confuse."""
+        """`endpoints`: the scopes that are endpoints. The error for a field that another endpoint has names
+        this endpoint."""
         all_fields = tuple(fields)
         self.tables: Mapping[str, Table] = {
             scope: {field.name: field for field in all_fields if scope in field.scopes} for scope in scopes
@@ -220,7 +221,7 @@ class FieldTable:
         `report` accepts unknown fields.
         """
         table = self.tables[scope]
-        accepted: dict[str, Any] = {}
+        accepted_fields: dict[str, Any] = {}
         for name, value in fields.items():
             if (field := table.get(name)) is None:
                 if report is None or not report.takes_unknown:
@@ -235,15 +236,17 @@ class FieldTable:
             if field.support is FieldSupport.IGNORED and report is not None:
                 report.paths.append(f"{prefix}{name}")
             if not field.opaque:
-                accepted[name] = value
-        return accepted
+                accepted_fields[name] = value
+        return accepted_fields
 
     def _build_unknown_error(self, name: str, scope: str, prefix: str) -> AntiphonError:
-        """Returns the error for an unknown field. It names another endpoint with this field, or the most
-        similar known name."""
+        """Returns the error for an unknown field. The error names another endpoint that has this field, or
+        the most similar known field."""
         shown_name = sanitize_key(name)
         other_endpoints = [
-            str(other) for other in self._endpoints if other != scope and name in self.tables[other]
+            str(endpoint)
+            for endpoint in self._endpoints
+            if endpoint != scope and name in self.tables[endpoint]
         ]
         if other_endpoints and scope in self._endpoints:
             hint = f"; it belongs to {other_endpoints[0]}"
@@ -254,16 +257,16 @@ class FieldTable:
 
 def _require_accepted(field: RequestField, value: object, prefix: str) -> None:
     """Raises UnsupportedParameter unless the value of the refused field is accepted."""
-    if any(_are_equal_json(value, accepted) for accepted in field.accepted_values):
+    if any(_are_equal_json(value, accepted_value) for accepted_value in field.accepted_values):
         return
     raise UnsupportedParameter(
         f"{prefix}{field.name} is not supported: {field.description}", param=f"{prefix}{field.name}"
     )
 
 
-def _are_equal_json(value: object, accepted: object) -> bool:
+def _are_equal_json(value: object, accepted_value: object) -> bool:
     """Whether two values are equal as JSON. True is not equal to 1, but 0.0 is equal to 0."""
-    return value == accepted and isinstance(value, bool) == isinstance(accepted, bool)
+    return value == accepted_value and isinstance(value, bool) == isinstance(accepted_value, bool)
 
 
 def _suggest_nearest(name: str, names: Iterable[str]) -> str:

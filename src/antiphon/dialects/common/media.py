@@ -38,26 +38,26 @@ ADDRESS = re.compile(r"[!-~]+")
 
 ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
-PIECE = 1 << 18
+CHECKED_AT_ONCE = 1 << 18
 """Characters of base64 that are checked in one step. Other threads can run between two steps."""
 
 
-def read_image(image: ImageUrlShape, field: str, address: str = "url") -> MediaContent:
-    """Reads an image. `field`: the caller's name of the image. `address`: the caller's name of its URL.
-    Raises a RequestError."""
-    scheme, address_field = SCHEME.match(image.url), f"{field}.{address}"
+def read_image(image: ImageUrlShape, field: str, url_field: str = "url") -> MediaContent:
+    """Reads an image. `field`: the path of the image in the request. `url_field`: the name of the field in it
+    that contains the URL. Raises a RequestError."""
+    scheme, address_field = SCHEME.match(image.url), f"{field}.{url_field}"
     if scheme is None:
         raise InvalidValue(
             f"{address_field} must be a data: URL with base64, or an https: address", param=address_field
         )
-    name = scheme[1].lower()
-    if name == "data":
+    scheme_name = scheme[1].lower()
+    if scheme_name == "data":
         media_type, data = _split_data_url(image.url, address_field)
         return MediaContent(MediaKind.IMAGE, media_type, data, detail=image.detail, field=field)
-    if name != "https":
+    if scheme_name != "https":
         raise UnsupportedParameter(
-            f"{address_field} with the scheme {sanitize_key(name)} is not supported; send a data: URL with "
-            "base64, or an https: address",
+            f"{address_field} with the scheme {sanitize_key(scheme_name)} is not supported; send a data: URL "
+            "with base64, or an https: address",
             param=field,
         )
     _require_address(image.url, address_field)
@@ -117,10 +117,10 @@ def _is_base64(data: str) -> bool:
     """Whether the text is base64 with padding, and not empty."""
     if not data or len(data) % 4 or not data.isascii():
         return False
-    end = len(data) - (2 if data.endswith("==") else data.endswith("="))
+    padding_start = len(data) - (2 if data.endswith("==") else data.endswith("="))
     return not any(
-        data[start : min(start + PIECE, end)].encode("ascii").translate(None, ALPHABET)
-        for start in range(0, end, PIECE)
+        data[start : min(start + CHECKED_AT_ONCE, padding_start)].encode("ascii").translate(None, ALPHABET)
+        for start in range(0, padding_start, CHECKED_AT_ONCE)
     )
 
 

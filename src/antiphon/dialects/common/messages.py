@@ -1,7 +1,7 @@
 """Reads the conversation of a request: messages, tool calls and results, earlier reasoning, and rendering
 options.
 
-Later, the model's template decides which of these it uses.
+The model's template later decides which of these parts it uses.
 """
 
 import json
@@ -21,7 +21,7 @@ from antiphon.dialects.common.request_types import (
     TextPart,
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.dialects.common.tools import require_function, require_name, require_shallow
+from antiphon.dialects.common.tools import require_function, require_function_name, require_shallow
 from antiphon.dialects.common.vendor_state import is_only_signature, read_signature, read_thinking_blocks
 from antiphon.domain.messages import CacheControl, Content, Message, Role, TextContent, ToolCall, Tools
 from antiphon.domain.request import (
@@ -83,7 +83,7 @@ def build_conversation(
     """Builds the conversation with the rendering options of the request. Raises a RequestError."""
     continues = wire.continue_final_message is True
     if continues:
-        _require_open(wire, messages[-1])
+        _require_continuable_message(wire, messages[-1])
     return Conversation(
         messages=tuple(messages),
         generation_prompt=not continues and wire.add_generation_prompt is not False,
@@ -97,23 +97,24 @@ def build_conversation(
     )
 
 
-def _require_open(wire: RenderingFields, last: Message) -> None:
+def _require_continuable_message(wire: RenderingFields, last_message: Message) -> None:
     """Raises a RequestError if the last message cannot be continued."""
     field = "continue_final_message"
     if wire.add_generation_prompt:
         raise InvalidValue(
-            f"{field} and add_generation_prompt cannot both be true: the first leaves the last message open, "
-            "the second begins a new one",
+            f"{field} and add_generation_prompt cannot both be true: {field} leaves the last message open, "
+            "and add_generation_prompt begins a new message",
             param=field,
         )
-    if last.role != "assistant":
+    if last_message.role != "assistant":
         raise InvalidValue(
-            f"{field} is taken only where the last message is the assistant's; it is the {last.role}'s",
+            f"{field} is taken only if the role of the last message is assistant; it is {last_message.role}",
             param=field,
         )
-    if last.tool_calls:
+    if last_message.tool_calls:
         raise UnsupportedParameter(
-            f"{field} is not supported for a message with tool_calls: they follow its text",
+            f"{field} is not supported for a message with tool_calls, because they follow its text; "
+            "leave it out",
             param=field,
         )
 
@@ -139,21 +140,21 @@ def _read_documents(documents: list[dict[str, Any]] | None) -> tuple[Mapping[str
     if not documents:
         return None
     require_shallow(documents, "documents")
-    _require_finite(documents, "documents")
+    _dump_finite(documents, "documents")
     return tuple(documents)
 
 
 def _require_small(value: Mapping[str, Any], field: str) -> None:
     """Raises InvalidValue if the value is too large or nested too deeply."""
     require_shallow(value, field)
-    size = len(_require_finite(value, field))
+    size = len(_dump_finite(value, field))
     if size > LARGEST_VALUES:
         raise InvalidValue(
             f"{field} has {size:,} characters as JSON; the limit is {LARGEST_VALUES:,}", param=field
         )
 
 
-def _require_finite(value: object, field: str) -> str:
+def _dump_finite(value: object, field: str) -> str:
     """Returns the value as JSON. Raises InvalidValue for a number with too large an exponent or too many
     digits."""
     try:
@@ -236,17 +237,19 @@ def _filter_message(message: object, field: str, report: FieldReport | None) -> 
         )
     if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
-    filtered = filter_fields(message, FieldScope.MESSAGE, f"{field}.", report)
+    filtered_message = filter_fields(message, FieldScope.MESSAGE, f"{field}.", report)
     _require_no_images(message, field)
-    if filtered.get("refusal") and content and report is not None:
+    if filtered_message.get("refusal") and content and report is not None:
         report.paths.append(f"{field}.refusal")  # The content is the text.
-    filter_calls(filtered, field, report)
-    if isinstance(audio := filtered.get("audio"), dict):
-        filtered["audio"] = filter_fields(audio, FieldScope.SPEECH, f"{field}.audio.", report)
+    filter_calls(filtered_message, field, report)
+    if isinstance(audio := filtered_message.get("audio"), dict):
+        filtered_message["audio"] = filter_fields(audio, FieldScope.SPEECH, f"{field}.audio.", report)
     if isinstance(content, list):
         parts = enumerate(content)
-        filtered["content"] = [_filter_part(part, f"{field}.content[{i}]", report) for i, part in parts]
-    return filtered
+        filtered_message["content"] = [
+            _filter_part(part, f"{field}.content[{i}]", report) for i, part in parts
+        ]
+    return filtered_message
 
 
 def _require_no_images(message: Mapping[str, Any], field: str) -> None:
@@ -265,27 +268,27 @@ def _filter_part(part: object, field: str, report: FieldReport | None) -> object
     if isinstance(kind, str) and kind in MEDIA_SCOPES:
         return _filter_media(part, kind, field, report)
     scope = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
-    filtered = filter_fields(part, scope, f"{field}.", report)
-    if filtered.get("type") in MEDIA_PARTS:
+    filtered_part = filter_fields(part, scope, f"{field}.", report)
+    if filtered_part.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
-            f"{field}.type {filtered['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{field}.type"
+            f"{field}.type {filtered_part['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{field}.type"
         )
-    if filtered.get("type", "text") not in ("text", "refusal"):
-        shown_type = describe_value(filtered["type"])
+    if filtered_part.get("type", "text") not in ("text", "refusal"):
+        shown_type = describe_value(filtered_part["type"])
         raise InvalidValue(
             f"{field}.type must be text, image_url, input_audio or refusal; got {shown_type}",
             param=f"{field}.type",
         )
-    return filtered
+    return filtered_part
 
 
 def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldReport | None) -> dict[str, Any]:
     """Returns the image or recording with its fields filtered."""
-    outer, inner = MEDIA_SCOPES[kind]
-    filtered = filter_fields(part, outer, f"{field}.", report)
-    if isinstance(media := filtered.get(kind), dict):
-        filtered[kind] = filter_fields(media, inner, f"{field}.{kind}.", report)
-    return filtered
+    part_scope, object_scope = MEDIA_SCOPES[kind]
+    filtered_part = filter_fields(part, part_scope, f"{field}.", report)
+    if isinstance(media := filtered_part.get(kind), dict):
+        filtered_part[kind] = filter_fields(media, object_scope, f"{field}.{kind}.", report)
+    return filtered_part
 
 
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
@@ -337,12 +340,12 @@ def _get_text(part: ContentPart) -> str | None:
 def read_parts(parts: Sequence[ContentPart], field: str) -> tuple[Content, ...]:
     """Returns the parts of a content; empty if all are plain text. Raises a RequestError for an invalid image
     or recording."""
-    if not any(map(_is_special, parts)):
+    if not any(map(_is_media_or_cached, parts)):
         return ()
     return tuple(_read_part(part, f"{field}[{index}]") for index, part in enumerate(parts))
 
 
-def _is_special(part: ContentPart) -> bool:
+def _is_media_or_cached(part: ContentPart) -> bool:
     """Whether the part is media or has a cache mark."""
     return isinstance(part, ImageUrlPart | InputAudioPart) or (
         isinstance(part, TextPart) and part.cache_control is not None
@@ -355,8 +358,10 @@ def _read_part(part: ContentPart, field: str) -> Content:
         return read_image(part.image_url, f"{field}.image_url")
     if isinstance(part, InputAudioPart):
         return read_audio(part.input_audio, f"{field}.input_audio")
-    mark = part.cache_control if isinstance(part, TextPart) else None
-    return TextContent(_get_text(part) or "", None if mark is None else CacheControl(mark.ttl))
+    cache_control = part.cache_control if isinstance(part, TextPart) else None
+    return TextContent(
+        _get_text(part) or "", None if cache_control is None else CacheControl(cache_control.ttl)
+    )
 
 
 def filter_calls(message: dict[str, Any], field: str, report: FieldReport | None) -> None:
@@ -373,13 +378,13 @@ def _filter_call(call: object, field: str, report: FieldReport | None) -> object
     if not isinstance(call, dict):
         return call
     require_function(call, field)
-    filtered = filter_fields(call, FieldScope.CALL, f"{field}.", report)
-    if isinstance(function := filtered.get("function"), dict):
-        filtered["function"] = filter_fields(function, FieldScope.CALLED, f"{field}.function.", report)
-    extra = filtered.get("extra_content")
-    if extra is not None and not is_only_signature(extra) and report is not None:
+    filtered_call = filter_fields(call, FieldScope.CALL, f"{field}.", report)
+    if isinstance(function := filtered_call.get("function"), dict):
+        filtered_call["function"] = filter_fields(function, FieldScope.CALLED, f"{field}.function.", report)
+    extra_content = filtered_call.get("extra_content")
+    if extra_content is not None and not is_only_signature(extra_content) and report is not None:
         report.paths.append(f"{field}.extra_content")
-    return filtered
+    return filtered_call
 
 
 def require_consistent_messages(messages: list[ChatMessage]) -> None:
@@ -390,9 +395,9 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
         if message.tool_calls:
             _require_role(message, "assistant", f"{field}.tool_calls")
             _require_calls(message, field, call_ids)
-        _require_answers(message, field)
+        _require_assistant_fields(message, field)
         if isinstance(message.content, list):
-            _require_parts(message, message.content, f"{field}.content")
+            _require_roles_of_parts(message, message.content, f"{field}.content")
         if message.content is None and message.role != "assistant":
             raise MissingParameter(f"{field}.content is missing", param=f"{field}.content")
         if message.role != "tool":
@@ -407,7 +412,7 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
             )
 
 
-def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], field: str) -> None:
+def _require_roles_of_parts(message: ChatMessage, parts: Sequence[ContentPart], field: str) -> None:
     """Raises InvalidValue for a part that does not belong into messages of this role."""
     for index, part in enumerate(parts):
         if isinstance(part, RefusalPart):
@@ -418,24 +423,24 @@ def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], field: st
             _require_role(message, "user", f"{field}[{index}].image_url", " or tool")
 
 
-def _require_answers(message: ChatMessage, field: str) -> None:
-    """Raises InvalidValue for fields that only an assistant's message can have."""
+def _require_assistant_fields(message: ChatMessage, field: str) -> None:
+    """Raises InvalidValue if another message than an assistant's has `refusal` or `audio`."""
     for name in ("refusal", "audio"):
         if getattr(message, name) is not None:
             _require_role(message, "assistant", f"{field}.{name}")
 
 
-def _require_role(message: ChatMessage, role: str, field: str, others: str = "") -> None:
-    """Raises InvalidValue if the message has another role. `others`: further roles for the error."""
+def _require_role(message: ChatMessage, role: str, field: str, other_roles: str = "") -> None:
+    """Raises InvalidValue if the message has another role. `other_roles`: further roles for the error."""
     if message.role != role:
-        raise InvalidValue(f"{field} is taken only in messages of the role {role}{others}", param=field)
+        raise InvalidValue(f"{field} is taken only in messages of the role {role}{other_roles}", param=field)
 
 
 def _require_calls(message: ChatMessage, field: str, call_ids: set[str]) -> None:
     """Adds the ids of a message's calls to `call_ids`. Raises InvalidValue for a wrong name or index."""
     for index, call in enumerate(message.tool_calls or ()):
         path = f"{field}.tool_calls[{index}]"
-        require_name(call.function.name, f"{path}.function.name")
+        require_function_name(call.function.name, f"{path}.function.name")
         if call.index not in (None, index):
             raise InvalidValue(f"{path}.index must be {index}, its place in the list", param=f"{path}.index")
         call_ids.add(call.id)

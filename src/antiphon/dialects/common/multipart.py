@@ -14,7 +14,7 @@ from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, Unkno
 MOST_PARTS = 32
 """The most parts of a form."""
 
-FRAMING = 64 * 1024
+FORM_OVERHEAD = 64 * 1024
 """The most bytes of a form in addition to its file."""
 
 LONGEST_HEADERS = 8192
@@ -53,7 +53,7 @@ class Form:
     files: Mapping[str, FormFile]
 
     def require_known(self, *names: str) -> None:
-        """Raises UnknownParameter if the form has any other field."""
+        """Raises UnknownParameter if the form has a field or file whose name is not in `names`."""
         for name in (*self.fields, *self.files):
             if name not in names:
                 known_names = ", ".join(names)

@@ -45,19 +45,19 @@ def _build_components(
     shapes: Iterable[object], prefix: str
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """Returns the schema of each type, and the schemas of all contained types by name."""
-    components_by_name = msgspec.json.schema_components(
+    schemas_and_components = msgspec.json.schema_components(
         shapes, ref_template=REF.format(name=f"{prefix}{{name}}")
     )
     if not prefix:
-        return components_by_name
+        return schemas_and_components
     schemas, components = msgspec.json.decode(
-        msgspec.json.encode(components_by_name).replace(f"{prefix}{prefix}".encode(), prefix.encode())
+        msgspec.json.encode(schemas_and_components).replace(f"{prefix}{prefix}".encode(), prefix.encode())
     )
     return tuple(schemas), components
 
 
 def _annotate(schema: dict[str, Any], table: Table) -> None:
-    """Adds the description of each property to a schema, and lists the other known fields."""
+    """Adds the description of each property to a schema, and lists the refused fields."""
     for name, field in table.items():
         if field.opaque:
             schema["properties"][name] = {}
@@ -101,8 +101,8 @@ def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
 
 
 def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
-    """Returns the schema of a wire type. Returns a schema unchanged. `prefix`: the start of the names of its
-    parts."""
+    """Returns the schema of a wire type; a mapping is a schema already, and is returned. `prefix`: the start
+    of the names of contained types."""
     if isinstance(shape, Mapping):
         return shape
     (schema,), _ = _build_components([shape], prefix)

@@ -142,7 +142,7 @@ class CacheControlShape(Struct, frozen=True, forbid_unknown_fields=True):
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
-    """How long the vendor keeps it."""
+    """How long the vendor stores the prompt."""
 
 
 class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -396,14 +396,14 @@ class MemoryParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tokens: PositiveInt | None = None
     """With last_tokens, summary and relevant: the most tokens of the prompt."""
     model: Name | None = None
-    """With summary: the model that writes it. With relevant: the model of the vectors."""
+    """With summary: the model that writes the summary. With relevant: the embedding model."""
 
 
 class MemoryShape(MemoryParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which part of the conversation the model sees."""
 
     name: Literal["last_k", "last_tokens", "summary", "relevant"] | None = None
-    """Missing where the parameters tell the strategy."""
+    """The strategy; if it is missing, the parameters determine it."""
     params: MemoryParameters | None = None
     """The parameters, in their other layout."""
 
@@ -418,11 +418,11 @@ class RagParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     table_id: str = ""
     reranking_model: Name | None = None
     search_query: str = ""
-    """What is searched for. If it is empty, the model writes it."""
+    """The text to search for. If it is empty, the model writes it."""
     k: Annotated[int, Meta(ge=1, le=MOST_CHUNKS)] = 3
     """The number of chunks."""
     rerank: bool = True
-    """An older switch, which JamAI's clients still send."""
+    """Whether `reranking_model` is used. It is an older switch, which JamAI's clients still send."""
     concat_reranker_input: bool = False
     """Whether the reranker reads the title before the text."""
     inline_citations: bool = True

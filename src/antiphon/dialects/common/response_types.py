@@ -190,7 +190,8 @@ class ReferencedChunkShape(Struct, frozen=True, kw_only=True):
     context: dict[str, str] = {}
     """Further columns of the chunk's row."""
     metadata: dict[str, str | float] = {}
-    """The chunk's own, `rrf_score`, `project_id`, `table_id`, and with a reranker `relevance_score`."""
+    """The chunk's own metadata, with `rrf_score`, `project_id`, `table_id`, and `relevance_score` if a
+    reranker ran."""
 
 
 class ReferencesShape(Struct, frozen=True, kw_only=True):
@@ -201,10 +202,10 @@ class ReferencesShape(Struct, frozen=True, kw_only=True):
     search_query: str | UnsetType = UNSET
     finish_reason: Literal["stop"] | None = None
     notes: list[str] | UnsetType = UNSET
-    """What did not go as asked, one sentence each."""
+    """Steps that failed or were left out, one sentence each."""
     unknown_citations: list[int] | UnsetType = UNSET
-    """Numbers in the answer that are no chunk's. A stream has them near its end, in references of nothing
-    else."""
+    """Cited numbers in the answer that belong to no chunk. A stream reports them near its end, in a
+    `references` without chunks."""
 
 
 MaybeReferences = ReferencesShape | UnsetType

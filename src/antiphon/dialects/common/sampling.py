@@ -82,26 +82,27 @@ NUL = "\0"
 def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
-    """Reads the end user and the tags. Raises InvalidValue about the wrong field."""
+    """Reads the end user, which can have two names, and the tags. Raises InvalidValue that names the wrong
+    field."""
     if user is None and not tags and safety_identifier is None:
         return NO_ATTRIBUTION
-    if None is not safety_identifier != user is not None:
+    if safety_identifier is not None and user is not None and safety_identifier != user:
         raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
-    names = {"user": user, "safety_identifier": safety_identifier}
-    users = tuple(name for name, value in names.items() if value is not None)
-    for name in users:
-        require_text(name, names[name] or "")
+    values_by_field = {"user": user, "safety_identifier": safety_identifier}
+    user_fields = tuple(name for name, value in values_by_field.items() if value is not None)
+    for name in user_fields:
+        require_no_nul(name, values_by_field[name] or "")
     for name, value in (tags or {}).items():
         if not 0 < len(name) <= LONGEST_TAG:
             raise InvalidValue(
                 f"metadata must have keys of 1 to {LONGEST_TAG} characters; got {len(name)}", param="metadata"
             )
-        require_text("metadata", name + value)
-    fields = (*users, "metadata") if tags else users
-    return Attribution((safety_identifier if user is None else user) or None, tags or {}, fields)
+        require_no_nul("metadata", name + value)
+    reported_fields = (*user_fields, "metadata") if tags else user_fields
+    return Attribution((safety_identifier if user is None else user) or None, tags or {}, reported_fields)
 
 
-def require_text(name: str, text: str) -> None:
+def require_no_nul(name: str, text: str) -> None:
     """Raises InvalidValue if the text contains NUL."""
     if NUL in text:
         raise InvalidValue(f"{name} must hold no NUL character", param=name)

@@ -1,10 +1,10 @@
 """Parses a request body strictly: UTF-8, one JSON object, no repeated key, no NaN, no lone surrogate. Then
 converts it to a wire type.
 
-msgspec's parser would keep only the last of two equal keys. So the standard library's parser is used, because
-it reports every pair. A large body can be parsed in a thread without blocking other threads for long.
-Objects, lists and keys are counted first, and a body with too many of them is refused. Errors name the wrong
-field, even in invalid JSON.
+msgspec's parser would keep only the last of two equal keys. The standard library's parser reports every pair,
+so it is used. A large body can be parsed in a thread without blocking other threads for long. In a large
+body, objects, lists and keys are counted before parsing, and too many of them are refused. Errors name the
+wrong field, even in invalid JSON.
 """
 
 import json
@@ -79,9 +79,11 @@ def describe_value(value: object) -> str:
 
 def sanitize_key(key: str) -> str:
     """Returns a caller's key in a printable, short form for an error."""
-    plain = key.encode("ascii", "backslashreplace").decode()
-    plain = "".join(character if character.isprintable() else "?" for character in plain[: MAX_SHOWN_KEY + 1])
-    return plain if len(plain) <= MAX_SHOWN_KEY else plain[:MAX_SHOWN_KEY] + "..."
+    printable = key.encode("ascii", "backslashreplace").decode()
+    printable = "".join(
+        character if character.isprintable() else "?" for character in printable[: MAX_SHOWN_KEY + 1]
+    )
+    return printable if len(printable) <= MAX_SHOWN_KEY else printable[:MAX_SHOWN_KEY] + "..."
 
 
 def _decode_utf8(body: bytes) -> str:
@@ -116,14 +118,14 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
 
 
 def _locate(text: str, pattern: str) -> str | None:
-    """Returns the path of the first match outside strings. Returns None for a large text, because the search
-    takes too long."""
+    """Returns the path of the value at the pattern's first match outside strings. Returns None for a large
+    text, because the search takes too long."""
     position = find_outside_strings(text, pattern) if len(text) <= DENSE_BODY else None
     return None if position is None else find_path(text, position)
 
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Builds an object from its pairs. Raises _TwiceError if a key is repeated."""
+    """Builds an object from its pairs. Raises _RepeatedKeyError if a key is repeated."""
     members = dict(pairs)
     if len(members) != len(pairs):
         keys: set[str] = set()
@@ -198,13 +200,13 @@ def _find_unencodable(value: object, path: str) -> Iterator[str]:
         except UnicodeEncodeError:
             yield path
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            inner_path = f"{path}.{sanitize_key(key)}" if path else sanitize_key(key)
-            yield from _find_unencodable(key, inner_path)
-            yield from _find_unencodable(inner, inner_path)
+        for key, member in value.items():
+            member_path = f"{path}.{sanitize_key(key)}" if path else sanitize_key(key)
+            yield from _find_unencodable(key, member_path)
+            yield from _find_unencodable(member, member_path)
     elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _find_unencodable(inner, f"{path}[{index}]")
+        for index, member in enumerate(value):
+            yield from _find_unencodable(member, f"{path}[{index}]")
 
 
 TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
@@ -241,8 +243,8 @@ def find_outside_strings(text: str, pattern: str) -> int | None:
     """Returns the position of the first match outside all strings, or None."""
     combined = re.compile(rf"(?P<string>{TOKENS.pattern})|(?P<found>{pattern})", re.DOTALL)
     matches = (match for match in combined.finditer(text) if match["found"] is not None)
-    first = next(matches, None)
-    return None if first is None else first.start()
+    first_match = next(matches, None)
+    return None if first_match is None else first_match.start()
 
 
 def _join_path(steps: list[str | int | None]) -> str | None:
@@ -263,8 +265,8 @@ def _join_path(steps: list[str | int | None]) -> str | None:
 
 def _escape_unprintable(key: str) -> str:
     """Returns the key in printable ASCII."""
-    plain = key.encode("ascii", "backslashreplace").decode()
-    return "".join(character if character.isprintable() else "?" for character in plain)
+    ascii_key = key.encode("ascii", "backslashreplace").decode()
+    return "".join(character if character.isprintable() else "?" for character in ascii_key)
 
 
 LENGTH_UNITS = (" items", " characters")
@@ -298,14 +300,14 @@ def _explain(
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
     expected, received = problem.expected_value, validation_messages.find_value(value, path)
-    if problem.is_choice and (words := _list_choices(shape, path)):
-        expected = _join_words(words)
-    got = (
+    if problem.is_choice and (accepted_words := _list_choices(shape, path)):
+        expected = _join_words(accepted_words)
+    received_text = (
         str(len(received))
         if isinstance(received, list | str | dict) and expected.endswith(LENGTH_UNITS)
         else describe_value(received)
     )
-    return InvalidValue(f"{path} must be {expected}; got {got}", param=path or None)
+    return InvalidValue(f"{path} must be {expected}; got {received_text}", param=path or None)
 
 
 def _join_words(words: Sequence[str]) -> str:
@@ -314,7 +316,7 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """Returns the words that a wire type accepts at a path. Empty if other values are accepted too."""
+    """Returns the words that a wire type accepts at a path; empty if it accepts no fixed words."""
     alternatives = _list_alternatives(inspect.type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
         alternatives = [member for kind in alternatives for member in _list_members(kind, name)]
@@ -338,5 +340,8 @@ def _list_members(kind: inspect.Type, name: str) -> list[inspect.Type]:
         return _list_alternatives(kind.item_type)
     fields = kind.fields if isinstance(kind, inspect.StructType) else ()
     return [
-        inner for field in fields if field.encode_name == name for inner in _list_alternatives(field.type)
+        member_type
+        for field in fields
+        if field.encode_name == name
+        for member_type in _list_alternatives(field.type)
     ]

@@ -25,7 +25,7 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
 
-DEEPEST = 48
+MOST_LEVELS = 48
 """The most levels of lists and objects in a schema or in a call's arguments. Templates cannot render deeper
 values."""
 
@@ -47,10 +47,10 @@ def _filter_tool(tool: object, field: str, report: FieldReport | None) -> object
     if not isinstance(tool, dict):
         return tool
     require_function(tool, field)
-    filtered = filter_fields(tool, FieldScope.TOOL, f"{field}.", report)
-    if isinstance(function := filtered.get("function"), dict):
-        filtered["function"] = filter_fields(function, FieldScope.FUNCTION, f"{field}.function.", report)
-    return filtered
+    filtered_tool = filter_fields(tool, FieldScope.TOOL, f"{field}.", report)
+    if isinstance(function := filtered_tool.get("function"), dict):
+        filtered_tool["function"] = filter_fields(function, FieldScope.FUNCTION, f"{field}.function.", report)
+    return filtered_tool
 
 
 def require_function(tool: Mapping[str, Any], field: str) -> None:
@@ -91,7 +91,7 @@ def build_tools(
     keyword must be enforced. Raises a RequestError."""
     relaxed: list[str] = []
     tools = tuple(
-        _mark_tool(
+        _add_cache_control(
             _build_tool(shape.function, f"tools[{index}].function", relaxed, strict), shape.cache_control
         )
         for index, shape in enumerate(shapes)
@@ -105,67 +105,74 @@ def build_tools(
     return tools, tuple(relaxed)
 
 
-def _mark_tool(tool: Tool, mark: CacheControlShape | None) -> Tool:
+def _add_cache_control(tool: Tool, cache_control: CacheControlShape | None) -> Tool:
     """Returns the tool with its mark for a vendor's cache."""
-    return tool if mark is None else replace(tool, cache_control=CacheControl(mark.ttl))
+    return tool if cache_control is None else replace(tool, cache_control=CacheControl(cache_control.ttl))
 
 
 def _build_tool(function: Function, path: str, relaxed: list[str], strict: bool) -> Tool:
     """Builds one tool, and adds the schema keywords that are not enforced to `relaxed`. `strict`: the
     operator requires every keyword. A vendor gets only the caller's own `strict`."""
-    require_name(function.name, f"{path}.name")
+    require_function_name(function.name, f"{path}.name")
     field, parameters = f"{path}.parameters", function.parameters
     if parameters is None:
         return Tool(function.name, function.description, None, bool(function.strict), field=field)
     require_shallow(parameters, field)
     if parameters.get("type", "object") != "object":
         raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
-    enforced: Mapping[str, object] = parameters
+    enforced_schema: Mapping[str, object] = parameters
     if not (strict or function.strict):
-        schema, names = relax_schema(parameters, field, without_references=True)
-        enforced = schema if isinstance(schema, dict) else {}
-        relaxed += name_keywords(field, names)
-    return Tool(function.name, function.description, parameters, bool(function.strict), enforced, field)
+        schema, keywords = relax_schema(parameters, field, without_references=True)
+        enforced_schema = schema if isinstance(schema, dict) else {}
+        relaxed += name_keywords(field, keywords)
+    return Tool(
+        function.name, function.description, parameters, bool(function.strict), enforced_schema, field
+    )
 
 
 def _read_tool_choice(
-    choice: str | ToolChoiceShape | None, parallel: bool, names: list[str]
+    choice: str | ToolChoiceShape | None, parallel: bool, tool_names: list[str]
 ) -> tuple[ToolChoice, bool, frozenset[str] | None]:
     """Returns whether the model must call a tool, whether several calls are allowed, and the names of the
     tools that can be called."""
     if not isinstance(choice, ToolChoiceShape):
         return ToolChoice(choice or "auto"), parallel, None
-    other = "allowed_tools" if choice.type == "function" else "function"
-    if getattr(choice, other) is not None:
-        raise InvalidValue(f"tool_choice.{other} does not belong to its type", param=f"tool_choice.{other}")
+    other_field = "allowed_tools" if choice.type == "function" else "function"
+    if getattr(choice, other_field) is not None:
+        raise InvalidValue(
+            f"tool_choice.{other_field} does not belong to type {choice.type}",
+            param=f"tool_choice.{other_field}",
+        )
     if choice.type == "function":
         if choice.function is None:
             raise MissingParameter("tool_choice.function is missing", param="tool_choice.function")
-        require_known(choice.function.name, names, "tool_choice.function.name")
+        require_known_tool(choice.function.name, tool_names, "tool_choice.function.name")
         return ToolChoice.REQUIRED, False, frozenset({choice.function.name})
     if choice.allowed_tools is None:
         raise MissingParameter("tool_choice.allowed_tools is missing", param="tool_choice.allowed_tools")
-    return _read_allowed_tools(choice.allowed_tools, parallel, names)
+    return _read_allowed_tools(choice.allowed_tools, parallel, tool_names)
 
 
 def _read_allowed_tools(
-    allowed_tools: AllowedTools, parallel: bool, names: list[str]
+    allowed_tools: AllowedTools, parallel: bool, tool_names: list[str]
 ) -> tuple[ToolChoice, bool, frozenset[str]]:
     """Returns whether the model must call a tool, whether several calls are allowed, and the allowed names.
     Raises InvalidValue for an unknown tool."""
     tools: list[NamedTool] = allowed_tools.tools
     for index, tool in enumerate(tools):
-        require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{index}].function.name")
+        require_known_tool(
+            tool.function.name, tool_names, f"tool_choice.allowed_tools.tools[{index}].function.name"
+        )
     return ToolChoice(allowed_tools.mode), parallel, frozenset(tool.function.name for tool in tools)
 
 
-def require_known(name: str, names: Iterable[str], field: str) -> None:
+def require_known_tool(name: str, names: Iterable[str], field: str) -> None:
     """Raises InvalidValue if no tool has this name."""
     if name not in names:
         raise InvalidValue(f"{field}: there is no tool named {sanitize_key(name)}", param=field)
 
 
-def require_name(name: str, field: str) -> None:
+def require_function_name(name: str, field: str) -> None:
     """Raises InvalidValue for an invalid function name."""
     if not FUNCTION_NAME_PATTERN.match(name) or name.endswith("\n"):
         raise InvalidValue(
@@ -178,16 +185,13 @@ def require_name(name: str, field: str) -> None:
 def require_shallow(value: object, field: str) -> None:
     """Raises InvalidValue if lists and objects are nested too deeply."""
     level: list[Any] = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MOST_LEVELS):
         level = [
-            inner
+            member
             for container in level
-            for inner in (container.values() if isinstance(container, dict) else container)
-            if isinstance(inner, dict | list)
+            for member in (container.values() if isinstance(container, dict) else container)
+            if isinstance(member, dict | list)
         ]
         if not level:
             return
-    raise InvalidValue(f"{field} is nested more than {DEEPEST} deep", param=field)
-
-
-# --- messages -----------------------------------------------------------------------------------------------
+    raise InvalidValue(f"{field} is nested more than {MOST_LEVELS} deep", param=field)

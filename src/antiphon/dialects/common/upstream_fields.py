@@ -75,37 +75,38 @@ class MergedBody:
 
     fields: dict[str, Any]
     """The body's fields, including added fields of the dialect."""
-    values: dict[str, Any]
+    v1_values: dict[str, Any]
     """Added fields that only `/v1` has, checked by its wire type."""
-    rest: dict[str, Any]
+    unknown_fields: dict[str, Any]
     """Added fields that this server does not know."""
 
 
 def merge_extra_params(
-    fields: dict[str, Any], own: Collection[str], shape: type[CommonRequest]
+    fields: dict[str, Any], dialect_fields: Collection[str], shape: type[CommonRequest]
 ) -> MergedBody:
     """Merges the added fields into a body. Call it before the conversion to the dialect's wire type, which
     checks `inference_extra_params`.
 
-    `own`: names of the dialect's fields. `shape`: the wire type of `/v1`. Raises a RequestError for a
-    protected field, for a field that the body also has, and for an invalid value of a field of `/v1`.
+    `dialect_fields`: names of the dialect's own fields. `shape`: the wire type of `/v1`. Raises a
+    RequestError for a protected field, for a field that the body also has, and for an invalid value of a
+    field of `/v1`.
     """
-    added = fields.get(EXTRA_PARAMS)
-    if not isinstance(added, dict):
+    extra_params = fields.get(EXTRA_PARAMS)
+    if not isinstance(extra_params, dict):
         return MergedBody(fields, {}, {})
-    merged, v1_values, unknown = dict(fields), {}, {}
-    for name, value in added.items():
-        _require_free(name, fields)
-        if name in own:
-            merged[name] = value
+    merged_fields, v1_values, unknown_fields = dict(fields), {}, {}
+    for name, value in extra_params.items():
+        _require_addable(name, fields)
+        if name in dialect_fields:
+            merged_fields[name] = value
         elif name in shape.__struct_fields__:
             v1_values[name] = value
         else:
-            unknown[name] = value
-    return MergedBody(merged, _read_values(v1_values, shape), unknown)
+            unknown_fields[name] = value
+    return MergedBody(merged_fields, _read_values(v1_values, shape), unknown_fields)
 
 
-def _require_free(name: str, fields: Mapping[str, Any]) -> None:
+def _require_addable(name: str, fields: Mapping[str, Any]) -> None:
     """Raises a RequestError if no field can be added under this name."""
     field = f"{EXTRA_PARAMS}.{sanitize_key(name)}"
     if not PARAM_NAME.fullmatch(name):
@@ -125,8 +126,8 @@ def _read_values(values: dict[str, Any], shape: type[CommonRequest]) -> dict[str
     """Returns the values of `/v1`'s fields, checked by its wire type. Null means absent."""
     if not values:
         return {}
-    checked = getattr(convert({EXTRA_PARAMS: values}, _build_shape(shape)), EXTRA_PARAMS)
-    return {name: value for name in values if (value := getattr(checked, name)) is not None}
+    checked_values = getattr(convert({EXTRA_PARAMS: values}, _build_shape(shape)), EXTRA_PARAMS)
+    return {name: value for name in values if (value := getattr(checked_values, name)) is not None}
 
 
 @cache
@@ -137,8 +138,8 @@ def _build_shape(shape: type[CommonRequest]) -> type[msgspec.Struct]:
         for field in msgspec.structs.fields(shape)
         if field.name not in PROTECTED
     ]
-    inner = msgspec.defstruct("ExtraFields", fields, frozen=True, kw_only=True)
-    return msgspec.defstruct("ExtraBody", [(EXTRA_PARAMS, inner)], frozen=True)
+    extra_fields = msgspec.defstruct("ExtraFields", fields, frozen=True, kw_only=True)
+    return msgspec.defstruct("ExtraBody", [(EXTRA_PARAMS, extra_fields)], frozen=True)
 
 
 def read_extra_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -42,10 +42,10 @@ def read_thinking_blocks(message: ChatMessage, path: str) -> tuple[Mapping[str, 
     return tuple(blocks)
 
 
-def read_signature(extra: Mapping[str, Any] | None, field: str) -> str | None:
-    """Returns the signature of a call, in Google's form. `field`: the caller's name of `extra`. Raises
-    InvalidValue if the signature is not a text or too long."""
-    google = extra.get("google") if extra else None
+def read_signature(extra_content: Mapping[str, Any] | None, field: str) -> str | None:
+    """Returns the signature of a call, in Google's form. `field`: the caller's name of `extra_content`.
+    Raises InvalidValue if the signature is not a text or too long."""
+    google = extra_content.get("google") if extra_content else None
     signature = google.get("thought_signature") if isinstance(google, Mapping) else None
     if signature is None:
         return None
@@ -55,9 +55,9 @@ def read_signature(extra: Mapping[str, Any] | None, field: str) -> str | None:
     return signature
 
 
-def is_only_signature(extra: object) -> bool:
+def is_only_signature(extra_content: object) -> bool:
     """Whether the object contains only a signature."""
-    if not isinstance(extra, dict) or extra.keys() != {"google"}:
+    if not isinstance(extra_content, dict) or extra_content.keys() != {"google"}:
         return False
-    google = extra["google"]
+    google = extra_content["google"]
     return isinstance(google, dict) and google.keys() == {"thought_signature"}

@@ -1,5 +1,5 @@
-"""Decodes a body of POST /empower/api/v1/chat/completions to a generation request, with the page's
-defaults."""
+"""Decodes a body of POST /empower/api/v1/chat/completions to a generation request, with the defaults of
+Empower's API page."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,27 +37,27 @@ DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, pr
 TERMS = ReasoningTerms("include_thinking")
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST /empower/api/v1/chat/completions. `report`: unknown fields are ignored and named
-    instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST /empower/api/v1/chat/completions. `report_unknown`: unknown fields are ignored
+    and named instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
-    field_report = FieldReport(report)
+    field_report = FieldReport(report_unknown)
     fields = read_object(body)
     _refuse_biases(fields)
-    accepted = filter_fields(fields, EmpowerScope.CHAT, report=field_report)
-    wire = convert(filter_tools(filter_messages(accepted, field_report), field_report), ChatRequest)
+    accepted_fields = filter_fields(fields, EmpowerScope.CHAT, report=field_report)
+    wire = convert(filter_tools(filter_messages(accepted_fields, field_report), field_report), ChatRequest)
     tools, relaxed = _read_tools(wire, strict)
-    form = read_constraint(wire, strict)
-    is_shown = bool(wire.include_thinking)
-    thinking = Reasoning(shown=is_shown, wanted=is_shown, terms=TERMS)
+    relaxed_constraint = read_constraint(wire, strict)
+    shows_reasoning = bool(wire.include_thinking)
+    reasoning = Reasoning(shown=shows_reasoning, wanted=shows_reasoning, terms=TERMS)
     prompts = tuple(
-        replace(prompt, tools=tools, reasoning=thinking) for prompt in _build_prompts(wire.messages)
+        replace(prompt, tools=tools, reasoning=reasoning) for prompt in _build_prompts(wire.messages)
     )
     return GenerationCall(
-        _build_request(wire, prompts, form.constraint),
+        _build_request(wire, prompts, relaxed_constraint.constraint),
         bool(wire.stream),
         ignored=field_report.names,
-        relaxed=shorten_names(form.relaxed + relaxed),
+        relaxed=shorten_names(relaxed_constraint.relaxed + relaxed),
         attribution=read_attribution(wire.user),
     )
 
@@ -115,21 +115,21 @@ def _build_request(
     choices = wire.n or 1
     if len(prompts) * choices > MAX_SEQUENCES:
         raise InvalidValue(f"messages times n must be at most {MAX_SEQUENCES}", param="messages")
-    limit = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
+    max_tokens = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
     output = Output(
-        max_tokens=limit,
+        max_tokens=max_tokens,
         is_usual=wire.max_tokens is None,
         choices=choices,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=constraint,
     )
-    return GenerationRequest(wire.model, prompts, _read_sampling(wire, limit), output)
+    return GenerationRequest(wire.model, prompts, _read_sampling(wire, max_tokens), output)
 
 
-def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
+def _read_sampling(wire: ChatRequest, max_tokens: int) -> SamplingOptions:
     """Reads the sampling options, with the defaults of Empower's API documentation."""
-    sampling = read_sampling(wire, limit)
+    sampling = read_sampling(wire, max_tokens)
     return changed(
         sampling,
         temperature=_replace_none(sampling.temperature, DEFAULTS.temperature),

@@ -16,7 +16,7 @@ from antiphon.dialects.base import (
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIPlace
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -39,17 +39,17 @@ SCHEMA_PREFIX = "Empower"
 REQUESTS = {
     "ChatRequest": TABLES[EmpowerScope.CHAT],
     "DeployRequest": TABLES[EmpowerScope.DEPLOY],
-    "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
-    "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
-    "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
-    "ImageUrlPart": OPENAI_TABLES[OpenAIPlace.IMAGE],
-    "ImageUrlShape": OPENAI_TABLES[OpenAIPlace.IMAGE_URL],
-    "InputAudioPart": OPENAI_TABLES[OpenAIPlace.AUDIO],
-    "InputAudioShape": OPENAI_TABLES[OpenAIPlace.INPUT_AUDIO],
-    "ToolShape": OPENAI_TABLES[OpenAIPlace.TOOL],
-    "Function": OPENAI_TABLES[OpenAIPlace.FUNCTION],
-    "MessageToolCall": OPENAI_TABLES[OpenAIPlace.CALL],
-    "CalledFunction": OPENAI_TABLES[OpenAIPlace.CALLED],
+    "ChatMessage": OPENAI_TABLES[OpenAIScope.MESSAGE],
+    "TextPart": OPENAI_TABLES[OpenAIScope.PART],
+    "RefusalPart": OPENAI_TABLES[OpenAIScope.REFUSAL],
+    "ImageUrlPart": OPENAI_TABLES[OpenAIScope.IMAGE],
+    "ImageUrlShape": OPENAI_TABLES[OpenAIScope.IMAGE_URL],
+    "InputAudioPart": OPENAI_TABLES[OpenAIScope.AUDIO],
+    "InputAudioShape": OPENAI_TABLES[OpenAIScope.INPUT_AUDIO],
+    "ToolShape": OPENAI_TABLES[OpenAIScope.TOOL],
+    "Function": OPENAI_TABLES[OpenAIScope.FUNCTION],
+    "MessageToolCall": OPENAI_TABLES[OpenAIScope.CALL],
+    "CalledFunction": OPENAI_TABLES[OpenAIScope.CALLED],
 }
 
 EXAMPLES: Mapping[str, object] = {
@@ -66,7 +66,7 @@ class EmpowerChatCompletions(CodecOptions):
     shapes = (wire_types.ChatRequest, wire_types.ChatAnswer, wire_types.ChatChunk)
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration

@@ -7,7 +7,13 @@ import msgspec
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
-from antiphon.dialects.common.encode import FINISHES, build_calls, build_extras, build_meta, get_error_type
+from antiphon.dialects.common.encode import (
+    FINISH_NAMES,
+    build_calls,
+    build_extras,
+    build_meta,
+    get_error_type,
+)
 from antiphon.dialects.common.response_types import FunctionPart, ToolCallPart
 from antiphon.dialects.empower.wire_types import (
     AnswerMessage,
@@ -47,7 +53,7 @@ def encode_chat(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     choices = [
         EmpowerChatChoice(
-            index=choice.index, message=_build_message(choice), finish_reason=FINISHES[choice.reason]
+            index=choice.index, message=_build_message(choice), finish_reason=FINISH_NAMES[choice.reason]
         )
         for choice in generation.choices
     ]
@@ -75,16 +81,16 @@ class EmpowerStreamEncoder:
 
     def __init__(self, meta: ResponseMeta, call: GenerationCall) -> None:
         self._meta = build_meta(PREFIX, meta)
-        prompts = len(call.request.prompts)
-        self._choices = prompts * call.request.output.choices
-        self._counts_choices = prompts == 1
+        prompt_count = len(call.request.prompts)
+        self._choice_count = prompt_count * call.request.output.choices
+        self._knows_choice_tokens = prompt_count == 1
         """Whether the tokens of each choice are known."""
         self._prompt_tokens = 0
-        self._tokens: dict[int, int] = {}
+        self._choice_tokens: dict[int, int] = {}
         self._reasoning_choices: set[int] = set()
         """The choices whose reasoning is not closed yet."""
-        self._blocks: dict[int, list[Mapping[str, Any]]] = {}
-        self._open_choices = self._choices
+        self._thinking_blocks: dict[int, list[Mapping[str, Any]]] = {}
+        self._open_choice_count = self._choice_count
         self._last_finish: Finished | None = None
         """The end of the last choice, until the usage is known."""
 
@@ -92,21 +98,21 @@ class EmpowerStreamEncoder:
         match event:
             case Started():
                 self._prompt_tokens = event.prompt_tokens
-                self._counts_choices &= event.source is not UsageSource.ESTIMATED
+                self._knows_choice_tokens &= event.source is not UsageSource.ESTIMATED
                 return b"".join(
                     self._encode_delta(choice, EmpowerDelta(role="assistant"))
-                    for choice in range(self._choices)
+                    for choice in range(self._choice_count)
                 )
             case TextDelta() | ReasoningDelta():
-                self._count(event.choice, event.tokens)
+                self._add_tokens(event.choice, event.tokens)
                 return self._encode_delta(event.choice, EmpowerDelta(content=self._mark_reasoning(event)))
             case ToolCallStarted() | ToolCallDelta():
-                self._count(event.choice, event.tokens)
+                self._add_tokens(event.choice, event.tokens)
                 return self._close_reasoning(event.choice) + self._encode_delta(
                     event.choice, _build_call_delta(event)
                 )
             case ThinkingBlock():
-                self._blocks.setdefault(event.choice, []).append(event.block)
+                self._thinking_blocks.setdefault(event.choice, []).append(event.block)
             case Finished():
                 return (
                     self._close_reasoning(event.choice)
@@ -127,9 +133,9 @@ class EmpowerStreamEncoder:
     def encode_error(self, error: AntiphonError) -> bytes:
         return b"data: %b\n\n" % encode_streamed_error(error)
 
-    def _count(self, choice: int, tokens: int) -> None:
+    def _add_tokens(self, choice: int, tokens: int) -> None:
         """Adds to the number of tokens of a choice."""
-        self._tokens[choice] = self._tokens.get(choice, 0) + tokens
+        self._choice_tokens[choice] = self._choice_tokens.get(choice, 0) + tokens
 
     def _mark_reasoning(self, event: TextDelta | ReasoningDelta) -> str:
         """Returns the event's text, with a marker before it if the reasoning starts or ends here."""
@@ -149,27 +155,27 @@ class EmpowerStreamEncoder:
 
     def _encode_blocks(self, choice: int) -> bytes:
         """Returns a chunk with the choice's blocks of reasoning; empty if there are none."""
-        blocks = self._blocks.pop(choice, None)
+        blocks = self._thinking_blocks.pop(choice, None)
         return self._encode_delta(choice, EmpowerDelta(thinking_blocks=blocks)) if blocks else b""
 
     def _encode_finish(self, event: Finished) -> bytes:
         """Encodes the end of a choice. If the tokens of each choice are unknown, the end of the last choice
         waits for the usage."""
-        self._count(event.choice, event.tokens)
-        self._open_choices -= 1
-        if self._counts_choices:
-            tokens = self._tokens[event.choice]
+        self._add_tokens(event.choice, event.tokens)
+        self._open_choice_count -= 1
+        if self._knows_choice_tokens:
+            tokens = self._choice_tokens[event.choice]
             return self._encode_last_chunk(
                 event, EmpowerUsageShape(self._prompt_tokens, tokens, self._prompt_tokens + tokens)
             )
-        if self._open_choices:
+        if self._open_choice_count:
             return self._encode_last_chunk(event, msgspec.UNSET)
         self._last_finish = event
         return b""
 
     def _encode_last_chunk(self, event: Finished, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
         """Encodes the last chunk of a choice."""
-        part = ChunkChoice(index=event.choice, delta=EmpowerDelta(), finish_reason=FINISHES[event.reason])
+        part = ChunkChoice(index=event.choice, delta=EmpowerDelta(), finish_reason=FINISH_NAMES[event.reason])
         return self._encode_chunk(part, usage)
 
     def _encode_delta(self, choice: int, delta: EmpowerDelta) -> bytes:

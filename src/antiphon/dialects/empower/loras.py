@@ -100,15 +100,15 @@ class BaseModel(Struct, frozen=True, kw_only=True):
 
 def decode_deploy(body: bytes) -> DeploymentRequest:
     """Decodes a body of POST /empower/api/v1/lora. Raises a RequestError."""
-    accepted = filter_fields(read_object(body), EmpowerScope.DEPLOY)
-    wire = convert(accepted, DeployRequest)
+    accepted_fields = filter_fields(read_object(body), EmpowerScope.DEPLOY)
+    wire = convert(accepted_fields, DeployRequest)
     source = SOURCES[wire.model_source]
     if source is not AdapterOrigin.HUB:
-        _require_absent(wire)
+        _require_no_hub_fields(wire)
     field = "model_name" if wire.name is None else "name"
     name = wire.model_name if wire.name is None else wire.name
     if not ADAPTER_NAME.fullmatch(name):
-        hint = "; send a name that does" if wire.name is None else ""
+        hint = "; send another name in the field name" if wire.name is None else ""
         raise InvalidValue(
             f"{field} must be {ADAPTER_NAME_RULE}{hint}",
             param=field,
@@ -120,7 +120,7 @@ def decode_deploy(body: bytes) -> DeploymentRequest:
     )
 
 
-def _require_absent(wire: DeployRequest) -> None:
+def _require_no_hub_fields(wire: DeployRequest) -> None:
     """Raises InvalidValue for a field that needs the model source HF_HUB."""
     for field, value in (("hf_revision", wire.hf_revision), ("hf_token", wire.hf_token)):
         if value is not None:
@@ -194,9 +194,9 @@ async def list_bases(request: Request, services: Services) -> Answer:
     return _respond(list(map(_build_base_model, services.deployments.list_bases(request.actor))))
 
 
-def _respond(answer: object) -> Response:
+def _respond(shape: object) -> Response:
     """Returns a response with the answer as JSON."""
-    return Response(_encode(answer))
+    return Response(_encode(shape))
 
 
 def declare_loras(loras: str, bases: str) -> tuple[Endpoint, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
     build_grammar,
@@ -17,12 +17,12 @@ from antiphon.dialects.common.constraint_fields import (
 )
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.hosted_fields import read_hosted
 from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.request_types import NamedSchema
-from antiphon.dialects.common.request_types import ResponseFormat as SupersetFormat
+from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat
 from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.dialects.common.tools import filter_tools, require_known
+from antiphon.dialects.common.tools import filter_tools, require_known_tool
+from antiphon.dialects.common.vendor_options import read_vendor_options
 from antiphon.dialects.fireworks.fields import FireworksScope, filter_fields
 from antiphon.dialects.fireworks.wire_types import (
     LEAST_BUDGET,
@@ -40,8 +40,8 @@ CHAT_MAX_TOKENS = 200
 """The page's default of max_tokens for a chat."""
 
 LEAST_REPETITION = 1e-6
-"""Replaces a repetition penalty of 0, because a division by 0 is impossible. It favours earlier tokens as
-much as possible."""
+"""Replaces a repetition penalty of 0, because a division by 0 is impossible. Such a penalty favours earlier
+tokens as much as possible."""
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 1.0,
@@ -59,7 +59,7 @@ SAME_FIELDS = (
 )  # fmt: skip
 """The fields that have the same name in `/v1`."""
 
-ON, OFF = "medium", "none"
+EFFORT_ON, EFFORT_OFF = "medium", "none"
 """The reasoning efforts for true and false."""
 
 EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", min_budget=1)
@@ -76,40 +76,43 @@ FORMAT_FIELD = "response_format"
 class FireworksCall(GenerationCall):
     """A call of Fireworks' endpoints, with the form of its log-probabilities."""
 
-    entries: bool = False
+    has_entries: bool = False
     """Whether the log-probabilities are a list with one entry per token instead of arrays."""
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST completions. `report`: unknown fields are ignored and named instead of refused.
-    `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
-    accepted = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
-    wire = convert(accepted, FireworksCompletionRequest)
+def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST completions. `report_unknown`: unknown fields are ignored and named instead of
+    refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
+    accepted_fields = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
+    wire = convert(accepted_fields, FireworksCompletionRequest)
     require_images(wire)
-    limit = _read_max_tokens(wire, wire.max_tokens)
-    openai_request = superset.CompletionRequest(
+    max_tokens = _read_max_tokens(wire, wire.max_tokens)
+    openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
-        max_tokens=limit,
+        max_tokens=max_tokens,
         echo=wire.echo,
         logprobs=_read_alternatives(wire),
         **_read_same_fields(wire),
     )
-    form = read_fireworks_format(wire.response_format, strict)
-    return _complete_call(build_text_call(openai_request, field_report.names), wire, form, limit is None)
-
-
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
-    field_report = FieldReport(report)
-    accepted = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
-    wire = convert(
-        filter_tools(filter_messages(accepted, field_report), field_report), FireworksChatCompletionRequest
+    relaxed_constraint = read_fireworks_format(wire.response_format, strict)
+    return _complete_call(
+        build_text_call(openai_request, field_report.names), wire, relaxed_constraint, max_tokens is None
     )
-    limit, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
-    openai_request = superset.ChatCompletionRequest(
+
+
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
+    field_report = FieldReport(report_unknown)
+    accepted_fields = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
+    wire = convert(
+        filter_tools(filter_messages(accepted_fields, field_report), field_report),
+        FireworksChatCompletionRequest,
+    )
+    max_tokens, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
+    openai_request = openai_types.ChatCompletionRequest(
         messages=wire.messages,
-        max_tokens=CHAT_MAX_TOKENS if limit is None else limit,
+        max_tokens=CHAT_MAX_TOKENS if max_tokens is None else max_tokens,
         tools=wire.tools,
         tool_choice=_read_tool_choice(wire),
         parallel_tool_calls=wire.parallel_tool_calls,
@@ -125,9 +128,12 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
         replace(prompt, reasoning=reasoning) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
-    form = read_fireworks_format(wire.response_format, strict)
+    relaxed_constraint = read_fireworks_format(wire.response_format, strict)
     return _complete_call(
-        replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None
+        replace(call, request=changed(call.request, prompts=prompts)),
+        wire,
+        relaxed_constraint,
+        max_tokens is None,
     )
 
 
@@ -141,9 +147,10 @@ def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
 
 
 def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
-    """Returns max_tokens, which has two names. Raises InvalidValue if both are sent and differ."""
+    """Returns max_tokens, which has a newer name. Raises InvalidValue if the caller sends different values
+    under both names."""
     newer = wire.max_completion_tokens
-    if None is not newer != max_tokens is not None:
+    if newer is not None and max_tokens is not None and newer != max_tokens:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
         )
@@ -175,34 +182,41 @@ def _read_tool_choice(
             "send tool_choice.name or tool_choice.function, not both", param="tool_choice.name"
         )
     if tool_choice.name is not None and wire.tools:
-        require_known(tool_choice.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
-    return superset.ToolChoiceShape(
+        require_known_tool(tool_choice.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
+    return openai_types.ToolChoiceShape(
         "function",
-        tool_choice.function if tool_choice.name is None else superset.NamedFunction(tool_choice.name),
+        tool_choice.function if tool_choice.name is None else openai_types.NamedFunction(tool_choice.name),
     )
 
 
 def _complete_call(
-    call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_default_limit: bool
+    call: GenerationCall,
+    wire: FireworksCommonRequest,
+    relaxed_constraint: RelaxedConstraint,
+    is_default_limit: bool,
 ) -> FireworksCall:
     """Completes a call with the differences from `/v1`: choices keep their stop texts, too many tokens are
     handled by `context_length_exceeded_behavior`, and every stream contains the usage. `is_default_limit`:
     whether the caller sent no max_tokens."""
     output = changed(
         call.request.output,
-        constraint=form.constraint,
+        constraint=relaxed_constraint.constraint,
         is_usual=is_default_limit,
         include_stop=True,
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
     return FireworksCall(
-        changed(call.request, output=output, hosted=read_hosted(wire.service_tier, wire.prompt_cache_key)),
+        changed(
+            call.request,
+            output=output,
+            vendor_options=read_vendor_options(wire.service_tier, wire.prompt_cache_key),
+        ),
         call.stream,
         include_usage=True,
         ignored=call.ignored,
-        relaxed=shorten_names(form.relaxed + call.relaxed),
+        relaxed=shorten_names(relaxed_constraint.relaxed + call.relaxed),
         attribution=call.attribution,
-        entries=wire.logprobs is True,
+        has_entries=wire.logprobs is True,
     )
 
 
@@ -226,7 +240,7 @@ def read_fireworks_format(response_format: FireworksResponseFormat | None, stric
     if isinstance(json_schema, str):
         json_schema = NamedSchema(_read_schema(json_schema, f"{FORMAT_FIELD}.json_schema"))
     return next(
-        read_response_format(SupersetFormat(response_format.type, json_schema, schema), strict),
+        read_response_format(OpenAIFormat(response_format.type, json_schema, schema), strict),
         RelaxedConstraint(None),
     )
 
@@ -252,8 +266,7 @@ def require_images(wire: FireworksCompletionRequest) -> None:
         if isinstance(prompt, str) and prompt.count(IMAGE_PLACEHOLDER) != len(images):
             raise InvalidValue(
                 f"{field} must hold one image for each {IMAGE_PLACEHOLDER} in the prompt: it holds "
-                f"{len(images)}, and "
-                f"the prompt has {prompt.count(IMAGE_PLACEHOLDER)}",
+                f"{len(images)}, and the prompt has {prompt.count(IMAGE_PLACEHOLDER)}",
                 param="images",
             )
     if any(images for _, _, images in pairs):
@@ -269,24 +282,25 @@ def _pair_images(
 ) -> list[tuple[str, object, list[str]]]:
     """Returns the field name, the prompt and the images of each prompt. Raises InvalidValue."""
     images = wire.images or []
-    nested = [item for item in images if isinstance(item, list)]
-    flat = [item for item in images if isinstance(item, str)]
-    if nested and flat:
+    image_lists = [item for item in images if isinstance(item, list)]
+    single_images = [item for item in images if isinstance(item, str)]
+    if image_lists and single_images:
         raise InvalidValue("images must hold only texts or only lists of texts", param="images")
     if not has_many_prompts:
-        if len(nested) > 1:
+        if len(image_lists) > 1:
             raise InvalidValue("images must be one list for one prompt", param="images")
-        return [("images", wire.prompt, nested[0] if nested else flat)]
-    if flat or (nested and len(nested) != len(wire.prompt)):
+        return [("images", wire.prompt, image_lists[0] if image_lists else single_images)]
+    if single_images or (image_lists and len(image_lists) != len(wire.prompt)):
         raise InvalidValue(
             f"images must hold a list for each prompt, of which there are {len(wire.prompt)}", param="images"
         )
-    lists = nested or [[] for _ in wire.prompt]
-    return [(f"images[{index}]", prompt, lists[index]) for index, prompt in enumerate(wire.prompt)]
+    lists_by_prompt = image_lists or [[] for _ in wire.prompt]
+    return [(f"images[{index}]", prompt, lists_by_prompt[index]) for index, prompt in enumerate(wire.prompt)]
 
 
 def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
-    """Reads the reasoning options of a request. Raises InvalidValue if both fields are sent."""
+    """Reads the reasoning options of a request. Raises InvalidValue if the caller sends both
+    `reasoning_effort` and `thinking`."""
     effort, thinking = wire.reasoning_effort, wire.thinking
     if thinking is not None:
         if effort is not None:
@@ -296,12 +310,12 @@ def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
                 raise InvalidValue(
                     "thinking.budget_tokens is taken only with type enabled", param="thinking.budget_tokens"
                 )
-            return Reasoning(OFF, terms=THINKING_TERMS)
+            return Reasoning(EFFORT_OFF, terms=THINKING_TERMS)
         if thinking.budget_tokens is None:
-            return Reasoning(ON, terms=THINKING_TERMS)
+            return Reasoning(EFFORT_ON, terms=THINKING_TERMS)
         return Reasoning(budget=thinking.budget_tokens, terms=THINKING_TERMS)
     if isinstance(effort, bool):
-        return Reasoning(ON if effort else OFF, terms=EFFORT_TERMS)
+        return Reasoning(EFFORT_ON if effort else EFFORT_OFF, terms=EFFORT_TERMS)
     if isinstance(effort, int):
         return Reasoning(budget=effort, terms=EFFORT_TERMS)
     return Reasoning(effort, terms=EFFORT_TERMS)

@@ -22,7 +22,7 @@ from antiphon.dialects.base import (
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
 from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
-from antiphon.dialects.common.fields import FieldScope as MessagePlace
+from antiphon.dialects.common.fields import FieldScope as MessageScope
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -53,17 +53,17 @@ SCHEMA_PREFIX = "Fireworks"
 REQUESTS: Mapping[str, Table] = {
     "FireworksCompletionRequest": TABLES[FireworksScope.TEXT],
     "FireworksChatCompletionRequest": TABLES[FireworksScope.CHAT],
-    "ChatMessage": MESSAGE_TABLES[MessagePlace.MESSAGE],
-    "TextPart": MESSAGE_TABLES[MessagePlace.PART],
-    "RefusalPart": MESSAGE_TABLES[MessagePlace.REFUSAL],
-    "ImageUrlPart": MESSAGE_TABLES[MessagePlace.IMAGE],
-    "ImageUrlShape": MESSAGE_TABLES[MessagePlace.IMAGE_URL],
-    "InputAudioPart": MESSAGE_TABLES[MessagePlace.AUDIO],
-    "InputAudioShape": MESSAGE_TABLES[MessagePlace.INPUT_AUDIO],
-    "ToolShape": MESSAGE_TABLES[MessagePlace.TOOL],
-    "Function": MESSAGE_TABLES[MessagePlace.FUNCTION],
-    "MessageToolCall": MESSAGE_TABLES[MessagePlace.CALL],
-    "CalledFunction": MESSAGE_TABLES[MessagePlace.CALLED],
+    "ChatMessage": MESSAGE_TABLES[MessageScope.MESSAGE],
+    "TextPart": MESSAGE_TABLES[MessageScope.PART],
+    "RefusalPart": MESSAGE_TABLES[MessageScope.REFUSAL],
+    "ImageUrlPart": MESSAGE_TABLES[MessageScope.IMAGE],
+    "ImageUrlShape": MESSAGE_TABLES[MessageScope.IMAGE_URL],
+    "InputAudioPart": MESSAGE_TABLES[MessageScope.AUDIO],
+    "InputAudioShape": MESSAGE_TABLES[MessageScope.INPUT_AUDIO],
+    "ToolShape": MESSAGE_TABLES[MessageScope.TOOL],
+    "Function": MESSAGE_TABLES[MessageScope.FUNCTION],
+    "MessageToolCall": MESSAGE_TABLES[MessageScope.CALL],
+    "CalledFunction": MESSAGE_TABLES[MessageScope.CALLED],
 }
 """The schemas whose fields are in a table."""
 
@@ -117,14 +117,16 @@ _encode = msgspec.json.Encoder().encode
 
 def _build_model(model: ModelEntry) -> FireworksModelShape:
     """Builds the entry of one model. An unavailable model has no profile."""
-    base: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON"] = "HF_PEFT_ADDON" if model.parent else "HF_BASE_MODEL"
+    base_kind: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON"] = (
+        "HF_PEFT_ADDON" if model.parent else "HF_BASE_MODEL"
+    )
     profile = model.profile
     if profile is None:
-        return FireworksModelShape(id=model.alias or model.name, created=model.created, kind=base)
+        return FireworksModelShape(id=model.alias or model.name, created=model.created, kind=base_kind)
     return FireworksModelShape(
         id=model.alias or model.name,
         created=model.created,
-        kind=base if profile.embedding is None else "EMBEDDING_MODEL",
+        kind=base_kind if profile.embedding is None else "EMBEDDING_MODEL",
         supports_chat=profile.chat,
         supports_image_input="image" in profile.modalities,
         # Every chat model supports tools. If a template does not, the server adds them to the prompt.
@@ -143,7 +145,7 @@ class FireworksCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_text(body, self._report, self._strict)
+        return decode_text(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -164,7 +166,7 @@ class FireworksChatCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration

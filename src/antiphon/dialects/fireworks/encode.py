@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
 """Fireworks' status for each status that it does not use."""
 
-OVER_LIMIT = 402
+BUDGET_STATUS = 402
 """Fireworks' status for an exceeded budget. It uses 429 for rates."""
 
 CODES: Mapping[int, str] = {
@@ -73,9 +73,9 @@ CODES: Mapping[int, str] = {
     503: "SERVICE_UNAVAILABLE",
 }
 
-INTERNAL = "INTERNAL_SERVER_ERROR"
+INTERNAL_CODE = "INTERNAL_SERVER_ERROR"
 
-SENTENCES: Mapping[str, str] = {
+MESSAGE_STARTS: Mapping[str, str] = {
     "model_not_found": "Model not found, inaccessible, and/or not deployed",
     "invalid_api_key": "The API key you provided is invalid",
     "context_length_exceeded": "The prompt is too long",
@@ -99,12 +99,12 @@ FIRST_LOGPROB = 0.0
 
 def encode_text(meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered text completion."""
-    logprobs, output = LogprobsBuilder(call), call.request.output
+    build_logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
         FireworksTextChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=None if choice.scores is None else logprobs(choice.scores),
+            logprobs=None if choice.scores is None else build_logprobs(choice.scores),
             finish_reason=FINISH_NAMES[choice.reason],
             prompt_token_ids=list(generation.prompts[choice.index // output.choices])
             if output.token_ids
@@ -120,12 +120,12 @@ def encode_text(meta: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 def encode_chat(meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered chat completion."""
-    logprobs = LogprobsBuilder(call)
+    build_logprobs = LogprobsBuilder(call)
     choices = [
         FireworksChatChoice(
             index=choice.index,
             message=build_message(choice),
-            logprobs=None if choice.scores is None else logprobs(choice.scores),
+            logprobs=None if choice.scores is None else build_logprobs(choice.scores),
             finish_reason=FINISH_NAMES[choice.reason],
             token_ids=list(choice.ids) if call.request.output.token_ids else UNSET,
         )
@@ -152,7 +152,7 @@ class LogprobsBuilder:
     """Builds log-probabilities in the form of a call."""
 
     def __init__(self, call: GenerationCall) -> None:
-        self._has_entries = isinstance(call, FireworksCall) and call.entries
+        self._has_entries = isinstance(call, FireworksCall) and call.has_entries
         self._is_ranked = bool(call.request.output.logprobs)
 
     def __call__(self, scores: Scores) -> Logprobs:
@@ -188,16 +188,18 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> FireworksChatChunkChoice:
         logprobs = self._logprobs(scores) if scores else None
-        finish = None if reason is None else FINISH_NAMES[reason]
-        return FireworksChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
+        finish_name = None if reason is None else FINISH_NAMES[reason]
+        return FireworksChatChunkChoice(
+            index=choice, delta=delta, logprobs=logprobs, finish_reason=finish_name
+        )
 
     def build_failure(self, choice: int) -> FireworksChatChunkChoice:
         return FireworksChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
 
     def build_chunk(
-        self, names: MetaFields, choices: list[FireworksChatChunkChoice], usage: MaybeUsage
+        self, meta: MetaFields, choices: list[FireworksChatChunkChoice], usage: MaybeUsage
     ) -> FireworksChatCompletionChunk:
-        return FireworksChatCompletionChunk(**names, choices=choices, usage=usage or None)
+        return FireworksChatCompletionChunk(**meta, choices=choices, usage=usage or None)
 
 
 class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
@@ -212,16 +214,16 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> FireworksTextChoice:
         logprobs = self._logprobs(scores) if scores else None
-        finish = None if reason is None else FINISH_NAMES[reason]
-        return FireworksTextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
+        finish_name = None if reason is None else FINISH_NAMES[reason]
+        return FireworksTextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish_name)
 
     def build_failure(self, choice: int) -> FireworksTextChoice:
         return FireworksTextChoice(index=choice, text="", finish_reason="error")
 
     def build_chunk(
-        self, names: MetaFields, choices: list[FireworksTextChoice], usage: MaybeUsage
+        self, meta: MetaFields, choices: list[FireworksTextChoice], usage: MaybeUsage
     ) -> FireworksCompletion:
-        return FireworksCompletion(**names, choices=choices, usage=usage or None)
+        return FireworksCompletion(**meta, choices=choices, usage=usage or None)
 
 
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
@@ -243,15 +245,17 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
 
     def encode_usage(self, usage: Usage) -> bytes:
         """Encodes the end of each choice, with the usage of the whole request."""
-        shape = build_usage(usage)
-        return b"".join(self._encode_end(event, shape) for event in self._finishes.values())
+        usage_shape = build_usage(usage)
+        return b"".join(self._encode_end(event, usage_shape) for event in self._finishes.values())
 
     def encode_error(self, error: AntiphonError) -> bytes:
         """Encodes the end of each choice, and then the error. The stream has no `[DONE]`."""
-        finished = b"".join(self._encode_end(event, None) for event in self._finishes.values())
-        open_choices = (choice for choice in range(self._choices) if choice not in self._finishes)
-        failures = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in open_choices)
-        return finished + failures + b"data: %b\n\n" % encode_fireworks_error(error)
+        finish_chunks = b"".join(self._encode_end(event, None) for event in self._finishes.values())
+        open_choices = (choice for choice in range(self._choice_count) if choice not in self._finishes)
+        failure_chunks = b"".join(
+            self._encode_chunk([self._build_failure(choice)]) for choice in open_choices
+        )
+        return finish_chunks + failure_chunks + b"data: %b\n\n" % encode_fireworks_error(error)
 
     def _encode_end(self, event: Finished, usage: UsageShape | None) -> bytes:
         """Encodes the last chunk of a choice."""
@@ -261,13 +265,13 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
         return self._encode_chunk([part], usage)
 
 
-def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
-    """Builds arrays of equal length. `alternatives`: whether the array of alternatives is included."""
+def build_array_logprobs(scores: Scores, has_alternatives: bool) -> Logprobs:
+    """Builds arrays of equal length. `has_alternatives`: whether the array of alternatives is included."""
     has_ids = all(score.token != NO_ID for score in islice(scores, 1))
     return Logprobs(
         tokens=encode_list(scores, lambda score: spell_token(score.piece)),
         token_logprobs=encode_list(scores, _clamp_logprob),
-        top_logprobs=encode_list(scores, _build_top_logprobs) if alternatives else None,
+        top_logprobs=encode_list(scores, _build_top_logprobs) if has_alternatives else None,
         text_offset=encode_list(scores, lambda score: score.offset),
         token_ids=encode_list(scores, lambda score: score.token) if has_ids else UNSET,
     )
@@ -280,7 +284,7 @@ def build_entry_logprobs(scores: Scores) -> Logprobs:
 
 def _build_entry(score: TokenScore) -> TokenEntry:
     """Builds the entry of one token, with its alternatives."""
-    best = [
+    alternatives = [
         FireworksRankedToken(
             token=spell_token(piece),
             logprob=max(value, UNLIKELY),
@@ -295,7 +299,7 @@ def _build_entry(score: TokenScore) -> TokenEntry:
         token_id=_get_id(score.token),
         bytes=list(score.piece),
         text_offset=score.offset,
-        top_logprobs=best,
+        top_logprobs=alternatives,
     )
 
 
@@ -317,16 +321,16 @@ def _clamp_logprob(score: TokenScore) -> float:
 def map_status(error: AntiphonError) -> int:
     """Returns Fireworks' status for an error."""
     if isinstance(error, BudgetExceeded):
-        return OVER_LIMIT
+        return BUDGET_STATUS
     return STATUSES.get(error.status, error.status)
 
 
 def encode_fireworks_error(error: AntiphonError) -> bytes:
     """Encodes an error as `{"error": {"message", "param", "code"}}`. The code is one of Fireworks' words."""
-    sentence = SENTENCES.get(error.code)
-    message = f"{sentence}: {error.message}" if sentence else error.message
+    message_start = MESSAGE_STARTS.get(error.code)
+    message = f"{message_start}: {error.message}" if message_start else error.message
     return _encode(
         FireworksErrorEnvelope(
-            FireworksErrorBody(message, error.param, CODES.get(map_status(error), INTERNAL))
+            FireworksErrorBody(message, error.param, CODES.get(map_status(error), INTERNAL_CODE))
         )
     )

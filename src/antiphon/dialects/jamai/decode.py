@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import Attribution, EmbeddingCall, GenerationCall, RerankCall
-from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.decode import build_chat_call
-from antiphon.dialects.common.embeddings import build_prompts, require_form
+from antiphon.dialects.common.embeddings import build_prompts, require_encoding_format
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.sampling import require_text
+from antiphon.dialects.common.sampling import require_no_nul
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.jamai.fields import JamaiScope, filter_fields
@@ -55,63 +55,63 @@ OPTIONAL = frozenset(
 TERMS = ReasoningTerms("reasoning_effort", "thinking_budget", "disable")
 
 EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
-"""Values that the product's client sends for missing parameters."""
+"""Values that the product's client sends for missing parameters. They count as absent."""
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions. An empty model means that the server chooses. `report`:
-    unknown fields are ignored and named instead of refused. `strict`: a schema with a keyword that is not
-    enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST chat/completions. An empty model means that the server chooses.
+    `report_unknown`: unknown fields are ignored and named instead of refused. `strict`: a schema with a
+    keyword that is not enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     body_fields = read_object(body)
     fields = {
         name: value for name, value in body_fields.items() if EMPTY_DEFAULTS.get(name, body_fields) != value
     }
-    accepted = filter_fields(fields, JamaiScope.CHAT, report=field_report)
-    accepted = filter_messages(normalize_messages(accepted), field_report)
-    wire = convert(filter_tools(normalize_tools(accepted), field_report), JamaiChatRequest)
-    limit = _read_limit(wire, field_report)
+    accepted_fields = filter_fields(fields, JamaiScope.CHAT, report=field_report)
+    accepted_fields = filter_messages(normalize_messages(accepted_fields), field_report)
+    wire = convert(filter_tools(normalize_tools(accepted_fields), field_report), JamaiChatRequest)
+    max_tokens = _read_max_tokens(wire, field_report)
     values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
-    openai_request = superset.ChatCompletionRequest(
-        model=wire.model or "", max_tokens=limit or MAX_TOKENS, **(DEFAULTS | values)
+    openai_request = openai_types.ChatCompletionRequest(
+        model=wire.model or "", max_tokens=max_tokens or MAX_TOKENS, **(DEFAULTS | values)
     )
     call = build_chat_call(openai_request, field_report.names, strict)
-    return _complete_call(call, wire, is_usual=limit is None)
+    return _complete_call(call, wire, is_usual=max_tokens is None)
 
 
-def decode_embeddings(body: bytes, report: bool = False) -> EmbeddingCall:
-    """Decodes a body of POST embeddings. `report`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report)
-    accepted = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
-    require_form(accepted.get("encoding_format"))
-    wire = convert(accepted, JamaiEmbeddingRequest)
+def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
+    """Decodes a body of POST embeddings. `report_unknown`: see `decode_chat`. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
+    accepted_fields = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
+    require_encoding_format(accepted_fields.get("encoding_format"))
+    wire = convert(accepted_fields, JamaiEmbeddingRequest)
     request = EmbeddingRequest(wire.model or "", build_prompts(wire.input), wire.dimensions)
     return EmbeddingCall(request, wire.encoding_format == "base64", field_report.names)
 
 
-def decode_rerank(body: bytes, report: bool = False) -> RerankCall:
-    """Decodes a body of POST rerank. `report`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report)
-    accepted = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
-    wire = convert(accepted, JamaiRerankRequest)
+def decode_rerank(body: bytes, report_unknown: bool = False) -> RerankCall:
+    """Decodes a body of POST rerank. `report_unknown`: see `decode_chat`. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
+    accepted_fields = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
+    wire = convert(accepted_fields, JamaiRerankRequest)
     request = RerankRequest(wire.model or "", wire.query, tuple(wire.documents))
     return RerankCall(request, ignored=field_report.names)
 
 
-def _read_limit(wire: JamaiChatRequest, report: FieldReport) -> int | None:
-    """Returns the most tokens of a choice, or None. Reports `max_tokens` if `max_completion_tokens` overrides
-    it. Raises InvalidValue if the thinking budget is larger."""
-    newer, older = wire.max_completion_tokens, wire.max_tokens
-    if None is not newer != older is not None:
+def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:
+    """Returns the most tokens of a choice; None if the caller sent no limit. Reports `max_tokens` as ignored
+    if `max_completion_tokens` overrides it. Raises InvalidValue for a thinking budget above the limit."""
+    newer_limit, older_limit = wire.max_completion_tokens, wire.max_tokens
+    if newer_limit is not None and older_limit is not None and newer_limit != older_limit:
         report.paths.append("max_tokens")
-    limit = older if newer is None else newer
-    if (wire.thinking_budget or 0) > (limit or MAX_TOKENS):
+    max_tokens = older_limit if newer_limit is None else newer_limit
+    if (wire.thinking_budget or 0) > (max_tokens or MAX_TOKENS):
         raise InvalidValue(
-            f"thinking_budget must be at most max_tokens, which is {limit or MAX_TOKENS}; got "
+            f"thinking_budget must be at most max_tokens, which is {max_tokens or MAX_TOKENS}; got "
             f"{wire.thinking_budget}",
             param="thinking_budget",
         )
-    return limit
+    return max_tokens
 
 
 def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bool) -> GenerationCall:
@@ -139,6 +139,6 @@ def _read_attribution(wire: JamaiChatRequest) -> Attribution:
     fields = {"user": wire.user, "id": wire.id}
     values = {name: value for name, value in fields.items() if value}
     for name, value in values.items():
-        require_text(name, value)
+        require_no_nul(name, value)
     tags = {"id": values["id"]} if "id" in values else {}
     return Attribution(values.get("user"), tags, tuple(values))

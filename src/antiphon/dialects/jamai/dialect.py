@@ -7,7 +7,7 @@ from typing import Any
 from antiphon.dialects.base import Description, DialectDefaults, Endpoint, Headers, Request
 from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIPlace
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -34,17 +34,17 @@ REQUESTS: Mapping[str, Table] = {
     "JamaiChatRequest": TABLES[JamaiScope.CHAT],
     "JamaiEmbeddingRequest": TABLES[JamaiScope.EMBEDDINGS],
     "JamaiRerankRequest": TABLES[JamaiScope.RERANK],
-    "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
-    "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
-    "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
-    "ImageUrlPart": OPENAI_TABLES[OpenAIPlace.IMAGE],
-    "ImageUrlShape": OPENAI_TABLES[OpenAIPlace.IMAGE_URL],
-    "InputAudioPart": OPENAI_TABLES[OpenAIPlace.AUDIO],
-    "InputAudioShape": OPENAI_TABLES[OpenAIPlace.INPUT_AUDIO],
-    "ToolShape": OPENAI_TABLES[OpenAIPlace.TOOL],
-    "Function": OPENAI_TABLES[OpenAIPlace.FUNCTION],
-    "MessageToolCall": OPENAI_TABLES[OpenAIPlace.CALL],
-    "CalledFunction": OPENAI_TABLES[OpenAIPlace.CALLED],
+    "ChatMessage": OPENAI_TABLES[OpenAIScope.MESSAGE],
+    "TextPart": OPENAI_TABLES[OpenAIScope.PART],
+    "RefusalPart": OPENAI_TABLES[OpenAIScope.REFUSAL],
+    "ImageUrlPart": OPENAI_TABLES[OpenAIScope.IMAGE],
+    "ImageUrlShape": OPENAI_TABLES[OpenAIScope.IMAGE_URL],
+    "InputAudioPart": OPENAI_TABLES[OpenAIScope.AUDIO],
+    "InputAudioShape": OPENAI_TABLES[OpenAIScope.INPUT_AUDIO],
+    "ToolShape": OPENAI_TABLES[OpenAIScope.TOOL],
+    "Function": OPENAI_TABLES[OpenAIScope.FUNCTION],
+    "MessageToolCall": OPENAI_TABLES[OpenAIScope.CALL],
+    "CalledFunction": OPENAI_TABLES[OpenAIScope.CALLED],
 }
 """The schemas whose fields are in a table."""
 

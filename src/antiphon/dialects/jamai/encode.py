@@ -95,7 +95,7 @@ BAD_INPUT = ErrorName(UNPROCESSABLE, "bad_input", "BadInputError")
 NOT_FOUND = ErrorName(404, "resource_not_found", "ResourceNotFoundError")
 UNAUTHORIZED_NAME = ErrorName(UNAUTHORIZED, "unauthorized", "AuthorizationError")
 
-BY_CLASS: Mapping[type[AntiphonError], ErrorName] = MappingProxyType(
+NAMES_BY_CLASS: Mapping[type[AntiphonError], ErrorName] = MappingProxyType(
     {
         AuthenticationFailed: UNAUTHORIZED_NAME,
         ProviderKeyRefused: ErrorName(401, "external_authentication_failed", "ExternalAuthError"),
@@ -116,7 +116,7 @@ BY_CLASS: Mapping[type[AntiphonError], ErrorName] = MappingProxyType(
     }
 )
 
-BY_STATUS: Mapping[int, ErrorName] = MappingProxyType(
+NAMES_BY_STATUS: Mapping[int, ErrorName] = MappingProxyType(
     {
         400: BAD_INPUT,
         429: ErrorName(TOO_MANY, "rate_limit_exceeded", "RateLimitExceedError"),
@@ -124,7 +124,7 @@ BY_STATUS: Mapping[int, ErrorName] = MappingProxyType(
     }
 )
 
-TYPES: Mapping[str, str] = MappingProxyType(
+PROBLEM_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "invalid_json": "json_invalid",
         "missing_required_parameter": "missing",
@@ -160,7 +160,7 @@ class JamaiStreamEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
     def encode_references(self, references: References) -> bytes:
         return b"data: %b\n\n" % _encode(build_references(references))
 
-    def encode_unknown(self, unknown: UnknownCitations) -> bytes:
+    def encode_unknown_citations(self, unknown: UnknownCitations) -> bytes:
         """Returns nothing: JamAI's clients read references only from the first event."""
         return b""
 
@@ -194,14 +194,14 @@ class JamaiChatEncoder:
 
 def get_error_name(error: AntiphonError) -> ErrorName:
     """Returns JamAI's name of an error. An invalid HTTP request keeps its status."""
-    is_scope = error.param in SCOPE_HEADERS and isinstance(error, PermissionDenied | MissingParameter)
-    if is_scope:
+    is_about_caller = error.param in SCOPE_HEADERS and isinstance(error, PermissionDenied | MissingParameter)
+    if is_about_caller:
         return UNAUTHORIZED_NAME
-    name = next((BY_CLASS[cls] for cls in type(error).__mro__ if cls in BY_CLASS), None)
+    name = next((NAMES_BY_CLASS[cls] for cls in type(error).__mro__ if cls in NAMES_BY_CLASS), None)
     if name is not None:
         return name
-    if error.status in BY_STATUS and error.code != RequestError.code:
-        return BY_STATUS[error.status]
+    if error.status in NAMES_BY_STATUS and error.code != RequestError.code:
+        return NAMES_BY_STATUS[error.status]
     if isinstance(error, RequestError):
         return ErrorName(error.status, BAD_INPUT.code, BAD_INPUT.exception)
     return ErrorName(error.status, "unexpected_error", "UnexpectedError")
@@ -214,7 +214,7 @@ def encode_jamai_error(error: AntiphonError, request: Request | None) -> bytes:
     body: object = UNSET
     if name is VALIDATION:
         path = _split_param(error.param or "", b"" if request is None else request.body)
-        detail = [JamaiProblem(TYPES.get(error.code, "value_error"), path, message)]
+        detail = [JamaiProblem(PROBLEM_TYPES.get(error.code, "value_error"), path, message)]
         message = f"Your request contains errors:\n1. {'.'.join(map(str, path))} : {message}"
         body = _quote_body(error, request)
     return _encode(
@@ -253,10 +253,12 @@ def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | 
 
 def _mask_headers(request: Request) -> dict[str, str]:
     """Returns the request headers for an error. The credential is masked."""
-    values = {
+    header_values = {
         name: b", ".join(request.headers.get(name.encode(), ())).decode("latin-1") for name in ERROR_HEADERS
     }
-    return {name: MASK if name == "authorization" else value for name, value in values.items() if value}
+    return {
+        name: MASK if name == "authorization" else value for name, value in header_values.items() if value
+    }
 
 
 def build_limit_headers(error: AntiphonError, now: float) -> Headers:

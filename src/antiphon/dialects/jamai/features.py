@@ -44,8 +44,8 @@ def declare_features(has_keys: bool = True) -> tuple[Endpoint, ...]:
 
 def _declare_missing(features: Mapping[str, str]) -> Iterator[Endpoint]:
     """Yields an endpoint for each method of each missing part."""
-    for path, noun in features.items():
-        yield from (_declare(method, f"{BASE}/{path}", noun) for method in METHODS)
+    for path, missing_part in features.items():
+        yield from (_declare(method, f"{BASE}/{path}", missing_part) for method in METHODS)
     for path in ("v2/projects/members", "v2/projects/invites", "v2/projects/import", "v2/projects/export"):
         yield from (_declare(method, f"{BASE}/{path}", PROJECT_CHANGES) for method in METHODS)
     for method in ("POST", "PATCH", "DELETE"):
@@ -58,27 +58,27 @@ def _declare_missing(features: Mapping[str, str]) -> Iterator[Endpoint]:
         )
 
 
-def _declare(method: str, path: str, noun: str) -> Endpoint:
+def _declare(method: str, path: str, missing_part: str) -> Endpoint:
     """Declares an endpoint for a path and all paths below it."""
     return Endpoint(
         method=method,
         path=path,
         aliases=(f"{path}/{{rest:path}}",),
-        handler=_build_handler(noun),
+        handler=_build_handler(missing_part),
         right=Right.READ,
         is_suggested=False,
     )
 
 
-def _build_handler(noun: str) -> Handler:
+def _build_handler(missing_part: str) -> Handler:
     """Returns a handler that refuses every request."""
 
     async def refuse(_request: Request, _services: Services) -> Answer:
-        raise build_refusal(noun)
+        raise build_refusal(missing_part)
 
     return refuse
 
 
-def build_refusal(noun: str) -> FeatureNotServed:
+def build_refusal(missing_part: str) -> FeatureNotServed:
     """Returns the error for a part that this server does not have."""
-    return FeatureNotServed(f"not part of this server's JamAI Base: {noun}")
+    return FeatureNotServed(f"not part of this server's JamAI Base: {missing_part}")

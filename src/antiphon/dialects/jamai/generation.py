@@ -51,11 +51,11 @@ _encode = msgspec.json.Encoder().encode
 class JamaiGeneration:
     """The endpoints that use a model."""
 
-    def __init__(self, report: bool = False, strict: bool = False) -> None:
-        """`report`: the answer names unknown fields, which are not refused. `strict`: a schema with a keyword
-        that is not enforced is refused."""
-        self._report = report
-        self._decode_chat = partial(decode_chat, report=report, strict=strict)
+    def __init__(self, report_unknown: bool = False, strict: bool = False) -> None:
+        """`report_unknown`: the answer names unknown fields, which are not refused. `strict`: a schema with a
+        keyword that is not enforced is refused."""
+        self._reports_unknown = report_unknown
+        self._decode_chat = partial(decode_chat, report_unknown=report_unknown, strict=strict)
 
     def declare(self) -> tuple[Endpoint, ...]:
         """Declares the endpoints."""
@@ -81,7 +81,9 @@ class JamaiGeneration:
 
     async def embed(self, request: Request, services: Services) -> Answer:
         """Answers a request for embeddings."""
-        call = await decode_body(partial(decode_embeddings, report=self._report), request, services)
+        call = await decode_body(
+            partial(decode_embeddings, report_unknown=self._reports_unknown), request, services
+        )
         name, shown_id = await choose_model(call.request.model, frozenset({"embed"}), request, services)
         call = replace(call, request=replace(call.request, model=name))
         return await answer_embeddings(
@@ -90,7 +92,9 @@ class JamaiGeneration:
 
     async def rank(self, request: Request, services: Services) -> Answer:
         """Ranks documents."""
-        call = await decode_body(partial(decode_rerank, report=self._report), request, services)
+        call = await decode_body(
+            partial(decode_rerank, report_unknown=self._reports_unknown), request, services
+        )
         name, shown_id = await choose_model(call.request.model, frozenset({"rerank"}), request, services)
         context = services.build_context(request, Origin(DIALECT, JamaiScope.RERANK))
         ranking = await services.rerank(replace(call.request, model=name), context)

@@ -35,15 +35,21 @@ def _normalize_message(message: object) -> object:
     """Returns one message with a valid name, and without a content of null."""
     if not isinstance(message, dict):
         return message
-    normalized: dict[str, Any] = dict(message)
-    name = normalized.get("name")
+    normalized_message: dict[str, Any] = dict(message)
+    name = normalized_message.get("name")
     if isinstance(name, str):
-        normalized["name"] = NAME_GAP.sub("_", name) or None
-    if "content" in normalized and not normalized["content"] and not normalized.get("tool_calls"):
-        normalized["content"] = "" if normalized["content"] in (None, []) else normalized["content"]
-    if isinstance(normalized.get("content"), list):
-        normalized["content"] = [_normalize_part(part) for part in normalized["content"]]
-    return normalized
+        normalized_message["name"] = NAME_GAP.sub("_", name) or None
+    if (
+        "content" in normalized_message
+        and not normalized_message["content"]
+        and not normalized_message.get("tool_calls")
+    ):
+        normalized_message["content"] = (
+            "" if normalized_message["content"] in (None, []) else normalized_message["content"]
+        )
+    if isinstance(normalized_message.get("content"), list):
+        normalized_message["content"] = [_normalize_part(part) for part in normalized_message["content"]]
+    return normalized_message
 
 
 def _normalize_part(part: object) -> object:
@@ -69,8 +75,10 @@ def _normalize_tool(tool: object) -> object:
     parameters = function.get("parameters") if isinstance(function, dict) else None
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if isinstance(function, dict) and isinstance(parameters, dict) and isinstance(properties, dict):
-        normalized = {name: _drop_empty(schema) for name, schema in properties.items()}
-        tool = tool | {"function": function | {"parameters": parameters | {"properties": normalized}}}
+        normalized_properties = {name: _drop_empty(schema) for name, schema in properties.items()}
+        tool = tool | {
+            "function": function | {"parameters": parameters | {"properties": normalized_properties}}
+        }
     return {"type": "function"} | tool
 
 
@@ -83,14 +91,14 @@ def _drop_empty(schema: object) -> object:
 
 def complete_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Adds the messages that JamAI adds, so that a user message precedes the assistant's."""
-    completed = tuple(map(_fill_system, messages))
-    roles = [message.role for message in completed[:2]]
+    completed_messages = tuple(map(_fill_system, messages))
+    roles = [message.role for message in completed_messages[:2]]
     user = Message(Role.USER, DOT)
     if roles[:1] == [Role.ASSISTANT]:
-        return (Message(Role.SYSTEM, DOT), user, *completed)
+        return (Message(Role.SYSTEM, DOT), user, *completed_messages)
     if roles in ([Role.SYSTEM], [Role.SYSTEM, Role.ASSISTANT]):
-        return (completed[0], user, *completed[1:])
-    return completed
+        return (completed_messages[0], user, *completed_messages[1:])
+    return completed_messages
 
 
 def _fill_system(message: Message) -> Message:

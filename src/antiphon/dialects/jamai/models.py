@@ -17,7 +17,7 @@ from antiphon.dialects.common.endpoints import declare_get
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.jamai.encode import QUERY
 from antiphon.dialects.jamai.fields import BASE
-from antiphon.dialects.jamai.queries import ORDERING, ListQuery, declare_parameter, order_items
+from antiphon.dialects.jamai.queries import ORDER_PARAMETERS, ListQuery, declare_parameter, order_items
 from antiphon.domain.models import STAR, Profile
 from antiphon.errors import InvalidValue, ModelNotFound
 
@@ -71,25 +71,25 @@ def declare_models() -> tuple[Endpoint, Endpoint]:
         "capabilities", {"type": "array", "items": {"enum": list(CAPABILITIES)}}, explode=True
     )
     text = {"type": "string"}
-    listing = (
+    list_parameters = (
         declare_parameter("model", text),
         capabilities,
         declare_parameter("order_by", {"enum": list(SORT_KEYS)}),
         declare_parameter("order_ascending", {"type": "boolean", "default": True}),
     )
-    ids = (declare_parameter("prefer", text), capabilities)
+    id_parameters = (declare_parameter("prefer", text), capabilities)
     models = declare_get(
-        f"{BASE}/v1/models", list_models, "List the models", "models", JamaiModelList, *listing
+        f"{BASE}/v1/models", list_models, "List the models", "models", JamaiModelList, *list_parameters
     )
     ids_endpoint = declare_get(
-        f"{BASE}/v1/models/ids", list_ids, "List the ids of models", "models", IDS, *ids
+        f"{BASE}/v1/models/ids", list_ids, "List the ids of models", "models", IDS, *id_parameters
     )
     return models, replace(ids_endpoint, aliases=(f"{BASE}/v1/model_names",))
 
 
 async def list_models(request: Request, services: Services) -> Answer:
     """Lists the models that the caller can use, filtered by id and capabilities."""
-    query = ListQuery(request, "model", *ORDERING, repeated=("capabilities",))
+    query = ListQuery(request, "model", *ORDER_PARAMETERS, repeated=("capabilities",))
     model_id = query.get("model")
     models = [
         model
@@ -186,28 +186,28 @@ def build_id(name: str) -> str:
 
 
 async def choose_model(
-    model: str, needs: frozenset[str], request: Request, services: Services
+    model: str, capabilities: frozenset[str], request: Request, services: Services
 ) -> tuple[str, str]:
-    """Returns the name of a request's model, and the id in its answer. `needs`: the capabilities of a model
-    that the server chooses. Raises ModelNotFound if there is none."""
+    """Returns the name of a request's model, and the id in its answer. If the request names no model, chooses
+    one with these capabilities. Raises ModelNotFound if there is none."""
     if not model:
-        name = find_capable(await services.list_profiled_models(request.actor), needs)
+        name = find_capable(await services.list_profiled_models(request.actor), capabilities)
         return name, build_id(name)
     names = {entry.name for entry in services.list_models(request.actor)}
-    bare = model.removeprefix(PREFIX)
-    return (bare if model not in names and bare in names else model), model
+    plain_name = model.removeprefix(PREFIX)
+    return (plain_name if model not in names and plain_name in names else model), model
 
 
-def find_capable(entries: Iterable[ModelEntry], needs: frozenset[str]) -> str:
+def find_capable(entries: Iterable[ModelEntry], capabilities: frozenset[str]) -> str:
     """Returns the name of the first usable model with these capabilities. If there is none, returns the first
     model that is not loaded yet. Raises ModelNotFound."""
-    running = [entry for entry in _iterate_callable(entries) if entry.state != FAILED]
-    capable = [entry for entry in running if needs <= get_capabilities(entry)]
-    for entry in capable or [entry for entry in running if entry.profile is None]:
+    usable_entries = [entry for entry in _iterate_callable(entries) if entry.state != FAILED]
+    capable_entries = [entry for entry in usable_entries if capabilities <= get_capabilities(entry)]
+    for entry in capable_entries or [entry for entry in usable_entries if entry.profile is None]:
         return entry.name
-    words = ", ".join(name for name in CAPABILITIES if name in needs)
+    capability_names = ", ".join(name for name in CAPABILITIES if name in capabilities)
     raise ModelNotFound(
-        f"no model that you can use has the capabilities {words}; GET {BASE}/v1/models shows those of each "
-        "model",
+        f"no model that you can use has the capabilities {capability_names}; GET {BASE}/v1/models "
+        "shows the capabilities of each model",
         param="model",
     )

@@ -110,17 +110,19 @@ class JamaiProjectPage(JamaiPage, frozen=True, kw_only=True):
 def declare_projects() -> tuple[Endpoint, Endpoint]:
     """Declares the endpoints for the list of projects and for one project."""
     text = {"type": "string"}
-    listing = (
+    list_parameters = (
         declare_parameter("organization_id", text),
         declare_parameter("search_query", text),
         declare_parameter("list_chat_agents", {"enum": [False]}),
         *declare_paging(SORT_KEYS),
     )
-    one = declare_parameter("project_id", text, required=True)
+    project_parameter = declare_parameter("project_id", text, required=True)
     path = f"{BASE}/v2/projects"
     return (
-        declare_get(f"{path}/list", list_projects, "List projects", "projects", JamaiProjectPage, *listing),
-        declare_get(path, show_project, "Show one project", "projects", JamaiProject, one),
+        declare_get(
+            f"{path}/list", list_projects, "List projects", "projects", JamaiProjectPage, *list_parameters
+        ),
+        declare_get(path, show_project, "Show one project", "projects", JamaiProject, project_parameter),
     )
 
 
@@ -144,8 +146,8 @@ async def list_projects(request: Request, services: Services) -> Answer:
             f"list_chat_agents is not supported: {NO_AGENTS}", param=f"{QUERY}.list_chat_agents"
         )
     projects = [build_project(project) for project in _list_projects(request, services)]
-    matching = [project for project in projects if search_text in project.name.casefold()]
-    return Response(_encode(build_page(JamaiProjectPage, matching, query, SORT_KEYS)))
+    matching_projects = [project for project in projects if search_text in project.name.casefold()]
+    return Response(_encode(build_page(JamaiProjectPage, matching_projects, query, SORT_KEYS)))
 
 
 async def show_project(request: Request, services: Services) -> Answer:
@@ -163,7 +165,7 @@ async def show_health(_request: Request, _services: Services) -> Answer:
 
 
 def _list_projects(request: Request, services: Services) -> list[Project]:
-    """Lists the projects of the caller. If keys are off, there is only the default one."""
+    """Lists the projects of the caller. If keys are off, there is only the default project."""
     if services.tokens is None:
         return [Project(DEFAULT_PROJECT, DEFAULT_PROJECT, 0)]
     return [project for project in services.tokens.list_projects(request.actor) if project.archived is None]

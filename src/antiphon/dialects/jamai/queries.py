@@ -38,15 +38,15 @@ Page = TypeVar("Page", bound=JamaiPage)
 
 
 class ListQuery:
-    """The query parameters of one request. An empty one counts as absent."""
+    """The query parameters of one request. An empty parameter counts as absent."""
 
-    def __init__(self, request: Request, *known: str, repeated: tuple[str, ...] = ()) -> None:
+    def __init__(self, request: Request, *known_names: str, repeated: tuple[str, ...] = ()) -> None:
         """Raises a RequestError for an unknown parameter, and for one that is sent twice unless it is in
         `repeated`."""
         self._values: dict[str, list[str]] = {}
         for name, value in request.query():
             shown_name = sanitize_key(name)
-            if name not in (*known, *repeated):
+            if name not in (*known_names, *repeated):
                 raise UnknownParameter(f"unknown query parameter {shown_name}", param=f"{QUERY}.{shown_name}")
             if name in self._values and name not in repeated:
                 raise InvalidValue(
@@ -68,12 +68,14 @@ class ListQuery:
             raise MissingParameter(f"{name} is missing in the query", param=f"{QUERY}.{name}")
         return value
 
-    def read_number(self, name: str, default: int, least: int, most: int) -> int:
+    def read_number(self, name: str, default: int, minimum: int, maximum: int) -> int:
         """Returns a whole number. Raises InvalidValue."""
         text = self.get(name) or str(default)
-        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
-        if not is_number or not least <= int(text) <= most:
-            raise InvalidValue(f"{name} must be a whole number of {least} to {most}", param=f"{QUERY}.{name}")
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(maximum))
+        if not is_number or not minimum <= int(text) <= maximum:
+            raise InvalidValue(
+                f"{name} must be a whole number of {minimum} to {maximum}", param=f"{QUERY}.{name}"
+            )
         return int(text)
 
     def read_switch(self, name: str, default: bool) -> bool:
@@ -93,31 +95,38 @@ class ListQuery:
         return text
 
 
-ORDERING = ("order_by", "order_ascending")
-PAGING = ("offset", "limit", *ORDERING)
+ORDER_PARAMETERS = ("order_by", "order_ascending")
+PAGING = ("offset", "limit", *ORDER_PARAMETERS)
 
 
-def order_items(items: Sequence[Item], query: ListQuery, fields: Sequence[str], default: str) -> list[Item]:
-    """Sorts the items as the query requests. `fields`: the possible sort fields. Raises InvalidValue."""
-    field = query.read_word("order_by", default, fields)
+def order_items(
+    items: Sequence[Item], query: ListQuery, sort_fields: Sequence[str], default: str
+) -> list[Item]:
+    """Sorts the items as the query requests. `sort_fields`: the possible sort fields. Raises InvalidValue."""
+    field = query.read_word("order_by", default, sort_fields)
     is_ascending = query.read_switch("order_ascending", default=True)
     return sorted(items, key=lambda item: str(getattr(item, field)), reverse=not is_ascending)
 
 
-def build_page(shape: type[Page], items: Sequence[Struct], query: ListQuery, fields: Sequence[str]) -> Page:
-    """Builds the page that the query requests. `fields`: the possible sort fields. Raises InvalidValue."""
-    ordered = order_items(items, query, fields, "updated_at")
+def build_page(
+    shape: type[Page], items: Sequence[Struct], query: ListQuery, sort_fields: Sequence[str]
+) -> Page:
+    """Builds the page that the query requests. `sort_fields`: the possible sort fields. Raises
+    InvalidValue."""
+    ordered_items = order_items(items, query, sort_fields, "updated_at")
     offset = query.read_number("offset", 0, 0, LARGEST_OFFSET)
     limit = query.read_number("limit", DEFAULT_LIMIT, 1, LARGEST_LIMIT)
-    return shape(items=ordered[offset : offset + limit], offset=offset, limit=limit, total=len(ordered))
+    return shape(
+        items=ordered_items[offset : offset + limit], offset=offset, limit=limit, total=len(ordered_items)
+    )
 
 
-def declare_paging(fields: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+def declare_paging(sort_fields: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
     """Returns the parameters of a list in OpenAPI's form."""
     schemas: dict[str, Mapping[str, Any]] = {
         "offset": {"type": "integer", "minimum": 0, "maximum": LARGEST_OFFSET, "default": 0},
         "limit": {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT, "default": DEFAULT_LIMIT},
-        "order_by": {"enum": list(fields)},
+        "order_by": {"enum": list(sort_fields)},
         "order_ascending": {"type": "boolean", "default": True},
     }
     return tuple(declare_parameter(name, schema) for name, schema in schemas.items())

@@ -134,18 +134,18 @@ def _declare(method: str, path: str, handler: Handler, answer: object, summary: 
 async def create_token(request: Request, services: Services) -> Answer:
     """Creates a token of the calling user. Only this answer contains it."""
     tokens, actor = _require_service(services), request.actor
-    new = convert(read_object(request.body), NewPat)
-    _require_no_meta(new.meta)
-    _require_name(new.name)
+    body = convert(read_object(request.body), NewPat)
+    _require_no_meta(body.meta)
+    _require_name(body.name)
     if actor.user is None:
         raise MissingParameter("X-USER-ID is missing: name the user whose token it is", param="x-user-id")
-    expires, project = _read_expiry(new.expiry, actor), new.project_id or None
+    expires, project = _read_expiry(body.expiry, actor), body.project_id or None
     if actor.bound and project not in (None, actor.project):
         raise PermissionDenied(
             f"project_id must be {actor.project}, the only project of your own key", param="project_id"
         )
-    key, secret = await tokens.add_token(actor, new.name, project, expires)
-    return _answer(replace_id(build_token(key), secret))
+    key, secret = await tokens.add_token(actor, body.name, project, expires)
+    return _build_response(replace_id(build_token(key), secret))
 
 
 async def list_tokens(request: Request, services: Services) -> Answer:
@@ -161,14 +161,14 @@ async def change_token(request: Request, services: Services) -> Answer:
     pat_id = ListQuery(request, "pat_id").require("pat_id")
     change = convert(read_object(request.body), PatChange)
     _require_no_meta(change.meta)
-    values: dict[str, Any] = {}
+    changed_values: dict[str, Any] = {}
     if change.name is not None:
         _require_name(change.name)
-        values["note"] = change.name
+        changed_values["note"] = change.name
     if change.expiry is not UNSET:
-        values["expires"] = _read_expiry(change.expiry, actor)
-    key = await tokens.change_token(actor, pat_id, partial(replace, **values))
-    return _answer(build_token(key))
+        changed_values["expires"] = _read_expiry(change.expiry, actor)
+    key = await tokens.change_token(actor, pat_id, partial(replace, **changed_values))
+    return _build_response(build_token(key))
 
 
 async def revoke_token(request: Request, services: Services) -> Answer:
@@ -178,8 +178,8 @@ async def revoke_token(request: Request, services: Services) -> Answer:
     return Response(_encode(Done()), headers=NO_STORE)
 
 
-def _answer(token: Pat) -> Response:
-    """Returns the answer with one token. No cache must store it."""
+def _build_response(token: Pat) -> Response:
+    """Returns the response with one token. No cache must store this response."""
     return Response(_encode(token), headers=NO_STORE)
 
 
@@ -208,19 +208,19 @@ def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
     """Returns the expiry in Unix seconds. Raises PermissionDenied if the caller's own key ends earlier."""
     expires = None if expiry is None else int(expiry.timestamp())
     if actor.until is not None and (expires is None or expires > actor.until):
-        end = datetime.fromtimestamp(actor.until, UTC).isoformat()
-        raise PermissionDenied(f"expiry must be at most {end}, when your own key ends", param="expiry")
+        key_end = datetime.fromtimestamp(actor.until, UTC).isoformat()
+        raise PermissionDenied(f"expiry must be at most {key_end}, when your own key ends", param="expiry")
     return expires
 
 
 def build_token(key: Key) -> Pat:
     """Builds the entry of one token. The name of a key without a note is its prefix."""
     created = datetime.fromtimestamp(key.created, UTC)
-    printable = "".join(character if character.isprintable() else " " for character in key.note).strip()
+    shown_note = "".join(character if character.isprintable() else " " for character in key.note).strip()
     return Pat(
         id=key.id,
         user_id=key.user or "",
-        name=printable[:LONGEST_NAME] or key.prefix,
+        name=shown_note[:LONGEST_NAME] or key.prefix,
         expiry=None if key.expires is None else datetime.fromtimestamp(key.expires, UTC),
         project_id=key.project,
         created_at=created,

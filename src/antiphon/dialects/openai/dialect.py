@@ -99,7 +99,7 @@ class OpenAIChatCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -116,7 +116,7 @@ class OpenAICompletions(CodecOptions):
     shapes = (request_types.CompletionRequest, response_types.Completion, response_types.Completion)
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_text(body, self._report, self._strict)
+        return decode_text(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -171,19 +171,20 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     return Description(schemas, error_schema=ERROR.__name__)
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST /v1/chat/completions. `report`: unknown fields are ignored and named instead of
-    refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
-    accepted = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    accepted = filter_tools(filter_messages(accepted, field_report), field_report)
-    return build_chat_call(convert(accepted, ChatCompletionRequest), field_report.names, strict)
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST /v1/chat/completions. `report_unknown`: unknown fields are ignored and named
+    instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
+    RequestError."""
+    field_report = FieldReport(report_unknown)
+    accepted_fields = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    accepted_fields = filter_tools(filter_messages(accepted_fields, field_report), field_report)
+    return build_chat_call(convert(accepted_fields, ChatCompletionRequest), field_report.names, strict)
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
+def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/completions. The parameters are those of `decode_chat`."""
-    field_report = FieldReport(report)
-    accepted = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    return build_text_call(convert(accepted, CompletionRequest), field_report.names, strict)
+    field_report = FieldReport(report_unknown)
+    accepted_fields = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    return build_text_call(convert(accepted_fields, CompletionRequest), field_report.names, strict)

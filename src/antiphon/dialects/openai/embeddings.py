@@ -18,7 +18,7 @@ from antiphon.dialects.common.embeddings import (
     answer_embeddings,
     build_prompts,
     encode_embeddings,
-    require_form,
+    require_encoding_format,
 )
 from antiphon.dialects.common.endpoints import decode_body
 from antiphon.dialects.common.field_table import FieldReport
@@ -46,26 +46,26 @@ class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class OpenAIEmbeddings:
     """The endpoint that makes vectors of texts."""
 
-    def __init__(self, report: bool = False) -> None:
-        """`report`: the answer names unknown fields, which are not refused."""
-        self._report = report
+    def __init__(self, report_unknown: bool = False) -> None:
+        """`report_unknown`: the answer names unknown fields, which are not refused."""
+        self._reports_unknown = report_unknown
 
     def decode(self, body: bytes) -> EmbeddingCall:
         """Decodes a body. Raises a RequestError."""
-        field_report = FieldReport(self._report)
-        accepted = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
-        require_form(accepted.get("encoding_format"))
-        wire = convert(accepted, EmbeddingsRequest)
+        field_report = FieldReport(self._reports_unknown)
+        accepted_fields = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
+        require_encoding_format(accepted_fields.get("encoding_format"))
+        wire = convert(accepted_fields, EmbeddingsRequest)
         request = EmbeddingRequest(wire.model, build_prompts(wire.input), wire.dimensions)
         return EmbeddingCall(
             request,
-            packed=wire.encoding_format == "base64",
+            as_base64=wire.encoding_format == "base64",
             ignored=field_report.names,
             attribution=read_attribution(wire.user),
         )
 
     def encode_answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
-        return encode_embeddings(call.request.model, embeddings, call.packed)
+        return encode_embeddings(call.request.model, embeddings, call.as_base64)
 
     async def embed(self, request: Request, services: Services) -> Answer:
         """Answers a request for vectors."""

@@ -96,15 +96,15 @@ class RerankAnswer(Struct, frozen=True, kw_only=True):
 class Rerank:
     """The endpoint that ranks documents."""
 
-    def __init__(self, report: bool = False) -> None:
-        """`report`: the answer names unknown fields, which are not refused."""
-        self._report = report
+    def __init__(self, report_unknown: bool = False) -> None:
+        """`report_unknown`: the answer names unknown fields, which are not refused."""
+        self._reports_unknown = report_unknown
 
     def decode(self, body: bytes) -> RerankCall:
         """Decodes a body. Raises a RequestError."""
-        field_report = FieldReport(self._report)
-        accepted = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
-        wire = convert(accepted, RerankBody)
+        field_report = FieldReport(self._reports_unknown)
+        accepted_fields = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
+        wire = convert(accepted_fields, RerankBody)
         documents = tuple(
             document if isinstance(document, str) else document.text for document in wire.documents
         )

@@ -153,28 +153,28 @@ class TokenizerConfig(Struct, frozen=True, kw_only=True):
 
 def decode_tokenize(body: bytes) -> TokenizeCall:
     """Decodes a body of POST /tokenize. Raises a RequestError."""
-    accepted = filter_fields(read_object(body), FieldScope.TOKENIZE)
-    wire = convert(filter_tools(filter_messages(accepted), None), TokenizeRequest)
+    accepted_fields = filter_fields(read_object(body), FieldScope.TOKENIZE)
+    wire = convert(filter_tools(filter_messages(accepted_fields), None), TokenizeRequest)
     if (wire.prompt is None) == (wire.messages is None):
         if wire.prompt is None:
             raise MissingParameter("send prompt or messages", param="prompt")
         raise InvalidValue("send prompt or messages, not both", param="messages")
-    texts = bool(wire.return_token_strs)
+    with_texts = bool(wire.return_token_strs)
     if wire.messages is not None:
         return TokenizeCall(
-            wire.model, _build_conversation(wire, wire.messages, wire.add_special_tokens), texts
+            wire.model, _build_conversation(wire, wire.messages, wire.add_special_tokens), with_texts
         )
     for name in MESSAGE_FIELDS:
         if getattr(wire, name) is not None:
             raise InvalidValue(f"{name} is taken only with messages", param=name)
     add_special = wire.add_special_tokens is not False
-    return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=add_special), texts)
+    return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=add_special), with_texts)
 
 
 def decode_apply(body: bytes) -> ApplyCall:
     """Decodes a body of POST /v1/apply-template. Raises a RequestError."""
-    accepted = filter_fields(read_object(body), FieldScope.APPLY)
-    wire = convert(filter_tools(filter_messages(accepted), None), ApplyRequest)
+    accepted_fields = filter_fields(read_object(body), FieldScope.APPLY)
+    wire = convert(filter_tools(filter_messages(accepted_fields), None), ApplyRequest)
     return ApplyCall(wire.model, _build_conversation(wire, wire.messages))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
     read_schema,
@@ -48,50 +48,60 @@ SAME_CHAT_FIELDS = (
     "modalities", "audio", "prediction",
 )  # fmt: skip
 
-LIMITS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
-"""The names of the most tokens of a choice. Earlier ones override later ones."""
+LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
+"""The names of the limit of a choice's tokens. A name overrides the names after it."""
 
-GUIDED = ("guided_json", "guided_choice", "guided_regex", "guided_grammar")
+GUIDED_FIELDS = ("guided_json", "guided_choice", "guided_regex", "guided_grammar")
 
 FORMATS = ("text", "json_object", "json_schema")
 """The types of response formats. Any other object is itself a JSON Schema."""
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions. `report`: unknown fields are ignored and named instead of
-    refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report)
-    merged = merge_extra_params(read_object(body), TABLES[SgpScope.CHAT], superset.ChatCompletionRequest)
-    accepted = filter_fields(merged.fields, SgpScope.CHAT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    accepted = filter_messages(normalize_messages(accepted, field_report), field_report)
-    wire = convert(filter_tools(accepted, field_report), SgpChatCompletionRequest)
-    limit, (known_format, forms) = _read_limit(wire, field_report), _read_formats(wire, strict)
-    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged.values
-    openai_request = superset.ChatCompletionRequest(max_tokens=limit, response_format=known_format, **fields)
-    call = build_chat_call(openai_request, field_report.names, strict, forms)
-    return _add_inference_fields(call, wire, merged.rest)
+def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST chat/completions. `report_unknown`: unknown fields are ignored and named instead
+    of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
+    merged_body = merge_extra_params(
+        read_object(body), TABLES[SgpScope.CHAT], openai_types.ChatCompletionRequest
+    )
+    accepted_fields = filter_fields(merged_body.fields, SgpScope.CHAT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    accepted_fields = filter_messages(normalize_messages(accepted_fields, field_report), field_report)
+    wire = convert(filter_tools(accepted_fields, field_report), SgpChatCompletionRequest)
+    max_tokens, (known_format, dialect_constraints) = (
+        _read_max_tokens(wire, field_report),
+        _read_formats(wire, strict),
+    )
+    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged_body.v1_values
+    openai_request = openai_types.ChatCompletionRequest(
+        max_tokens=max_tokens, response_format=known_format, **fields
+    )
+    call = build_chat_call(openai_request, field_report.names, strict, dialect_constraints)
+    return _add_inference_fields(call, wire, merged_body.unknown_fields)
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
+def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. The parameters are those of `decode_chat`."""
-    field_report = FieldReport(report)
-    merged = merge_extra_params(read_object(body), TABLES[SgpScope.TEXT], superset.CompletionRequest)
-    accepted = filter_fields(merged.fields, SgpScope.TEXT, report=field_report)
-    filter_stream_options(accepted, field_report)
-    wire = convert(accepted, SgpCompletionRequest)
-    limit, (known_format, forms) = _read_limit(wire, field_report), _read_formats(wire, strict)
-    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged.values
-    openai_request = superset.CompletionRequest(
+    field_report = FieldReport(report_unknown)
+    merged_body = merge_extra_params(read_object(body), TABLES[SgpScope.TEXT], openai_types.CompletionRequest)
+    accepted_fields = filter_fields(merged_body.fields, SgpScope.TEXT, report=field_report)
+    filter_stream_options(accepted_fields, field_report)
+    wire = convert(accepted_fields, SgpCompletionRequest)
+    max_tokens, (known_format, dialect_constraints) = (
+        _read_max_tokens(wire, field_report),
+        _read_formats(wire, strict),
+    )
+    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged_body.v1_values
+    openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
         suffix=wire.suffix,
-        max_tokens=limit,
+        max_tokens=max_tokens,
         logprobs=_read_logprobs(wire),
         response_format=known_format,
         **fields,
     )
-    call = build_text_call(openai_request, field_report.names, strict, forms)
-    return _add_inference_fields(call, wire, merged.rest)
+    call = build_text_call(openai_request, field_report.names, strict, dialect_constraints)
+    return _add_inference_fields(call, wire, merged_body.unknown_fields)
 
 
 def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any]:
@@ -99,9 +109,10 @@ def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any
     return {name: getattr(wire, name) for name in names}
 
 
-def _read_limit(wire: SgpCommonRequest, report: FieldReport) -> int | None:
-    """Returns the most tokens of a choice. Reports the fields that are overridden."""
-    limits = {name: value for name in LIMITS if (value := getattr(wire, name, None)) is not None}
+def _read_max_tokens(wire: SgpCommonRequest, report: FieldReport) -> int | None:
+    """Returns the most tokens of a choice; None if the caller sent no limit. Reports the other limits as
+    ignored."""
+    limits = {name: value for name in LIMIT_FIELDS if (value := getattr(wire, name, None)) is not None}
     report.paths += list(limits)[1:]
     return next(iter(limits.values()), None)
 
@@ -116,7 +127,7 @@ def _read_logprobs(wire: SgpCompletionRequest) -> int | None:
 
 
 def _join_stops(wire: SgpCompletionRequest) -> list[str]:
-    """Returns the stop texts of both fields. Raises InvalidValue for too many."""
+    """Returns the stop strings of `stop` and `stop_sequences`. Raises InvalidValue for too many."""
     stops = [wire.stop] if isinstance(wire.stop, str) else list(wire.stop or ())
     stops = list(dict.fromkeys((*stops, *(wire.stop_sequences or ()))))
     if len(stops) > MAX_STOPS:
@@ -128,12 +139,12 @@ def _join_stops(wire: SgpCompletionRequest) -> list[str]:
 
 def _read_formats(
     wire: SgpCommonRequest, strict: bool
-) -> tuple[superset.ResponseFormat | None, list[RelaxedConstraint]]:
+) -> tuple[openai_types.ResponseFormat | None, list[RelaxedConstraint]]:
     """Returns the response format in the form of `/v1`, or the constraint of a format that is itself a
     schema. Raises a RequestError, also for two guided fields."""
-    guided = [name for name in GUIDED if getattr(wire, name) is not None]
-    if len(guided) > 1:
-        raise InvalidValue(f"Only one of {', '.join(GUIDED)} can be enabled.", param=guided[1])
+    sent_fields = [name for name in GUIDED_FIELDS if getattr(wire, name) is not None]
+    if len(sent_fields) > 1:
+        raise InvalidValue(f"Only one of {', '.join(GUIDED_FIELDS)} can be enabled.", param=sent_fields[1])
     response_format = wire.response_format
     if response_format is None:
         return None, []
@@ -148,10 +159,10 @@ def _add_inference_fields(
     """Returns the call with the caller's timeout and additions to a vendor's request. Raises a
     RequestError."""
     seconds = wire.inference_timeout
-    hosted = changed(
-        call.request.hosted,
+    vendor_options = changed(
+        call.request.vendor_options,
         extra_params=extra_params,
         extra_headers=read_extra_headers(wire.inference_extra_headers or {}),
     )
     timeout = None if seconds is None else read_inference_timeout(seconds)
-    return replace(call, request=changed(call.request, hosted=hosted, timeout=timeout))
+    return replace(call, request=changed(call.request, vendor_options=vendor_options, timeout=timeout))

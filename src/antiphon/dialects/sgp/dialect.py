@@ -20,7 +20,7 @@ from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spellin
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIPlace
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -49,18 +49,18 @@ SCHEMA_PREFIX = "Sgp"
 REQUESTS: Mapping[str, Table] = {
     "SgpChatCompletionRequest": TABLES[SgpScope.CHAT],
     "SgpCompletionRequest": TABLES[SgpScope.TEXT],
-    "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
-    "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
-    "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
-    "ImageUrlPart": OPENAI_TABLES[OpenAIPlace.IMAGE],
-    "ImageUrlShape": OPENAI_TABLES[OpenAIPlace.IMAGE_URL],
-    "InputAudioPart": OPENAI_TABLES[OpenAIPlace.AUDIO],
-    "InputAudioShape": OPENAI_TABLES[OpenAIPlace.INPUT_AUDIO],
-    "ToolShape": OPENAI_TABLES[OpenAIPlace.TOOL],
-    "Function": OPENAI_TABLES[OpenAIPlace.FUNCTION],
-    "MessageToolCall": OPENAI_TABLES[OpenAIPlace.CALL],
-    "CalledFunction": OPENAI_TABLES[OpenAIPlace.CALLED],
-    "StreamOptions": OPENAI_TABLES[OpenAIPlace.STREAM],
+    "ChatMessage": OPENAI_TABLES[OpenAIScope.MESSAGE],
+    "TextPart": OPENAI_TABLES[OpenAIScope.PART],
+    "RefusalPart": OPENAI_TABLES[OpenAIScope.REFUSAL],
+    "ImageUrlPart": OPENAI_TABLES[OpenAIScope.IMAGE],
+    "ImageUrlShape": OPENAI_TABLES[OpenAIScope.IMAGE_URL],
+    "InputAudioPart": OPENAI_TABLES[OpenAIScope.AUDIO],
+    "InputAudioShape": OPENAI_TABLES[OpenAIScope.INPUT_AUDIO],
+    "ToolShape": OPENAI_TABLES[OpenAIScope.TOOL],
+    "Function": OPENAI_TABLES[OpenAIScope.FUNCTION],
+    "MessageToolCall": OPENAI_TABLES[OpenAIScope.CALL],
+    "CalledFunction": OPENAI_TABLES[OpenAIScope.CALLED],
+    "StreamOptions": OPENAI_TABLES[OpenAIScope.STREAM],
     "LegacyChatRequest": TABLES[LegacyScope.CHAT],
     "LegacyTextRequest": TABLES[LegacyScope.TEXT],
     "LegacyModelParameters": TABLES[LegacyScope.PARAMETERS],
@@ -92,7 +92,7 @@ class SgpChatCompletions(CodecOptions):
     )
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_chat(body, self._report, self._strict)
+        return decode_chat(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -109,7 +109,7 @@ class SgpCompletions(CodecOptions):
     shapes = (wire_types.SgpCompletionRequest, wire_types.SgpCompletion, wire_types.SgpCompletion)
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_text(body, self._report, self._strict)
+        return decode_text(body, self._reports_unknown, self._strict)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration

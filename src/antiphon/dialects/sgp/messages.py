@@ -10,7 +10,7 @@ from typing import Any
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.dialects.common.tools import require_name, require_shallow
+from antiphon.dialects.common.tools import require_function_name, require_shallow
 from antiphon.domain.messages import Role
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
@@ -24,7 +24,7 @@ CALL_FIELDS = ("name", "arguments")
 """The fields of a call in the older form."""
 
 DATA = "data:"
-MARK = ";base64,"
+BASE64_MARK = ";base64,"
 
 
 def normalize_messages(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def normalize_messages(fields: dict[str, Any], report: FieldReport) -> dict[str,
     messages = fields.get("messages")
     if not isinstance(messages, list):
         return fields
-    calls = FunctionCalls()
+    function_calls = FunctionCalls()
     return fields | {
         "messages": [
-            _normalize_message(message, f"messages[{index}]", calls, report)
+            _normalize_message(message, f"messages[{index}]", function_calls, report)
             for index, message in enumerate(messages)
         ]
     }
@@ -45,10 +45,10 @@ class FunctionCalls:
     """The calls in the older form that have no result yet."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._call_count = 0
         """The number of calls so far."""
-        self._pending: list[tuple[str, str]] = []
-        """The id and the function's name of each call."""
+        self._pending_calls: list[tuple[str, str]] = []
+        """The id and the function's name of each call without a result."""
 
     def add(self, message: Mapping[str, Any], field: str) -> list[object]:
         """Returns the call of an assistant's message as a list of tool calls. Raises a RequestError."""
@@ -60,17 +60,18 @@ class FunctionCalls:
         if message.get("tool_calls"):
             raise InvalidValue(f"{field} and tool_calls exclude each other; send tool_calls", param=field)
         name, arguments = _read_call(call, field)
-        call_id = f"function_call_{self._count}"  # vendors refuse ids with other characters
-        self._count += 1
-        self._pending.append((call_id, name))
+        call_id = f"function_call_{self._call_count}"  # vendors refuse ids with other characters
+        self._call_count += 1
+        self._pending_calls.append((call_id, name))
         return [{"id": call_id, "type": FUNCTION, FUNCTION: {"name": name, "arguments": arguments}}]
 
-    def take(self, name: object, field: str) -> str:
-        """Removes the first call that a result can answer, and returns its id. Raises InvalidValue if there
-        is none."""
-        for index, (call_id, function_name) in enumerate(self._pending):
+    def take_id(self, name: object, field: str) -> str:
+        """Removes the earliest call that a function's result can belong to, and returns the call's id.
+        `name`: the function's name in the result, if there is one. Raises InvalidValue if there is no such
+        call."""
+        for index, (call_id, function_name) in enumerate(self._pending_calls):
             if name is None or name == function_name:
-                del self._pending[index]
+                del self._pending_calls[index]
                 return call_id
         if not isinstance(name, str | None):
             raise InvalidValue(
@@ -95,7 +96,7 @@ def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str
         raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
     if not isinstance(name, str):
         raise InvalidValue(f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name")
-    require_name(name, f"{field}.name")
+    require_function_name(name, f"{field}.name")
     if not isinstance(arguments, str | dict):
         raise InvalidValue(
             f"{field}.arguments must be a text or an object; got {describe_value(arguments)}",
@@ -109,14 +110,16 @@ def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str
 def _require_role(role: object, field: str) -> None:
     """Raises InvalidValue for a role that no message has."""
     if role not in ROLES:
-        *names, last = sorted(ROLES)
+        *names, last_name = sorted(ROLES)
         raise InvalidValue(
-            f"{field}.role must be {', '.join(names)} or {last}; got {describe_value(role)}",
+            f"{field}.role must be {', '.join(names)} or {last_name}; got {describe_value(role)}",
             param=f"{field}.role",
         )
 
 
-def _normalize_message(message: object, field: str, calls: FunctionCalls, report: FieldReport) -> object:
+def _normalize_message(
+    message: object, field: str, function_calls: FunctionCalls, report: FieldReport
+) -> object:
     """Returns one message in OpenAI's form."""
     if not isinstance(message, dict):
         return message
@@ -124,13 +127,13 @@ def _normalize_message(message: object, field: str, calls: FunctionCalls, report
     role = message.setdefault("role", _infer_role(message))
     _require_role(role, field)
     if "function_call" in message:
-        message["tool_calls"] = calls.add(message, field)
+        message["tool_calls"] = function_calls.add(message, field)
         del message["function_call"]
     if role == FUNCTION:
         if "tool_call_id" in message:
             path = f"{field}.tool_call_id"
             raise InvalidValue(f"{path} is taken only in messages of the role tool", param=path)
-        call_id = calls.take(message.pop("name", None), field)
+        call_id = function_calls.take_id(message.pop("name", None), field)
         message |= {"role": "tool", "tool_call_id": call_id}
     content = message.get("content")
     if isinstance(content, dict):
@@ -143,7 +146,7 @@ def _normalize_message(message: object, field: str, calls: FunctionCalls, report
 
 
 def _infer_role(message: Mapping[str, Any]) -> str:
-    """Returns the role of a message without one."""
+    """Returns the role of a message that has no role."""
     if "tool_call_id" in message:
         return "tool"
     return "assistant" if message.get("tool_calls") or "function_call" in message else "user"
@@ -172,7 +175,7 @@ def _complete_url(url: str, media_type: object, field: str, report: FieldReport)
         )
     scheme = SCHEME.match(url)
     if scheme is None:
-        return f"{DATA}{media_type}{MARK}{url}"
+        return f"{DATA}{media_type}{BASE64_MARK}{url}"
     if scheme[1].lower() != "data":
         report.paths.append(field)
         return url

@@ -38,7 +38,7 @@ dialect."""
 
 FILTERS = ("account_id", "model_type", "model_group_id")
 SORT_KEYS = ("id", "name", "display_name", "created_at", "model_type", "base_model_id", "supports_multi_turn")
-VIEW = "a model has neither deployments of its own nor a group; leave it out"
+NO_VIEW = "a model has neither deployments of its own nor a group; leave it out"
 
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "page": {"type": "integer", "minimum": 1, "maximum": LAST_PAGE, "default": 1},
@@ -124,9 +124,9 @@ async def show_model(request: Request, services: Services) -> Answer:
     return Response(_encode(build_model(entry, request.actor)))
 
 
-def read_query(pairs: Iterable[tuple[str, str]]) -> PageQuery:
+def read_query(parameters: Iterable[tuple[str, str]]) -> PageQuery:
     """Reads the query. Raises a RequestError about the parameter."""
-    values = _collect_parameters(pairs, ("page", "limit", "sort_by", "view", *FILTERS))
+    values = _collect_parameters(parameters, ("page", "limit", "sort_by", "view", *FILTERS))
     return PageQuery(
         _read_number(values.get("page", "1"), "page", LAST_PAGE),
         _read_number(values.get("limit", str(PAGE_SIZE)), "limit", LARGEST_PAGE),
@@ -137,19 +137,19 @@ def read_query(pairs: Iterable[tuple[str, str]]) -> PageQuery:
 
 def build_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelPage:
     """Builds the requested page of models."""
-    matching = [
+    matching_models = [
         model
         for model in models
         if all(getattr(model, name) == value for name, value in query.filters.items())
     ]
     for name, is_descending in reversed(query.order):
-        matching.sort(key=partial(_get_sort_key, name), reverse=is_descending)
+        matching_models.sort(key=partial(_get_sort_key, name), reverse=is_descending)
     start = (query.page - 1) * query.limit
     return SgpModelPage(
         current_page=query.page,
-        items=matching[start : start + query.limit],
+        items=matching_models[start : start + query.limit],
         items_per_page=query.limit,
-        total_item_count=len(matching),
+        total_item_count=len(matching_models),
     )
 
 
@@ -158,13 +158,15 @@ def _get_sort_key(name: str, model: SgpModelShape) -> str:
     return str(getattr(model, name) or "")
 
 
-def _collect_parameters(pairs: Iterable[tuple[str, str]], known: tuple[str, ...]) -> dict[str, str]:
+def _collect_parameters(
+    parameters: Iterable[tuple[str, str]], known_names: tuple[str, ...]
+) -> dict[str, str]:
     """Returns the query's values by name. An empty value means absent. Raises a RequestError for an unknown
     or repeated name, and for `view`."""
     values: dict[str, str] = {}
-    for name, value in pairs:
+    for name, value in parameters:
         shown_name = sanitize_key(name)
-        if name not in known:
+        if name not in known_names:
             raise UnknownParameter(f"unknown query parameter {shown_name}", param=f"{QUERY}.{shown_name}")
         if name in values:
             raise InvalidValue(
@@ -173,14 +175,16 @@ def _collect_parameters(pairs: Iterable[tuple[str, str]], known: tuple[str, ...]
         if value:
             values[name] = value
     if "view" in values:
-        raise UnsupportedParameter(f"view is not supported: {VIEW}", param=f"{QUERY}.view")
+        raise UnsupportedParameter(f"view is not supported: {NO_VIEW}", param=f"{QUERY}.view")
     return values
 
 
-def _read_number(text: str, name: str, most: int) -> int:
+def _read_number(text: str, name: str, maximum: int) -> int:
     """Returns the number, which is at least 1. Raises InvalidValue."""
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
-        raise InvalidValue(f"{name} must be a whole number of 1 to {most}", param=f"{QUERY}.{name}")
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and 1 <= int(text) <= maximum
+    ):
+        raise InvalidValue(f"{name} must be a whole number of 1 to {maximum}", param=f"{QUERY}.{name}")
     return int(text)
 
 

@@ -28,7 +28,7 @@ LONGEST_SHOWN = 64
 def add_extra_fields(body: dict[str, Any], request: GenerationRequest, model: VendorModel) -> None:
     """Adds the caller's fields to the body. If the server and the caller both set an object, the two objects
     are merged. Raises UnsupportedParameter for a field that the operator does not allow, or that both set."""
-    for name, value in request.hosted.extra_params.items():
+    for name, value in request.vendor_options.extra_params.items():
         field = f"{EXTRA_PARAMS}.{name}"
         if name not in model.extra_fields:
             raise _build_refusal(field, "extra_params", model)
@@ -51,7 +51,7 @@ def _merge_objects(
 def read_extra_headers(request: GenerationRequest, model: VendorModel) -> tuple[tuple[str, str], ...]:
     """Returns the caller's headers. Raises UnsupportedParameter for a header that the operator does not
     allow."""
-    headers = request.hosted.extra_headers
+    headers = request.vendor_options.extra_headers
     for name in headers:
         if name not in model.extra_headers:
             raise _build_refusal(f"{EXTRA_HEADERS}.{name}", "extra_headers", model)

@@ -145,7 +145,7 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
     output_tokens = request.output.max_tokens
     if output_tokens is None:
         output_tokens = model.profile.max_output or MAX_OUTPUT
-    output_tokens += len((request.hosted.prediction or "").encode())  # its rejected tokens count too
+    output_tokens += len((request.vendor_options.prediction or "").encode())  # its rejected tokens count too
     choices = request.output.best_of or request.output.choices
     return RequestSize(prompt_bound, output_tokens * choices * len(request.prompts), is_counted=False)
 

@@ -11,14 +11,14 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Output,
     Prompt,
     RawPrompt,
+    VendorOptions,
 )
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
-from antiphon.domain.vendor_fields import list_hosted, require_transcripts
+from antiphon.domain.vendor_fields import list_vendor_options, require_transcripts
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
@@ -183,8 +183,8 @@ def list_conversation(prompt: Conversation) -> list[str]:
 def list_names() -> frozenset[str]:
     """Returns all names of parameters that settings and presets of providers can contain."""
     sampling = SamplingOptions.__struct_fields__
-    hosted = set(HostedOptions.__struct_fields__) - EXTRAS
-    names = {SAMPLING_NAMES.get(name, name) for name in sampling} | hosted
+    vendor_options = set(VendorOptions.__struct_fields__) - EXTRAS
+    names = {SAMPLING_NAMES.get(name, name) for name in sampling} | vendor_options
     return frozenset(names | OTHER_NAMES | RERANK_NAMES | set(CONSTRAINT_NAMES.values()))
 
 
@@ -193,7 +193,7 @@ def list_parameters(request: GenerationRequest) -> list[str]:
     names = list_sampling(request.sampling) + list_output(request.output)
     for prompt in request.prompts:
         names += list_prompt(prompt)
-    names += list_hosted(request.hosted)
+    names += list_vendor_options(request.vendor_options)
     if request.cache_salt:
         names.append("cache_salt")
     if request.priority:
@@ -331,7 +331,7 @@ def require_speech(request: GenerationRequest, prompt: Conversation, model: Vend
     an earlier spoken answer."""
     if model.profile.gives_speech:
         return
-    if request.hosted.wants_speech:
+    if request.vendor_options.wants_speech:
         raise UnsupportedParameter(
             f"modalities: the model {model.name} of the provider {model.provider} gives only text; leave it "
             "and audio out",

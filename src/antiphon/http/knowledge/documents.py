@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
-from antiphon.dialects.common.multipart import FRAMING, BinaryText, Form, read_form
+from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import answer_json, decode_request, require_no_query
@@ -116,7 +116,7 @@ def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
 
 def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
     """Declares the endpoints of documents."""
-    form = RequestBody(MULTIPART, max_file_bytes + FRAMING, UploadForm)
+    form = RequestBody(MULTIPART, max_file_bytes + FORM_OVERHEAD, UploadForm)
     summary = "Add a file to a knowledge table"
     return (
         declare_endpoint(

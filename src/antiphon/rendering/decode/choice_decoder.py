@@ -18,23 +18,24 @@ class DecodeOptions:
     """Options for converting tokens to text, shared by all choices of a request."""
 
     pieces: Pieces
-    silent: frozenset[int]
-    """Tokens that show no text, even if the vocabulary has a text for them."""
-    stops: StopStrings
+    silent_tokens: frozenset[int]
+    """Tokens that show no text, although the vocabulary has a text for them."""
+    stop_strings: StopStrings
     min_tokens: int = 0
     """The decoder searches for stop strings only after this many tokens."""
 
 
 def build_decode_options(request: GenerationRequest, model_info: ModelInfo) -> DecodeOptions:
-    """Builds the options for a request. The token that ends a choice shows no text, unless the caller wants
-    to keep it. A kept token shows its text, or its name if the caller wants names of control tokens."""
+    """Builds the options for a request. A stop token shows no text, unless the request includes stop tokens.
+    A token that ends the model's turn shows its name only if the request shows control tokens, and also
+    includes stop tokens or ignores the end of the turn."""
     output, sampling = request.output, request.sampling
     stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
-    shows_stop_tokens = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
+    shows_end_tokens = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
     return DecodeOptions(
-        pieces=model_info.spelt if output.show_special else model_info.pieces,
-        silent=stop_tokens if shows_stop_tokens else model_info.ends | stop_tokens,
-        stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
+        pieces=model_info.named_pieces if output.show_special else model_info.pieces,
+        silent_tokens=stop_tokens if shows_end_tokens else model_info.end_tokens | stop_tokens,
+        stop_strings=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
         min_tokens=sampling.min_tokens or 0,
     )
 
@@ -44,15 +45,15 @@ class ChoiceDecoder:
 
     __slots__ = (
         "_detokenizer",
-        "_filter",
+        "_finish_reason",
         "_min_tokens",
-        "_reason",
-        "_silent",
-        "_unreported",
-        "cached",
+        "_silent_tokens",
+        "_stop_filter",
+        "_unreported_tokens",
+        "cached_tokens",
         "choice",
         "completion_tokens",
-        "queued",
+        "queue_seconds",
         "reasoning_counter",
     )
 
@@ -60,34 +61,35 @@ class ChoiceDecoder:
         self.choice = choice
         self.completion_tokens = 0
         """Number of tokens, up to and including the token that completes a stop string."""
-        self.cached: int | None = None
+        self.cached_tokens: int | None = None
         """Number of the choice's prompt tokens that the engine did not compute; None before the engine admits
         the choice."""
-        self.queued: float | None = None
+        self.queue_seconds: float | None = None
         """Seconds that the choice waited for admission."""
         self.reasoning_counter: ReasoningCounter | None = None
         """Counts the tokens of reasoning; None if the model does not reason."""
         self._min_tokens = options.min_tokens
-        self._silent = options.silent
+        self._silent_tokens = options.silent_tokens
         self._detokenizer = Detokenizer(options.pieces)
-        self._filter = StopFilter(options.stops)
-        self._reason = FinishReason.STOP
-        self._unreported = 0
+        self._stop_filter = StopFilter(options.stop_strings)
+        self._finish_reason = FinishReason.STOP
+        self._unreported_tokens = 0
 
     async def decode(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
         """Yields the events of this choice: Started with its first token, deltas, Finished. Closes the
         sequence at once when the choice stops."""
         async with aclosing(sequence) as events:
             async for event in events:
-                for decoded in self._convert_event(event):
-                    yield decoded
-                if self._filter.has_stopped:
+                for choice_event in self._convert_event(event):
+                    yield choice_event
+                if self._stop_filter.has_stopped:
                     break
-        for decoded in self._end_events():
-            yield decoded
+        for choice_event in self._end_events():
+            yield choice_event
 
     def _convert_event(self, event: TokenEvent) -> Iterator[Event]:
-        """Converts an event of the sequence to events of the choice."""
+        """Converts an event of the sequence to events of the choice. Its Started has no counts, because
+        `RequestTally` builds the request's own Started."""
         if isinstance(event, Steps):
             is_first = not self.completion_tokens
             text = self._decode_steps(event)
@@ -96,10 +98,10 @@ class ChoiceDecoder:
             if text:
                 yield self._build_delta(text)
         elif isinstance(event, SequenceStarted):
-            self.cached, self.queued = event.cached_tokens, event.queued
+            self.cached_tokens, self.queue_seconds = event.cached_tokens, event.queued
         elif isinstance(event, SequenceFinished):
             if event.cause is StopCause.LENGTH:
-                self._reason = FinishReason.LENGTH
+                self._finish_reason = FinishReason.LENGTH
             if not self.completion_tokens:
                 yield Started(0)
 
@@ -109,11 +111,11 @@ class ChoiceDecoder:
 
     def _end_events(self) -> Iterator[Event]:
         """Yields the rest of the text and the event that ends the choice."""
-        if not self._filter.has_stopped:
+        if not self._stop_filter.has_stopped:
             last_text = self._flush()
             if last_text:
                 yield self._build_delta(last_text)
-        reason = FinishReason.STOP if self._filter.has_stopped else self._reason
+        reason = FinishReason.STOP if self._stop_filter.has_stopped else self._finish_reason
         yield self._build_finished(reason)
 
     def _decode_steps(self, steps: Steps) -> str:
@@ -122,31 +124,31 @@ class ChoiceDecoder:
         text = ""
         for token in steps.tokens:
             self.completion_tokens += 1
-            self._unreported += 1
-            piece = "" if token in self._silent else self._detokenizer.add(token)
+            self._unreported_tokens += 1
+            piece = "" if token in self._silent_tokens else self._detokenizer.add(token)
             if self.reasoning_counter is not None:
                 self.reasoning_counter.add_token(len(piece))
             if piece:
-                text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
-                if self._filter.has_stopped:
+                text += self._stop_filter.add(piece) if self.completion_tokens > self._min_tokens else piece
+                if self._stop_filter.has_stopped:
                     break
         return text
 
     def _flush(self) -> str:
         """Returns the text that the stop filter and the detokenizer held back. Call it after the last
         token."""
-        text = self._filter.add(self._detokenizer.end())
-        return text if self._filter.has_stopped else text + self._filter.end()
+        text = self._stop_filter.add(self._detokenizer.end())
+        return text if self._stop_filter.has_stopped else text + self._stop_filter.end()
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta of the text, with the number of tokens since the last event."""
         return TextDelta(self.choice, text, self._take_unreported())
 
     def _build_finished(self, reason: FinishReason) -> Finished:
-        """Builds the last event, with the number of tokens since the event before."""
+        """Builds the last event, with the number of tokens since the previous event."""
         return Finished(self.choice, reason, self._take_unreported())
 
     def _take_unreported(self) -> int:
         """Returns the number of tokens that no event has reported yet, and sets it to 0."""
-        tokens, self._unreported = self._unreported, 0
+        tokens, self._unreported_tokens = self._unreported_tokens, 0
         return tokens

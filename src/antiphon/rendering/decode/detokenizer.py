@@ -46,34 +46,34 @@ def _decode_whole(piece: bytes) -> str | None:
 class Detokenizer:
     """Decodes one text token by token. The joined results of `add` and `end` equal `Pieces.text`."""
 
-    __slots__ = ("_bytes", "_decoder", "_pending", "_texts")
+    __slots__ = ("_bytes", "_decoder", "_has_pending_bytes", "_texts")
 
     def __init__(self, pieces: Pieces) -> None:
         self._texts = pieces.texts
         self._bytes = pieces.bytes
         self._decoder = _utf8(errors="replace")
-        self._pending = False
+        self._has_pending_bytes = False
         """Whether the decoder has the first bytes of an incomplete character."""
 
     def add(self, token: int) -> str:
         """Returns the whole characters after a token; empty while a character is incomplete."""
         token_text = self._texts[token]
-        if token_text is not None and not (self._pending and token_text):
+        if token_text is not None and not (self._has_pending_bytes and token_text):
             return token_text
         text = self._decoder.decode(self._bytes[token])
-        self._pending = bool(self._decoder.getstate()[0])
+        self._has_pending_bytes = bool(self._decoder.getstate()[0])
         return text
 
     def resume(self, held_bytes: bytes) -> None:
         """Starts with the first bytes of a character that is incomplete at the end of the prompt."""
         self._decoder.decode(held_bytes)
-        self._pending = bool(held_bytes)
+        self._has_pending_bytes = bool(held_bytes)
 
     def breaks_character(self, token: int) -> bool:
-        """Whether this token does not continue the incomplete character before it. Then one U+FFFD replaces
-        that character before the token's text."""
+        """Whether an incomplete character precedes this token and the token does not continue it. One U+FFFD
+        then replaces that character before the token's text."""
         piece = self._bytes[token]
-        if not (self._pending and piece):
+        if not (self._has_pending_bytes and piece):
             return False
         try:
             _utf8("strict").decode(self.get_pending() + piece[:1])
@@ -83,9 +83,9 @@ class Detokenizer:
 
     def get_pending(self) -> bytes:
         """Returns the bytes of the incomplete character."""
-        return self._decoder.getstate()[0] if self._pending else b""
+        return self._decoder.getstate()[0] if self._has_pending_bytes else b""
 
     def end(self) -> str:
-        """Returns the rest: one U+FFFD for an incomplete character."""
-        self._pending = False
+        """Ends the text. Returns U+FFFD if its last character is incomplete, otherwise an empty text."""
+        self._has_pending_bytes = False
         return self._decoder.decode(b"", final=True)

@@ -20,16 +20,16 @@ automaton."""
 class _State:
     """A state of the automaton: a text with which some stop string begins."""
 
-    __slots__ = ("length", "longest", "next", "stop_length")
+    __slots__ = ("length", "longest_suffix", "next_states", "stop_length")
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.next: dict[str, _State] = {}
-        self.longest: _State = self
-        """The state of the longest proper ending of this text with which a stop string begins. The root
-        refers to itself."""
+        self.next_states: dict[str, _State] = {}
+        self.longest_suffix: _State = self
+        """The state of the longest proper suffix of this text that begins some stop string. The root refers
+        to itself."""
         self.stop_length = 0
-        """Length of the longest stop string with which this text ends; 0 if there is none."""
+        """Length of the longest stop string that is a suffix of this text; 0 if there is none."""
 
 
 class StopStrings:
@@ -56,20 +56,20 @@ class StopStrings:
         """Adds the states of one stop string to the automaton."""
         state = self.root
         for length, character in enumerate(stop, start=1):
-            state = state.next.setdefault(character, _State(length))
+            state = state.next_states.setdefault(character, _State(length))
         state.stop_length = len(stop)
 
     def _link(self) -> None:
         """Sets `longest` of each state. Shorter texts come first, because an ending is shorter than its
         text."""
-        pending = deque(self.root.next.values())
+        pending = deque(self.root.next_states.values())
         for state in pending:
-            state.longest = self.root
+            state.longest_suffix = self.root
         while pending:
             state = pending.popleft()
-            for character, following in state.next.items():
-                following.longest = find_next_state(state.longest, character, self.root)
-                following.stop_length = following.stop_length or following.longest.stop_length
+            for character, following in state.next_states.items():
+                following.longest_suffix = find_next_state(state.longest_suffix, character, self.root)
+                following.stop_length = following.stop_length or following.longest_suffix.stop_length
                 pending.append(following)
 
 
@@ -79,15 +79,15 @@ NO_STOP_STRINGS = StopStrings(())
 
 def find_next_state(state: _State, character: str, root: _State) -> _State:
     """Returns the next state for a character."""
-    while character not in state.next:
+    while character not in state.next_states:
         if state is root:
             return root
-        state = state.longest
-    return state.next[character]
+        state = state.longest_suffix
+    return state.next_states[character]
 
 
 class StopFilter:
-    """Cuts one text at the first stop string. `has_stopped`: whether it found one."""
+    """Cuts one text at the first stop string. `has_stopped`: whether a stop string was found."""
 
     __slots__ = ("_held_text", "_state", "_stops", "has_stopped")
 
@@ -95,21 +95,21 @@ class StopFilter:
         self._stops = stops
         self._state = stops.root
         self._held_text = ""
-        """The end of the text with which a stop string can begin."""
+        """The end of the text, if it can be the beginning of a stop string."""
         self.has_stopped = False
 
     def add(self, text: str) -> str:
         """Returns the text that can be shown now. It returns no text after the stop string."""
         root, state = self._stops.root, self._state
-        at = 0
+        begin = 0
         if state is root:
             match = self._stops.first_pattern.search(text)
             if match is None:
                 return text
-            at = match.start()
+            begin = match.start()
         held_length = len(self._held_text)
         full_text = self._held_text + text
-        for position in range(at, len(text)):
+        for position in range(begin, len(text)):
             state = find_next_state(state, text[position], root)
             if state.stop_length:
                 self.has_stopped = True
@@ -123,6 +123,6 @@ class StopFilter:
         return full_text[:shown_length]
 
     def end(self) -> str:
-        """Returns the text that was held back when the text ends without a stop string."""
+        """Ends a text without a stop string. Returns the text that was held back."""
         held_text, self._held_text, self._state = self._held_text, "", self._stops.root
         return held_text

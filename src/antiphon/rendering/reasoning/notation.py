@@ -1,4 +1,4 @@
-"""How each family of models writes reasoning, and how a caller's reasoning effort is given to the templates.
+"""How each family of models writes reasoning, and which template variables set the caller's reasoning effort.
 
 An effort that the model does not support is refused by name.
 """
@@ -12,11 +12,11 @@ from antiphon.domain.request import Reasoning
 from antiphon.errors import UnsupportedParameter
 
 
-class Begin(StrEnum):
-    """Where a choice's text begins."""
+class ReasoningPosition(StrEnum):
+    """Where a choice's text begins: before, in or after its reasoning."""
 
-    FREE = "free"
-    """Before any reasoning. The model decides whether to reason."""
+    BEFORE = "before"
+    """Before any reasoning: the model decides whether to reason."""
     INSIDE = "inside"
     """In reasoning: the prompt ends with the opening mark."""
     AFTER = "after"
@@ -48,7 +48,7 @@ class ReasoningNotation:
         """The marks that a reader must see in the text."""
         return (*self.open, self.close)
 
-    def find_begin(self, prompt_end: str, answer_start: str = "", is_text: bool = True) -> Begin:
+    def find_begin(self, prompt_end: str, answer_start: str = "", is_text: bool = True) -> ReasoningPosition:
         """Returns where a choice begins: before, inside or after its reasoning.
 
         `prompt_end`: the end of the prompt, with control tokens as their names. `answer_start`: the part of
@@ -56,22 +56,26 @@ class ReasoningNotation:
         `answer_start` contain them.
         """
         if answer_start and (self.channels or not is_text):
-            return Begin.AFTER
+            return ReasoningPosition.AFTER
         if self.channels:
-            return Begin.FREE
+            return ReasoningPosition.BEFORE
         if self.opening in answer_start or self.close in answer_start:
             return (
-                Begin.INSIDE
+                ReasoningPosition.INSIDE
                 if answer_start.rfind(self.opening) > answer_start.rfind(self.close)
-                else Begin.AFTER
+                else ReasoningPosition.AFTER
             )
         tail = prompt_end.rstrip()
         if tail.endswith(self.opening.rstrip()):
-            return Begin.INSIDE
-        return Begin.AFTER if tail.endswith(self.close.rstrip()) or answer_start else Begin.FREE
+            return ReasoningPosition.INSIDE
+        return (
+            ReasoningPosition.AFTER
+            if tail.endswith(self.close.rstrip()) or answer_start
+            else ReasoningPosition.BEFORE
+        )
 
 
-LINES = "\n\n"
+EMPTY_LINE = "\n\n"
 """The empty line that most models write between reasoning and answer."""
 
 
@@ -79,7 +83,7 @@ def think(source: str) -> ReasoningNotation:
     """`<think>...</think>`: DeepSeek, Qwen 3, QwQ, GLM, SmolLM 3, MiniMax, Kimi and most others. DeepSeek's
     newer templates write the answer at once after the mark."""
     return ReasoningNotation(
-        ("<think>",), "</think>", () if "<｜Assistant｜></think>" in source else (LINES,)
+        ("<think>",), "</think>", () if "<｜Assistant｜></think>" in source else (EMPTY_LINE,)
     )
 
 
@@ -108,7 +112,7 @@ def gemma(_source: str) -> ReasoningNotation:
 
 def granite(_source: str) -> ReasoningNotation:
     """Two sentences, which are plain text: Granite 3.2."""
-    return ReasoningNotation(("Here is my thought process:",), "Here is my response:", (LINES,))
+    return ReasoningNotation(("Here is my thought process:",), "Here is my response:", (EMPTY_LINE,))
 
 
 def harmony(_source: str) -> ReasoningNotation:
@@ -168,10 +172,10 @@ NO_EFFORT, ORDINARY_EFFORT = "none", "medium"
 
 
 def effort_variables(
-    reasoning: Reasoning, reads: frozenset[str], notation: ReasoningNotation | None
+    reasoning: Reasoning, read_variables: frozenset[str], notation: ReasoningNotation | None
 ) -> Mapping[str, object]:
-    """Returns the template variables for the requested effort. `reads`: the variables that the template
-    reads. Raises UnsupportedParameter."""
+    """Returns the template variables for the requested effort. `read_variables`: the variables that the
+    template reads. Raises UnsupportedParameter."""
     effort, terms = reasoning.effort, reasoning.terms
     if effort is None:
         return {}
@@ -179,30 +183,32 @@ def effort_variables(
         if effort == NO_EFFORT:
             return {}
         raise _build_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
-    switches = [name for name in SWITCH_VARIABLES if name in reads]
-    if switches and effort == NO_EFFORT:
-        return dict.fromkeys(switches, False)
-    if EFFORT_VARIABLE in reads:
+    switch_names = [name for name in SWITCH_VARIABLES if name in read_variables]
+    if switch_names and effort == NO_EFFORT:
+        return dict.fromkeys(switch_names, False)
+    if EFFORT_VARIABLE in read_variables:
         if notation.efforts is not None and effort not in notation.efforts:
             effort_names = ", ".join(notation.efforts)
             advice = "send one of them, or leave it out" if terms.off == NO_EFFORT else "leave it out"
-            raise _build_refusal(reasoning, f"this model was taught {effort_names}; {advice}")
-        return {EFFORT_VARIABLE: effort} | dict.fromkeys(switches, True)
+            raise _build_refusal(reasoning, f"this model was trained for {effort_names}; {advice}")
+        return {EFFORT_VARIABLE: effort} | dict.fromkeys(switch_names, True)
     if effort == ORDINARY_EFFORT:
-        return dict.fromkeys(switches, True)
+        return dict.fromkeys(switch_names, True)
     budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
-    if switches:
+    if switch_names:
         raise _build_refusal(
             reasoning,
             f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
         )
-    less = (
+    advice_for_less = (
         f"{budget}: 0 for no reasoning"
         if effort == NO_EFFORT and not terms.min_budget
         else f"{budget} for less"
     )
-    always = "always reasons" if effort == NO_EFFORT else "reasons"
-    raise _build_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
+    behavior = "always reasons" if effort == NO_EFFORT else "reasons"
+    raise _build_refusal(
+        reasoning, f"this model {behavior} in its own way; send {terms.on}, or {advice_for_less}"
+    )
 
 
 def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) -> None:
@@ -218,10 +224,10 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
         )
 
 
-def _build_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
-    """Returns the error for a reasoning effort that the model does not support. `why`: the reason in
-    words."""
+def _build_refusal(reasoning: Reasoning, reason: str) -> UnsupportedParameter:
+    """Returns the error for a reasoning effort that the model does not support. `reason`: in words, with
+    advice."""
     effort, terms = reasoning.effort, reasoning.terms
     value = {NO_EFFORT: terms.off, ORDINARY_EFFORT: terms.on}.get(effort or "", effort)
     excerpt = "" if value is None or reasoning.wanted else f" {value[:32]}"
-    return UnsupportedParameter(f"{terms.effort}{excerpt} is not supported: {why}", param=terms.effort)
+    return UnsupportedParameter(f"{terms.effort}{excerpt} is not supported: {reason}", param=terms.effort)

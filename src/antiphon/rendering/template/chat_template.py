@@ -36,7 +36,7 @@ from antiphon.rendering.template.shield import (
     Shield,
     TemplateTexts,
     escape_surrogates,
-    is_whole,
+    is_valid_unicode,
     use_cover,
 )
 from antiphon.rendering.template.support import (
@@ -60,7 +60,8 @@ LONGEST_SOURCE = 500_000
 """The most characters of a template. The longest known template has 30,000."""
 
 LONGEST_PROMPT = 4_000_000
-"""The most characters of a rendered prompt, plus four for each character of the conversation."""
+"""The most characters of a rendered prompt, not counting four characters for each character of the
+conversation."""
 
 LONGEST_DATE = 200
 """Characters of a date format."""
@@ -94,17 +95,17 @@ SAMPLES = (
 """The conversations that `prove` renders. The template must render the first one. It may refuse the others
 with `raise_exception`."""
 
-FULL_SUPPORT = TemplateSupport(tools=True, calls=True, results=True)
+FULL_SUPPORT = TemplateSupport(shows_tools=True, shows_calls=True, shows_results=True)
 """Support for everything. No tool is written as text."""
 
-SET_HERE = frozenset(
+SERVER_VARIABLES = frozenset(
     "messages tools documents add_generation_prompt continue_final_message bos_token eos_token "
     "raise_exception strftime_now dict namespace cycler joiner range "
     "self super loop caller varargs kwargs".split()
 )
-"""Variables that a request cannot set: those of the server and of jinja2."""
+"""Variables that a request cannot set, because the server or jinja2 sets them."""
 
-MOST_NAMED = 20
+MOST_LISTED = 20
 """The most variables of a template that an error message lists."""
 
 REASSEMBLING = frozenset(("format", "format_map", "replace"))
@@ -127,7 +128,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True)
 class NotationFamilies:
-    """The families of a model's notations. For None, the family is found in the template."""
+    """The families of a model's notations. None means that the template's text decides."""
 
     calls: str | None = None
     reasoning: str | None = None
@@ -144,35 +145,37 @@ class ChatTemplate:
         source: str,
         special: SpecialTokens,
         families: NotationFamilies = BY_TEMPLATE,
-        like: Conversation = SAMPLES[0],
+        probe_source: Conversation = SAMPLES[0],
     ) -> None:
-        """`like`: a conversation whose template values and documents are used for probes of the template."""
+        """`probe_source`: a conversation. The probes of the template use its template values and
+        documents."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
-        self._like = like
+        self._probe_source = probe_source
         environment = BoundedEnvironment()
         try:
             tree = environment.parse(source)
             self._shield = Shield(special.names, _collect_literals(tree))
-            self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
+            self._own_variables = frozenset(
+                node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"
+            )
             # The next call changes the tree, so it comes last.
-            self.reads = frozenset(meta.find_undeclared_variables(tree))
+            self.read_variables = frozenset(meta.find_undeclared_variables(tree))
             """Variables that the template reads but does not set."""
             self._template = environment.from_string(source)
         except FAILURES as error:
             raise _convert_error("cannot be compiled", error) from None
         self._support = FULL_SUPPORT
-        self._parts = self._has_reasoning_part = False
-        """Whether the template reads reasoning as a part of the content. Set only while it is probed."""
-        self._roles = RoleSupport(developer="developer" in source)
+        self._reads_parts = self._reads_reasoning_part = False
+        self._roles = RoleSupport(shows_developer="developer" in source)
         self.call_notation: CallNotation = detect_notation(source, families.calls)
         """How the model writes calls."""
         self.reasoning_notation: ReasoningNotation | None = detect_reasoning(source, families.reasoning)
         """How the model writes reasoning; None if the model does not reason."""
-        self._parts = not self._shows(PROBE_TEXT, RESULT) and self._shows_parts()
+        self._reads_parts = not self._shows(PROBE_TEXT, RESULT) and self._probe_parts()
         """Whether the template reads content as a list of parts."""
-        self._has_reasoning_part = self.reasoning_notation is not None and self._shows_has_reasoning_part(
+        self._reads_reasoning_part = self.reasoning_notation is not None and self._probe_reasoning_part(
             self.reasoning_notation
         )
         """Whether the template reads reasoning as a part of the content."""
@@ -181,7 +184,7 @@ class ChatTemplate:
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """Renders the prompt. Only the template's own texts can become control tokens."""
-        self._require_read(conversation)
+        self._require_known_variables(conversation)
         loses_system = self._roles.drops_system(conversation.messages)
         conversation = replace(conversation, messages=self._roles.adapt(conversation.messages))
         conversation = write_out_tools(conversation, self._support, self.call_notation)
@@ -192,29 +195,35 @@ class ChatTemplate:
             rendered = _require_valid("".join(self._render_pieces(variables, LONGEST_PROMPT + 4 * size)))
         if loses_system:
             raise TemplateRefused(
-                "the chat template shows no system message; say it in the user's", param="messages"
+                "the chat template shows no system message; put its text into the user's message",
+                param="messages",
             )
         if conversation.continues:
             rendered = cut_after_message(rendered, conversation.messages[-1].text, cover)
         return cover.split_pieces(rendered)
 
-    def _require_read(self, conversation: Conversation) -> None:
-        """Raises InvalidValue for values that the server itself sets, and UnsupportedParameter for values
+    def _require_known_variables(self, conversation: Conversation) -> None:
+        """Raises InvalidValue for a variable that the server sets, and UnsupportedParameter for a variable
         that the template does not read."""
         for name in conversation.template_values:
             field = f"chat_template_kwargs.{name}"
-            if name in SET_HERE:
+            if name in SERVER_VARIABLES:
                 raise InvalidValue(
                     f"{field} is set by the server from the request's own fields; leave it out", param=field
                 )
-            if name not in self.reads:
-                variables = ", ".join(sorted(self.reads - self._sets - SET_HERE)[:MOST_NAMED]) or "none"
+            if name not in self.read_variables:
+                variables = (
+                    ", ".join(
+                        sorted(self.read_variables - self._own_variables - SERVER_VARIABLES)[:MOST_LISTED]
+                    )
+                    or "none"
+                )
                 raise UnsupportedParameter(
                     f"{field} is not supported: the chat template reads no such variable; it reads: "
                     f"{variables}",
                     param=field,
                 )
-        if conversation.documents is not None and "documents" not in self.reads:
+        if conversation.documents is not None and "documents" not in self.read_variables:
             raise UnsupportedParameter(
                 "documents is not supported: the chat template reads none; write them into a message",
                 param="documents",
@@ -224,21 +233,21 @@ class ChatTemplate:
         """Returns the values of the template's variables."""
         messages = [self._build_message(message, cover.hide) for message in conversation.messages]
         tools = build_tools(conversation.tools.tools, cover.hide) if conversation.tools else None
-        if tools and self.call_notation.in_system:
+        if tools and self.call_notation.tools_in_system:
             messages = add_tools_to_system(messages, tools)
         if conversation.continues:
-            messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
+            messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.end_mark}"
         documents = conversation.documents
         return {
             "messages": watch_messages(
-                [self._adapt_content(message) for message in messages], self._has_reasoning_part
+                [self._adapt_content(message) for message in messages], self._reads_reasoning_part
             ),
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,
             "eos_token": self._special.eos,
-            "raise_exception": _raise_exception(cover.restore),
-            "strftime_now": _strftime_now(clock),
+            "raise_exception": _build_raise_exception(cover.restore),
+            "strftime_now": _build_strftime_now(clock),
             "tools": tools,
             "documents": None if documents is None else hide_texts(list(documents), cover.hide_value),
         } | {
@@ -247,55 +256,60 @@ class ChatTemplate:
         }
 
     def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
-        """Returns the variables that the request sets: by name, and by its reasoning effort. Raises a
-        RequestError."""
+        """Returns the template's variables that the request sets by name or by its reasoning effort. Raises
+        InvalidValue if they contradict each other."""
         values, reasoning = conversation.template_values, conversation.reasoning
-        derived = effort_variables(reasoning, self.reads, self.reasoning_notation)
+        derived = effort_variables(reasoning, self.read_variables, self.reasoning_notation)
         for name in derived.keys() & values.keys():
             if derived[name] != values[name]:
                 field = reasoning.terms.effort
                 raise InvalidValue(
-                    f"{field} and chat_template_kwargs.{name} say different things; send one of them",
+                    f"{field} and chat_template_kwargs.{name} contradict each other; send one of them",
                     param=field,
                 )
         return {**derived, **values}
 
     def _probe_support(self) -> TemplateSupport:
         """Finds out which parts of tools the template shows, by rendering test conversations."""
-        as_text = replace(FULL_SUPPORT, objects=False)
+        as_text = replace(FULL_SUPPORT, reads_objects=False)
         calls = self._shows(PROBE_CALL, PROBE.arguments)
         self._support = FULL_SUPPORT if calls else as_text
         calls = calls or self._shows(PROBE_CALL, PROBE.arguments)
         return TemplateSupport(
-            tools=self._shows(PROBE_TOOLS, PROBE.name),
-            calls=calls,
-            results=calls and self._shows(PROBE_CALL, RESULT),
-            objects=self._support.objects,
-            texts=calls and self._shows(PROBE_CUT_CALL, CUT),
-            system=self._shows(PROBE_SYSTEM, RESULT),
+            shows_tools=self._shows(PROBE_TOOLS, PROBE.name),
+            shows_calls=calls,
+            shows_results=calls and self._shows(PROBE_CALL, RESULT),
+            reads_objects=self._support.reads_objects,
+            shows_invalid_arguments=calls and self._shows(PROBE_CUT_CALL, CUT),
+            accepts_system=self._shows(PROBE_SYSTEM, RESULT),
         )
 
     def _adapt_content(self, message: dict[str, object]) -> dict[str, object]:
         """Returns the message with its content in the form that the template reads."""
-        if self._has_reasoning_part and "reasoning" in message:
+        if self._reads_reasoning_part and "reasoning" in message:
             return with_reasoning_part(message)
-        return with_parts(message) if self._parts else message
+        return with_parts(message) if self._reads_parts else message
 
-    def _shows_has_reasoning_part(self, notation: ReasoningNotation) -> bool:
+    def _probe_reasoning_part(self, notation: ReasoningNotation) -> bool:
         """Probes whether the template shows reasoning that is a part of the content. Sets
-        `_has_reasoning_part`."""
-        self._has_reasoning_part = True
+        `_reads_reasoning_part`."""
+        self._reads_reasoning_part = True
         return self._shows(PROBE_REASONING, notation.opening + RESULT)
 
-    def _shows_parts(self) -> bool:
-        """Probes whether the template shows content that is a list of parts. Sets `_parts`."""
-        self._parts = True
+    def _probe_parts(self) -> bool:
+        """Probes whether the template shows content that is a list of parts. Sets `_reads_parts`."""
+        self._reads_parts = True
         return self._shows(PROBE_TEXT, RESULT)
 
     def _shows(self, conversation: Conversation, text: str) -> bool:
-        """Whether the rendered conversation contains the text. A refused conversation contains nothing."""
-        values = {name: value for name, value in self._like.template_values.items() if name in self.reads}
-        documents = self._like.documents if "documents" in self.reads else None
+        """Renders the conversation, and returns whether the prompt contains the text. Returns False if the
+        template refuses the conversation."""
+        values = {
+            name: value
+            for name, value in self._probe_source.template_values.items()
+            if name in self.read_variables
+        }
+        documents = self._probe_source.documents if "documents" in self.read_variables else None
         conversation = replace(conversation, template_values=values, documents=documents)
         try:
             pieces = self.render(conversation, SystemClock())
@@ -304,8 +318,10 @@ class ChatTemplate:
         return text in "".join(piece.text for piece in pieces)
 
     def _build_message(self, message: Message, hide: Hide) -> dict[str, object]:
-        """Returns a message in the form that the template reads, with the caller's texts covered."""
-        return build_message(message, message.role, hide, self._support.objects, self.call_notation.short_ids)
+        """Returns a message in the form that the template reads. `hide` is applied to the caller's texts."""
+        return build_message(
+            message, message.role, hide, self._support.reads_objects, self.call_notation.short_ids
+        )
 
     def _render_pieces(self, variables: Mapping[str, object], max_length: int) -> Iterator[str]:
         """Yields the template's output piece by piece, up to `max_length` characters."""
@@ -324,15 +340,19 @@ class ChatTemplate:
 def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
     """Returns the prompt up to the end of its last message, whose text contains the cover's mark. Raises
     UnsupportedParameter if the template changes or repeats that text."""
-    before, mark, after = rendered.partition(cover.mark)
-    stripped = text.lstrip()
-    if not mark or cover.mark in after or cover.restore(before[len(before) - len(stripped) :]) != stripped:
+    text_before_mark, mark, text_after_mark = rendered.partition(cover.end_mark)
+    stripped_text = text.lstrip()
+    if (
+        not mark
+        or cover.end_mark in text_after_mark
+        or cover.restore(text_before_mark[len(text_before_mark) - len(stripped_text) :]) != stripped_text
+    ):
         raise UnsupportedParameter(
             "continue_final_message is not supported for this message: the chat template rewrites it, so "
             "there is no place where the model could go on with it",
             param="continue_final_message",
         )
-    return before
+    return text_before_mark
 
 
 def prove(payload: Mapping[str, object]) -> None:
@@ -359,42 +379,42 @@ def build_proof(source: str, special: SpecialTokens) -> dict[str, object]:
 
 
 def _collect_literals(tree: nodes.Template) -> TemplateTexts:
-    """Collects a template's own texts. Also finds out whether the template can join texts in ways that the
-    literals do not show."""
-    data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
+    """Collects a template's own texts. Also detects whether the template cuts its literals or inserts texts
+    into other texts, so that it can form texts that are no literals."""
+    template_data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
     constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
     filters = (node.name for node in tree.find_all(nodes.Filter))
     methods = (node.attr for node in tree.find_all(nodes.Getattr))
-    cuts = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
-    fills = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
+    cuts_literals = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
+    inserts_texts = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
     literals = frozenset(constants) | {node.attr for node in tree.find_all(nodes.Getattr)}
-    return TemplateTexts(data + constants, constants, cuts or fills, literals)
+    return TemplateTexts(template_data + constants, constants, cuts_literals or inserts_texts, literals)
 
 
 # These are closures, because a template can inspect an object that it calls. A `partial` would show its
 # arguments.
 
 
-def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
-    """Returns the function that templates call to refuse a conversation. `show`: uncovers covered
-    text."""
+def _build_raise_exception(restore: Hide) -> Callable[[object], NoReturn]:
+    """Returns the function that templates call to refuse a conversation. `restore`: replaces twins in the
+    message by the original characters (`shield`)."""
 
     def raise_exception(message: object) -> NoReturn:
         """Raises RaisedByTemplate with the template's message."""
-        reason = escape_surrogates(show(str(message))[:500])
+        reason = escape_surrogates(restore(str(message))[:500])
         raise RaisedByTemplate(f"the chat template refuses these messages: {reason}", param="messages")
 
     return raise_exception
 
 
-def _strftime_now(clock: Clock) -> Callable[[str], str]:
+def _build_strftime_now(clock: Clock) -> Callable[[str], str]:
     """Returns the function that templates call to write the date."""
 
-    def strftime_now(form: str) -> str:
+    def strftime_now(date_format: str) -> str:
         """Formats the date in UTC, because the server's time zone is private."""
-        if len(form) > LONGEST_DATE:
+        if len(date_format) > LONGEST_DATE:
             raise TemplateRefused("the chat template asks for too long a date")
-        return datetime.fromtimestamp(clock.wall(), UTC).strftime(form)
+        return datetime.fromtimestamp(clock.wall(), UTC).strftime(date_format)
 
     return strftime_now
 
@@ -402,13 +422,13 @@ def _strftime_now(clock: Clock) -> Callable[[str], str]:
 def _require_valid(text: str) -> str:
     """Returns the text. Raises TemplateRefused for a lone surrogate, which a template's literals can
     write."""
-    if not is_whole(text):
+    if not is_valid_unicode(text):
         raise TemplateRefused("the chat template writes half of a surrogate pair, which is no character")
     return text
 
 
-def _convert_error(what: str, error: BaseException) -> TemplateRefused:
-    """Converts a template's error. The message can name Python objects, but contains no address and no
-    path."""
+def _convert_error(failure: str, error: BaseException) -> TemplateRefused:
+    """Converts an error of a template to TemplateRefused. `failure`: what the template did, in words. The
+    error's text can name Python objects, but contains no memory address and no path."""
     reason = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
-    return TemplateRefused(f"the chat template {what} ({reason})", param="messages")
+    return TemplateRefused(f"the chat template {failure} ({reason})", param="messages")

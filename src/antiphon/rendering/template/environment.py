@@ -1,9 +1,10 @@
 """Runs chat templates in jinja2's immutable sandbox, with further limits.
 
 The sandbox keeps a template away from Python, but does not limit its memory. A model's template was proved in
-a process with hard limits, and a request's template runs only there. This environment limits a proved
-template with a caller's values: `*`, `**` and `%` produce no large values, and rendering takes at most
-`SECONDS`. Filters and methods that chat templates do not need are missing.
+a process with hard limits, and a request's template runs only in such a process. A model's template then runs
+in this process with a caller's values, so this environment limits it: `*`, `**` and `%` produce no large
+values, and rendering takes at most `MOST_SECONDS`. Filters and methods that chat templates do not need are
+missing.
 """
 
 import json
@@ -41,16 +42,16 @@ STRING_METHODS = frozenset(
 """Methods of texts that a template may call."""
 
 LETTER_CASE_FILTERS = frozenset("capitalize casefold lower swapcase title upper".split())
-"""Methods of texts, and filters, that change letters."""
+"""Methods of texts, and filters, that change upper and lower case."""
 
-SECONDS = 5.0
+MOST_SECONDS = 5.0
 """The most seconds of one rendering in this process. The proof takes at most two seconds, but a machine can
 be slow."""
 
-LONGEST = 4_000_000
+MOST_ITEMS = 4_000_000
 """The most characters or items in the result of one operator."""
 
-LARGEST_INTEGER = 4096
+MOST_BITS = 4096
 """The most bits of an integer. Larger integers are slow to print."""
 
 LARGE_WIDTH = re.compile(r"\d{3,}|\*")
@@ -60,7 +61,7 @@ NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
 """Characters that `ensure_ascii` escapes. Private-use characters are excluded, because the shield uses
 them."""
 
-SHOWN = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
+PRINTABLE = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
 """The types that a template can print."""
 
 
@@ -121,7 +122,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 def require_printable(value: object) -> object:
     """Returns the value if it can be printed into the prompt. Raises TemplateRefused if it cannot."""
-    if not isinstance(value, SHOWN):
+    if not isinstance(value, PRINTABLE):
         raise TemplateRefused(f"the chat template prints a {type(value).__name__}")
     return value
 
@@ -139,14 +140,14 @@ def tojson(
 
 
 def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str]:
-    """Makes a filter that changes letters, from a function of a text."""
+    """Makes a filter from a function that changes upper and lower case."""
     return lambda value: apply_uncovered(function, str(value))
 
 
 # --- loops --------------------------------------------------------------------------------------------------
 
 TIME_LIMIT_FILTER = "_timed"
-_until: ContextVar[float] = ContextVar("until")
+_deadline: ContextVar[float] = ContextVar("deadline")
 
 
 class LoopTimer(NodeTransformer):
@@ -164,18 +165,18 @@ class LoopTimer(NodeTransformer):
 @contextmanager
 def limit_render_time() -> Iterator[None]:
     """Sets the time limit for all rendering inside the block."""
-    token = _until.set(time.monotonic() + SECONDS)
+    token = _deadline.set(time.monotonic() + MOST_SECONDS)
     try:
         yield
     finally:
-        _until.reset(token)
+        _deadline.reset(token)
 
 
 def limit_time(items: Iterable[object]) -> Iterator[object]:
     """Yields the items of a loop. Raises TemplateRefused when the time limit has passed."""
-    until = _until.get()
+    deadline = _deadline.get()
     for item in items:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise TemplateRefused("the chat template takes too much work; send fewer or shorter messages")
         yield item
 
@@ -184,22 +185,22 @@ def limit_time(items: Iterable[object]) -> Iterator[object]:
 
 
 def _require_short(length: int) -> None:
-    """Raises TemplateRefused for a result of more than `LONGEST` characters or items."""
-    if length > LONGEST:
+    """Raises TemplateRefused for a result of more than `MOST_ITEMS` characters or items."""
+    if length > MOST_ITEMS:
         raise TemplateRefused("the chat template makes too long a text; send fewer or shorter messages")
 
 
 def _require_small(bits: int) -> None:
-    """Raises TemplateRefused for an integer of more than `LARGEST_INTEGER` bits."""
-    if bits > LARGEST_INTEGER:
+    """Raises TemplateRefused for an integer of more than `MOST_BITS` bits."""
+    if bits > MOST_BITS:
         raise TemplateRefused("the chat template computes with too large a number")
 
 
 def _multiply(left: object, right: object) -> object:
     """Multiplies two values. Raises TemplateRefused for a large result."""
-    for items, times in ((left, right), (right, left)):
-        if isinstance(items, str | list | tuple) and isinstance(times, int):
-            _require_short(len(items) * max(times, 0))
+    for items, repeats in ((left, right), (right, left)):
+        if isinstance(items, str | list | tuple) and isinstance(repeats, int):
+            _require_short(len(items) * max(repeats, 0))
     if isinstance(left, int) and isinstance(right, int):
         _require_small(left.bit_length() + right.bit_length())
     return operator.mul(left, right)

@@ -1,5 +1,6 @@
-"""Converts a conversation to the plain dictionaries that templates read. Every text of the caller is covered,
-so that it cannot form a control token. Names of functions and properties are texts of the caller too."""
+"""Converts a conversation to the plain dictionaries that templates read. A `Hide` function is applied to
+every text of the caller, so that it cannot form a control token. Names of functions and properties are texts
+of the caller too."""
 
 import json
 import re
@@ -12,7 +13,7 @@ from antiphon.domain.request import Conversation
 from antiphon.rendering.tools.json_call import SPACE
 
 Hide = Callable[[str], str]
-"""Covers a text of the caller."""
+"""Replaces characters of a caller's text so that it cannot form a control token (`shield`)."""
 
 ITEM_SIZE = 200
 """The characters that each message, tool or call adds to the estimate, besides its texts. A template runs
@@ -35,7 +36,7 @@ def make_short_id(call_id: str) -> str:
 
 def collect_texts(conversation: Conversation) -> list[str]:
     """Returns all texts of the caller."""
-    return _read(conversation)[0]
+    return _gather_texts(conversation)[0]
 
 
 def estimate_size(conversation: Conversation) -> int:
@@ -47,12 +48,12 @@ def measure(conversation: Conversation) -> tuple[list[str], int]:
     """Returns all texts of the caller, and an estimate of the characters that a template processes."""
     tools = conversation.tools.tools if conversation.tools is not None else ()
     items = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
-    texts, values = _read(conversation)
+    texts, values = _gather_texts(conversation)
     return texts, sum(map(len, texts)) + ITEM_SIZE * items + VALUE_SIZE * values
 
 
-def _read(conversation: Conversation) -> tuple[list[str], int]:
-    """Returns all texts of the caller, and the number of other values."""
+def _gather_texts(conversation: Conversation) -> tuple[list[str], int]:
+    """Returns all texts of the caller, and the number of JSON values that are no texts."""
     texts: list[str] = []
     for message in conversation.messages:
         texts += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
@@ -61,9 +62,9 @@ def _read(conversation: Conversation) -> tuple[list[str], int]:
     values = 0
     for tool in conversation.tools.tools if conversation.tools is not None else ():
         texts += (tool.name, tool.description or "")
-        values += _collect(tool.parameters, texts)
+        values += _add_texts(tool.parameters, texts)
     for value in (conversation.template_values, *(conversation.documents or ())):
-        values += _collect(value, texts)
+        values += _add_texts(value, texts)
     return texts, values
 
 
@@ -75,7 +76,7 @@ def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
 def add_tools_to_system(
     messages: list[dict[str, object]], tools: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Adds the tools as JSON to the system message, where some templates read them."""
+    """Adds the tools as JSON to the system message, because some templates read tools there."""
     text = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
     if messages and messages[0]["role"] == Role.SYSTEM:
         return [messages[0] | {"tools": text}, *messages[1:]]
@@ -106,38 +107,39 @@ def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
 
 
 def build_message(
-    message: Message, role: Role, hide: Hide, objects: bool, short_ids: bool = False
+    message: Message, role: Role, hide: Hide, reads_objects: bool, short_ids: bool = False
 ) -> dict[str, object]:
-    """Returns a message as templates read it. `objects`: whether the template reads arguments as objects;
-    arguments that are no JSON object stay text. `short_ids`: whether the template accepts only ids of nine
-    letters and digits."""
-    identify = (lambda given: hide(make_short_id(given))) if short_ids else hide
-    built: dict[str, object] = {"role": str(role), "content": hide(message.text)}
+    """Returns a message as templates read it. `reads_objects`: whether the template reads a call's arguments
+    as an object instead of JSON text. Arguments that are no JSON object stay text. `short_ids`: whether the
+    template accepts only ids of nine letters and digits."""
+    adapt_id = (lambda call_id: hide(make_short_id(call_id))) if short_ids else hide
+    template_message: dict[str, object] = {"role": str(role), "content": hide(message.text)}
     if message.name is not None:
-        built["name"] = hide(message.name)
+        template_message["name"] = hide(message.name)
     if message.tool_call_id is not None:
-        built["tool_call_id"] = identify(message.tool_call_id)
+        template_message["tool_call_id"] = adapt_id(message.tool_call_id)
     if message.tool_calls:
-        built["tool_calls"] = [
-            _build_call(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
+        template_message["tool_calls"] = [
+            _build_call(call, hide, reads_objects) | {"id": adapt_id(call.id)} for call in message.tool_calls
         ]
-        built["content"] = built["content"] or None
+        template_message["content"] = template_message["content"] or None
     if message.reasoning is not None:
-        built |= _build_reasoning(message, hide(message.reasoning))
-    return built
+        template_message |= _build_reasoning(message, hide(message.reasoning))
+    return template_message
 
 
 def _build_reasoning(message: Message, text: str) -> dict[str, object]:
-    """Returns the reasoning under all names that templates read. No template reads two of them. gpt-oss's
-    template accepts `thinking` in a message with calls only if the message has no text."""
+    """Returns the reasoning under each name that templates read. No template reads two of these names.
+    gpt-oss's template accepts `thinking` in a message with calls only if the message has no text."""
     fields: dict[str, object] = {"reasoning_content": text, "reasoning": text}
     return fields if message.tool_calls and message.text else fields | {"thinking": text}
 
 
-def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
-    """Returns a call in the form that templates read. `objects`: whether the arguments become an object."""
-    parsed = read_arguments(call.arguments) if objects else None
-    arguments = hide(call.arguments) if parsed is None else hide_texts(parsed, hide)
+def _build_call(call: ToolCall, hide: Hide, reads_objects: bool) -> dict[str, object]:
+    """Returns a call in the form that templates read. `reads_objects`: whether the template reads the
+    arguments as an object."""
+    parsed_arguments = read_arguments(call.arguments) if reads_objects else None
+    arguments = hide(call.arguments) if parsed_arguments is None else hide_texts(parsed_arguments, hide)
     function = {"name": hide(call.name), "arguments": arguments}
     return {"type": "function", "function": function}
 
@@ -153,9 +155,9 @@ def hide_texts(value: object, hide: Hide) -> object:
     return value
 
 
-def _collect(value: object, texts: list[str]) -> int:
-    """Adds the texts of a value to `texts`, in any order. Returns the number of its other values. It uses no
-    recursion, because a schema can contain a hundred thousand values."""
+def _add_texts(value: object, texts: list[str]) -> int:
+    """Adds the texts in a JSON value to `texts`, in any order. Returns the number of values in it that are no
+    texts. It uses no recursion, because a schema can contain a hundred thousand values."""
     other_values, pending = 0, [value]
     while pending:
         current = pending.pop()
@@ -171,7 +173,7 @@ def _collect(value: object, texts: list[str]) -> int:
     return other_values
 
 
-DEEPEST = 48
+MOST_LEVELS = 48
 """The most levels of nested lists and objects that templates print."""
 
 
@@ -208,9 +210,9 @@ def _list_members(value: object) -> Iterable[object]:
 
 
 def _is_shallow(value: object) -> bool:
-    """Whether the value has at most `DEEPEST` levels."""
+    """Whether the value has at most `MOST_LEVELS` levels."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MOST_LEVELS):
         members = chain.from_iterable(map(_list_members, level))
         level = [member for member in members if isinstance(member, dict | list)]
         if not level:

@@ -1,6 +1,6 @@
 """A chat template that comes with a request. The sandbox renders it; it is never compiled in this process.
 
-Its notations are detected from its text, without running it. `render` is the sandbox's side.
+Its notations are detected from its text, without running it. `render` runs in the sandbox.
 """
 
 import asyncio
@@ -23,26 +23,27 @@ from antiphon.rendering.template.messages import estimate_size
 from antiphon.rendering.tools.call_notation import CallNotation
 
 RENDER = "antiphon.rendering.template.request_template:render"
-"""The sandbox's job."""
+"""The name of the sandbox's job that renders a template."""
 
 TEMPLATE_FIELD = "chat_template"
 """The caller's name of the field, for errors."""
 
-ANY = "the chat template"
-"""The first words of rendering errors. They are the same for a model's template and a request's template."""
+ERROR_PREFIX = "the chat template"
+"""The first words of every error about a template."""
 
-HELPER_BOUNDS = QueueLimits(
+HELPER_LIMITS = QueueLimits(
     at_once=2, queue=256, queue_per_actor=16, seconds_per_item=Limits().seconds, item_name="chat templates"
 )
 """Limits of the queue for templates. Each rendering occupies a processor."""
 
-SHORTEST_ANSWER = 4 * 1024 * 1024
-"""The most bytes of JSON for a prompt, plus the bytes for its conversation."""
+BASE_RESULT_BYTES = 4 * 1024 * 1024
+"""The most bytes of JSON of a rendered prompt, not counting BYTES_PER_CHARACTER for each character of its
+conversation."""
 
-PER_CHARACTER = 8
+BYTES_PER_CHARACTER = 8
 """Bytes of JSON for each character of a conversation. A character outside ASCII takes six."""
 
-STOPPED: Mapping[Stop, str] = {
+STOP_REASONS: Mapping[Stop, str] = {
     Stop.TIME: "takes more than {seconds:g} seconds",
     Stop.MEMORY: "takes more than {megabytes} MB of memory",
     Stop.ANSWER: "writes too long a prompt",
@@ -56,27 +57,27 @@ Run = Callable[[str, Mapping[str, object], Limits], Awaitable[object]]
 class TemplateHelper:
     """Renders requests' templates in the sandbox, a few at a time, for all models."""
 
-    def __init__(self, run: Run = run_job, bounds: QueueLimits = HELPER_BOUNDS) -> None:
+    def __init__(self, run: Run = run_job, limits: QueueLimits = HELPER_LIMITS) -> None:
         self._run = run
-        self._places = FairSemaphore(bounds)
+        self._queue = FairSemaphore(limits)
 
     async def render(
         self, template: "RequestTemplate", conversation: Conversation, clock: Clock
     ) -> tuple[TextPiece, ...]:
         """Renders the prompt in the sandbox. Raises TemplateRefused, whose message names the request's
         template. A cancelled call ends the sandbox's process."""
-        limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
+        limits = Limits(answer=BASE_RESULT_BYTES + BYTES_PER_CHARACTER * estimate_size(conversation))
         try:
-            async with self._places.hold(template.actor, clock):
+            async with self._queue.hold(template.actor, clock):
                 result = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None
         except JobStopped as stopped:
             stopped.raise_if_waited()
-            what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
-            raise TemplateRefused(_name_owner(f"{ANY} {what}"), param=TEMPLATE_FIELD) from None
-        pieces, read = await asyncio.to_thread(_parse_result, result)
-        add_usage(read)
+            reason = STOP_REASONS[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
+            raise TemplateRefused(_name_owner(f"{ERROR_PREFIX} {reason}"), param=TEMPLATE_FIELD) from None
+        pieces, read_counts = await asyncio.to_thread(_parse_result, result)
+        add_usage(read_counts)
         return pieces
 
 
@@ -99,7 +100,7 @@ class RequestTemplate:
         return await self.helper.render(self, conversation, clock)
 
 
-# --- across the border, as JSON -----------------------------------------------------------------------------
+# --- between the processes, as JSON -------------------------------------------------------------------------
 
 
 class RenderPayload(TypedDict):
@@ -110,7 +111,7 @@ class RenderPayload(TypedDict):
     bos: str
     eos: str
     calls: str | None
-    thoughts: str | None
+    reasoning: str | None
     wall: float
     conversation: Mapping[str, object]
 
@@ -123,7 +124,7 @@ def build_payload(template: RequestTemplate, conversation: Conversation, wall: f
         bos=template.special.bos,
         eos=template.special.eos,
         calls=template.families.calls,
-        thoughts=template.families.reasoning,
+        reasoning=template.families.reasoning,
         wall=wall,
         conversation=msgspec.to_builtins(replace(conversation, template=None)),
     )
@@ -138,15 +139,17 @@ class RenderedTemplate(TypedDict):
 
 
 def render(payload: RenderPayload) -> RenderedTemplate:
-    """Returns the sandbox's job: compiles a template and renders one conversation with it. Raises
+    """Compiles a template and renders one conversation with it, as a job of the sandbox. Raises
     TemplateRefused."""
     special = SpecialTokens(tuple(payload["names"]), payload["bos"], payload["eos"])
-    families = NotationFamilies(payload["calls"], payload["thoughts"])
+    families = NotationFamilies(payload["calls"], payload["reasoning"])
     conversation = decode_conversation(payload)
     template = ChatTemplate(payload["template"], special, families, conversation)
-    with watch_fields() as watch:
+    with watch_fields() as field_usage:
         pieces = template.render(conversation, FixedClock(payload["wall"]))
-    return RenderedTemplate(pieces=[(piece.text, piece.control) for piece in pieces], read=watch.read)
+    return RenderedTemplate(
+        pieces=[(piece.text, piece.control) for piece in pieces], read=field_usage.read_counts
+    )
 
 
 def decode_conversation(payload: RenderPayload) -> Conversation:
@@ -155,20 +158,24 @@ def decode_conversation(payload: RenderPayload) -> Conversation:
 
 
 def _name_owner(message: str) -> str:
-    """Changes an error message about a template so that it names the request's template."""
-    return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
+    """Returns the error message with "the request's chat template" as its subject."""
+    return (
+        f"the request's chat template{message.removeprefix(ERROR_PREFIX)}"
+        if message.startswith(ERROR_PREFIX)
+        else message
+    )
 
 
 def _parse_result(result: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
     """Returns the pieces of the prompt, and the reads of the template."""
     if not isinstance(result, dict):
-        raise TypeError("the helper gave no object")
+        raise TypeError("the sandbox returned no object")
     return tuple(TextPiece(text, control) for text, control in result["pieces"]), result["read"]
 
 
 class FixedClock(SystemClock):
-    """A clock that always shows the time of the request, so that the sandbox's process writes the same
-    date."""
+    """A clock that always shows the time at which the HTTP process sent the job, so that a template writes
+    that date."""
 
     def __init__(self, wall: float) -> None:
         self._wall = wall

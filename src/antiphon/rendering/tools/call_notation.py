@@ -12,10 +12,15 @@ from antiphon.constraints.grammar_types import CallFormat, CallGroup, Mark, Text
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering.tools.call_readers import EitherReader, FirstReader, ObjectReader, OutputReader
+from antiphon.rendering.tools.call_readers import (
+    CallsOrTextReader,
+    LeadingCallReader,
+    ObjectReader,
+    OutputReader,
+)
 from antiphon.rendering.tools.header_reader import HeaderReader
 
-AROUND = MappingProxyType(
+TEXT_AROUND_CALLS = MappingProxyType(
     {
         ToolChoice.AUTO: TextAround.TEXT,
         ToolChoice.REQUIRED: TextAround.NOTHING,
@@ -23,7 +28,7 @@ AROUND = MappingProxyType(
     }
 )
 
-JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+JSON_FORMATS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 
 TOOLS_FIELD = "tools"
 """The caller's name of the field, for errors."""
@@ -34,61 +39,64 @@ Marks = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class CallChannel:
-    """A channel of the model: the marks around its text. The last channel has no `close`."""
+    """A channel that a model writes in: the marks around its text. The final channel has no `close`."""
 
     open: Marks
     close: Marks | None = None
 
     def with_ids(self, controls: Mapping[str, int]) -> groups.TextFrame:
-        """Returns the marks with ids instead of the names of control tokens."""
+        """Returns the channel's marks, with ids in place of the names of control tokens."""
         close = None if self.close is None else to_marks(self.close, controls)
         return groups.TextFrame(to_marks(self.open, controls), close)
 
 
 @dataclass(frozen=True, slots=True)
 class CallNotation:
-    """How one family writes calls. A group is `open`, a call, more calls with `between` before each, and
-    `close`."""
+    """How one family writes calls. A group of calls is `open`, a call, further calls with `between_calls`
+    before each, and `close`."""
 
     open: Marks
-    before: Marks
+    before_name: Marks
     """Marks between the beginning of a call and the function's name."""
-    after: Marks
+    before_arguments: Marks
     """Marks between the name and the arguments."""
-    end: Marks
+    after_arguments: Marks
     """Marks after the arguments."""
     close: Marks
     build_reader: Callable[[], OutputReader]
     """Makes the reader of one choice."""
-    between: Marks | None = None
+    between_calls: Marks | None = None
     """Marks before each further call of a group; None if a group has only one call."""
-    again: Marks | None = None
+    between_groups: Marks | None = None
     """Marks before each further group; None allows one group, with nothing after it."""
-    sign: str | None = None
-    """A regular expression for the beginning of a text that is a call, for families whose calls have no mark.
-    Such calls are only at the beginning of the text, and `open` is empty."""
+    call_pattern: str | None = None
+    """A regular expression that tells a call from text by its beginning, for families whose calls have no
+    mark; None for other families. Calls without a mark are only at the beginning of the text, and their
+    `open` is empty."""
     channels: tuple[CallChannel, ...] = ()
     """The model's channels, if it writes in channels."""
-    in_system: bool = False
+    tools_in_system: bool = False
     """Whether the template reads tools from the system message, as text."""
     short_ids: bool = False
     """Whether the template accepts only ids of nine letters and digits."""
     build_channel_reader: Callable[[], OutputReader] | None = None
-    """Makes the reader of a choice whose last channel contains a formatted text. None if the model has no
+    """Makes the reader of a choice whose final channel contains a formatted text; None if the model has no
     channels."""
 
-    def build_either_reader(self, tools: Tools) -> OutputReader:
-        """Makes the reader of a choice that is either calls or a text of a format."""
+    def build_calls_or_text_reader(self, tools: Tools) -> OutputReader:
+        """Makes the reader of a choice that is only calls or only a text in the requested format."""
         if self.build_channel_reader is not None:
             return self.build_channel_reader()
-        return EitherReader(self._list_openings(tools), self.build_reader())
+        return CallsOrTextReader(self._list_openings(tools), self.build_reader())
 
     def _list_openings(self, tools: Tools) -> Marks:
-        """Returns the texts with which a choice with calls can begin: the mark of calls. If calls have no
-        mark, returns the beginning of each tool's call."""
+        """Returns the texts with which calls can begin: the mark of calls, or the beginning of each tool's
+        call if calls have no mark."""
         if self.open:
             return self.open[:1]
-        return tuple("".join((*self.before, tool.name, *self.after)) for tool in tools.callable)
+        return tuple(
+            "".join((*self.before_name, tool.name, *self.before_arguments)) for tool in tools.callable
+        )
 
     def _list_forbidden_prefixes(self, tools: Tools) -> Marks:
         """Returns the texts with which a formatted text cannot begin. Two characters of a mark are enough,
@@ -97,93 +105,111 @@ class CallNotation:
             return ()
         return tuple(mark[:2] for mark in self.open[:1]) or self._list_openings(tools)
 
-    def _require_separable(self, form: Constraint) -> None:
+    def _require_separable(self, text_format: Constraint) -> None:
         """Raises UnsupportedParameter for a format that cannot be distinguished from calls without a mark."""
-        if self.sign is not None and (form.kind not in JSON or form.whitespace is not None):
+        if self.call_pattern is not None and (
+            text_format.kind not in JSON_FORMATS or text_format.whitespace is not None
+        ):
             raise UnsupportedParameter(
-                f"{form.field} is not supported together with tools that may be called: this model writes "
-                "calls as JSON objects without a mark, so only JSON with the usual whitespace is told from "
-                'them; leave one of them out, or send tool_choice "none"',
-                param=form.field,
+                f"{text_format.field} is not supported together with tools that may be called: this model "
+                "writes calls as JSON objects without a mark, so only JSON with the usual whitespace can be "
+                f'told from calls; leave out {text_format.field} or tools, or send tool_choice "none"',
+                param=text_format.field,
             )
 
     def build_constraint(
-        self, tools: Tools, controls: Mapping[str, int], form: Constraint | None = None
+        self, tools: Tools, controls: Mapping[str, int], text_format: Constraint | None = None
     ) -> Constraint:
-        """Builds the constraint of a choice. `controls`: ids of control tokens by name. `form`: the format of
-        the choice's text. Raises UnsupportedParameter for a format that cannot be distinguished from
-        calls."""
-        if form is not None and tools.choice is ToolChoice.AUTO:
-            self._require_separable(form)
+        """Builds the constraint of a choice. `controls`: ids of control tokens by name. `text_format`: the
+        format of a choice without calls. Raises UnsupportedParameter for a format that cannot be
+        distinguished from calls."""
+        if text_format is not None and tools.choice is ToolChoice.AUTO:
+            self._require_separable(text_format)
         group = CallGroup(
-            around=AROUND[tools.choice],
+            around=TEXT_AROUND_CALLS[tools.choice],
             open=to_marks(self.open, controls),
             calls=tuple(self._build_call(tool, controls) for tool in tools.callable),
             close=to_marks(self.close, controls),
-            between=None if self.between is None or not tools.parallel else to_marks(self.between, controls),
-            again=None if self.again is None or not tools.parallel else to_marks(self.again, controls),
-            sign=self.sign,
+            between=None
+            if self.between_calls is None or not tools.parallel
+            else to_marks(self.between_calls, controls),
+            again=None
+            if self.between_groups is None or not tools.parallel
+            else to_marks(self.between_groups, controls),
+            sign=self.call_pattern,
             frames=tuple(frame.with_ids(controls) for frame in self.channels),
-            format=form,
-            heads=() if form is None else self._list_forbidden_prefixes(tools),
+            format=text_format,
+            heads=() if text_format is None else self._list_forbidden_prefixes(tools),
         )
         return Constraint(ConstraintKind.CALLS, group.dump(), field=TOOLS_FIELD)
 
     def write_call(self, name: str, arguments: str) -> str:
         """Writes one call as text."""
-        return "".join((*self.open, *self.before, name, *self.after, arguments, *self.end, *self.close))
+        return "".join(
+            (
+                *self.open,
+                *self.before_name,
+                name,
+                *self.before_arguments,
+                arguments,
+                *self.after_arguments,
+                *self.close,
+            )
+        )
 
     @property
     def marks(self) -> Marks:
         """The marks that a reader must see in the text, including names of control tokens."""
-        all_of: tuple[Marks, ...] = (
+        mark_groups: tuple[Marks, ...] = (
             *(frame.open + (frame.close or ()) for frame in self.channels),
             self.open,
-            self.before,
-            self.after,
-            self.end,
+            self.before_name,
+            self.before_arguments,
+            self.after_arguments,
             self.close,
-            self.between or (),
-            self.again or (),
+            self.between_calls or (),
+            self.between_groups or (),
         )
-        return tuple(mark for each in all_of for mark in each)
+        return tuple(mark for each in mark_groups for mark in each)
 
     def _build_call(self, tool: Tool, controls: Mapping[str, int]) -> CallFormat:
         """Returns the format of a call of one tool: the marks, and the schema of the arguments."""
-        begin = (*self.before, tool.name, *self.after)
-        return CallFormat(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
+        begin = (*self.before_name, tool.name, *self.before_arguments)
+        return CallFormat(
+            to_marks(begin, controls), tool.schema, to_marks(self.after_arguments, controls), tool.field
+        )
 
 
 def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
     """Replaces the names of control tokens by their ids. Joins consecutive texts, because one text is
     tokenized as a whole."""
-    made: list[Mark] = []
+    joined_marks: list[Mark] = []
     for mark in marks:
         if mark in controls:
-            made.append(controls[mark])
-        elif made and isinstance(last := made[-1], str):
-            made[-1] = last + mark
+            joined_marks.append(controls[mark])
+        elif joined_marks and isinstance(previous_mark := joined_marks[-1], str):
+            joined_marks[-1] = previous_mark + mark
         else:
-            made.append(mark)
-    return tuple(made)
+            joined_marks.append(mark)
+    return tuple(joined_marks)
 
 
-OBJECT = ('{"name": "', '", "arguments": ', "}")
-"""A call as an object: the text before the name, before the arguments, and after them."""
+OBJECT_TEXTS = ('{"name": "', '", "arguments": ', "}")
+"""A call as a JSON object: the text before the name, between name and arguments, and after the arguments."""
 
 
 def hermes(source: str) -> CallNotation:
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`: Hermes, Qwen, cantor. There is a line break
     between the tags and the object, unless the template writes none."""
     line = "" if "<tool_call>{" in source else "\n"
-    before, after, end = OBJECT
+    before, after, end = OBJECT_TEXTS
     return CallNotation(
         open=("<tool_call>",),
-        before=(line + before,),
-        after=(after,),
-        end=(end + line,),
+        before_name=(line + before,),
+        before_arguments=(after,),
+        after_arguments=(end + line,),
         close=("</tool_call>",),
-        again=("\n",),
+        between_groups=("\n",),
         build_reader=lambda: ObjectReader("<tool_call>", "</tool_call>"),
     )
 
@@ -191,29 +217,29 @@ def hermes(source: str) -> CallNotation:
 def llama(_source: str) -> CallNotation:
     """`{"name": ..., "parameters": ...}` and nothing else, several with semicolons: Llama 3, and Gemma, which
     is asked to write so."""
-    before, _, end = OBJECT
+    before, _, end = OBJECT_TEXTS
     return CallNotation(
         open=(),
-        before=(before,),
-        after=('", "parameters": ',),
-        end=(end,),
+        before_name=(before,),
+        before_arguments=('", "parameters": ',),
+        after_arguments=(end,),
         close=(),
-        between=("; ",),
-        sign=r'[ \t\r\n]*\{[ \t\r\n]*"name"',
-        build_reader=lambda: FirstReader("<|python_tag|>"),
+        between_calls=("; ",),
+        call_pattern=r'[ \t\r\n]*\{[ \t\r\n]*"name"',
+        build_reader=lambda: LeadingCallReader("<|python_tag|>"),
     )
 
 
 def mistral(source: str) -> CallNotation:
     """`[TOOL_CALLS] [{"name": ..., "arguments": ...}, ...]`: Mistral up to tokenizer 7."""
-    before, after, end = OBJECT
+    before, after, end = OBJECT_TEXTS
     return CallNotation(
         open=("[TOOL_CALLS]", " [" if "[TOOL_CALLS] [" in source else "["),
-        before=(before,),
-        after=(after,),
-        end=(end,),
+        before_name=(before,),
+        before_arguments=(after,),
+        after_arguments=(end,),
         close=("]",),
-        between=(", ",),
+        between_calls=(", ",),
         short_ids=True,
         build_reader=lambda: ObjectReader("[TOOL_CALLS]", ""),
     )
@@ -224,11 +250,11 @@ def mistral_headed(_source: str) -> CallNotation:
     name = re.compile(r"\s*([\w-]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\]\s*$")
     return CallNotation(
         open=("[TOOL_CALLS]",),
-        before=(),
-        after=("[ARGS]",),
-        end=(),
+        before_name=(),
+        before_arguments=("[ARGS]",),
+        after_arguments=(),
         close=(),
-        again=(),
+        between_groups=(),
         short_ids=True,
         build_reader=lambda: HeaderReader("[TOOL_CALLS]", name),
     )
@@ -243,11 +269,11 @@ def deepseek(source: str) -> CallNotation:
     name = re.compile(rf"\s*(?:function{separator})?\s*([\w-]+)\s*(?:{separator})?\s*(?:```json)?\s*$")
     return CallNotation(
         open=(opening,),
-        before=(begin, "function", separator) if fenced else (begin,),
-        after=("\n```json\n",) if fenced else (separator,),
-        end=("\n```", end) if fenced else (end,),
+        before_name=(begin, "function", separator) if fenced else (begin,),
+        before_arguments=("\n```json\n",) if fenced else (separator,),
+        after_arguments=("\n```", end) if fenced else (end,),
         close=(closing,),
-        between=("\n",) if fenced else (),
+        between_calls=("\n",) if fenced else (),
         build_reader=lambda: HeaderReader(begin, name, (end, opening, closing), "```"),
     )
 
@@ -256,38 +282,44 @@ def harmony(_source: str) -> CallNotation:
     """gpt-oss: a channel for each kind of text; reasoning is in `analysis`."""
     channel, message, end, start = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
     name = re.compile(r"([\w-]+)\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>\s*$")
-    again = (end, start, "assistant")
+    message_end = (end, start, "assistant")
     final = f"{channel}final{message}"
-    noise = (final, f"{channel}commentary{message}", f"{end}{start}assistant")
-    thought = (f"{channel}analysis{message}", end)
-    reader = partial(HeaderReader, f"{channel}commentary to=functions.", name, noise, thought=thought)
+    hidden_marks = (final, f"{channel}commentary{message}", f"{end}{start}assistant")
+    reasoning_marks = (f"{channel}analysis{message}", end)
+    reader = partial(
+        HeaderReader,
+        f"{channel}commentary to=functions.",
+        name,
+        hidden_marks,
+        reasoning_marks=reasoning_marks,
+    )
     return CallNotation(
         open=(channel,),
-        before=("commentary to=functions.",),
-        after=(" ", "<|constrain|>", "json", message),
-        end=(),
+        before_name=("commentary to=functions.",),
+        before_arguments=(" ", "<|constrain|>", "json", message),
+        after_arguments=(),
         close=(),
         channels=(
-            CallChannel((channel, "analysis", message), again),
-            CallChannel((channel, "commentary", message), again),
+            CallChannel((channel, "analysis", message), message_end),
+            CallChannel((channel, "commentary", message), message_end),
             CallChannel((channel, "final", message)),
         ),
         build_reader=reader,
-        build_channel_reader=partial(reader, last=final),
+        build_channel_reader=partial(reader, final_mark=final),
     )
 
 
 def phi(source: str) -> CallNotation:
     """`<|tool_call|>[{"name": ..., "arguments": ...}, ...]<|/tool_call|>`: Phi 4 mini."""
-    before, after, end = OBJECT
+    before, after, end = OBJECT_TEXTS
     return CallNotation(
         open=("<|tool_call|>", "["),
-        before=(before,),
-        after=(after,),
-        end=(end,),
+        before_name=(before,),
+        before_arguments=(after,),
+        after_arguments=(end,),
         close=("]", "<|/tool_call|>"),
-        between=(", ",),
-        in_system="message['tools']" in source or "message.tools" in source,
+        between_calls=(", ",),
+        tools_in_system="message['tools']" in source or "message.tools" in source,
         build_reader=lambda: ObjectReader("<|tool_call|>", "<|/tool_call|>"),
     )
 

@@ -51,61 +51,61 @@ class OutputReader(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text has calls and all of them are complete."""
+        """Whether the text has calls and each of them is complete."""
 
     def add(self, text: str) -> list[OutputPart]:
         """Adds text. Returns the parts that can be identified now."""
 
-    def end(self, required: bool = False) -> list[OutputPart]:
-        """Ends the text. Returns the parts that were held back. `required`: whether the choice must be only
-        calls; then the rest is not shown as text."""
+    def end(self, calls_required: bool = False) -> list[OutputPart]:
+        """Ends the text. Returns the parts that were held back. `calls_required`: whether the choice must be
+        only calls; then a cut call is not shown as text."""
 
 
 def find_partial_mark(text: str, mark: str) -> int:
-    """Returns the index where the beginning of a mark could start at the end of a text. Returns the text's
-    length if there is no such index."""
-    for at in range(max(0, len(text) - len(mark) + 1), len(text)):
-        if text[at] == mark[0] and mark.startswith(text[at:]):
-            return at
+    """Returns the index from which the end of the text could be the beginning of a mark; the text's length if
+    there is none."""
+    for begin in range(max(0, len(text) - len(mark) + 1), len(text)):
+        if text[begin] == mark[0] and mark.startswith(text[begin:]):
+            return begin
     return len(text)
 
 
 class VisibleText:
     """The text outside calls. Whitespace next to a call belongs to the notation and is not shown."""
 
-    __slots__ = ("_any", "_space", "called")
+    __slots__ = ("_has_text", "_held_space", "has_calls")
 
     def __init__(self) -> None:
-        self._any = False
-        self._space = ""
+        self._has_text = False
+        self._held_space = ""
         """Whitespace that is shown only if text follows."""
-        self.called = False
+        self.has_calls = False
         """Whether a call was made."""
 
     def record_call(self) -> None:
         """Records that a call was made at this position of the text."""
-        self.called, self._space = True, ""
+        self.has_calls, self._held_space = True, ""
 
     def record_cut(self) -> None:
         """Records that an incomplete call began at this position of the text."""
-        self._space = ""
+        self._held_space = ""
 
     def add(self, text: str) -> list[OutputPart]:
         """Returns the part of the text that can be shown now. Holds back whitespace at the end."""
-        text = self._space + text
+        text = self._held_space + text
         body = text.rstrip(SPACE)
-        self._space = text[len(body) :]
+        self._held_space = text[len(body) :]
         if not body:
             return []
-        if self.called and not self._any:
+        if self.has_calls and not self._has_text:
             body = body.lstrip(SPACE)
-        self._any = True
+        self._has_text = True
         return [VisiblePart(body)]
 
     def end(self) -> list[OutputPart]:
         """Returns the whitespace that was held back, unless a call was made."""
-        space, self._space = self._space, ""
-        return [VisiblePart(space)] if space and not self.called else []
+        space, self._held_space = self._held_space, ""
+        return [VisiblePart(space)] if space and not self.has_calls else []
 
 
 class PlainReader:
@@ -117,20 +117,20 @@ class PlainReader:
     def add(self, text: str) -> list[OutputPart]:
         return [VisiblePart(text)] if text else []
 
-    def end(self, required: bool = False) -> list[OutputPart]:
+    def end(self, calls_required: bool = False) -> list[OutputPart]:
         return []
 
 
-class EitherReader:
-    """Reads a choice that is either only calls or only text."""
+class CallsOrTextReader:
+    """Reads a choice that is only calls or only text."""
 
     spans: tuple[Span, ...] = ()
 
-    def __init__(self, heads: Sequence[str], calls: OutputReader) -> None:
-        """`heads`: the texts with which calls begin. No other text begins with one of them. `calls`: the
-        reader of the calls."""
-        self._heads = heads
-        self._calls = calls
+    def __init__(self, call_openings: Sequence[str], call_reader: OutputReader) -> None:
+        """`call_openings`: the texts with which calls begin. A choice of text begins with none of them.
+        `call_reader`: reads the calls."""
+        self._call_openings = call_openings
+        self._call_reader = call_reader
         self._reader: OutputReader | None = None
         """None until the kind of the choice is known."""
         self._buffer = ""
@@ -144,18 +144,18 @@ class EitherReader:
         reader."""
         if self._reader is None:
             text = self._buffer = self._buffer + text
-            if any(map(text.startswith, self._heads)):
-                self._reader = self._calls
-            elif any(head.startswith(text) for head in self._heads):
+            if any(map(text.startswith, self._call_openings)):
+                self._reader = self._call_reader
+            elif any(head.startswith(text) for head in self._call_openings):
                 return []
             else:
                 self._reader = PlainReader()
         return self._reader.add(text)
 
-    def end(self, required: bool = False) -> list[OutputPart]:
+    def end(self, calls_required: bool = False) -> list[OutputPart]:
         if self._reader is None:
             return PlainReader().add(self._buffer)
-        return self._reader.end(required)
+        return self._reader.end(calls_required)
 
 
 class ObjectReader:
@@ -165,33 +165,33 @@ class ObjectReader:
     _name_first = False
 
     def __init__(self, opening: str, closing: str) -> None:
-        self._open = opening
-        self._close = closing
+        self._opening = opening
+        self._closing = closing
         self._buffer = ""
         """Text whose kind is not known yet."""
         self._visible_text = VisibleText()
         self._read_parts: list[OutputPart] = []
-        self._inside = False
-        self._object: JsonCall | None = None
-        self._raw = ""
-        """The group's text since its last call. If it is no call, it is shown as text."""
+        self._is_in_group = False
+        self._call: JsonCall | None = None
+        self._group_text = ""
+        """The group's text since its previous call. If no call follows, this text is shown."""
 
     @property
     def is_complete(self) -> bool:
-        return self._visible_text.called and self._object is None
+        return self._visible_text.has_calls and self._call is None
 
     def add(self, text: str) -> list[OutputPart]:
         self._buffer += text
-        while self._buffer and (self._read_inside() if self._inside else self._read_outside()):
+        while self._buffer and (self._read_inside() if self._is_in_group else self._read_outside()):
             pass
         return self._pop_parts()
 
-    def end(self, required: bool = False) -> list[OutputPart]:
-        if required or (self._inside and self._is_call()):
+    def end(self, calls_required: bool = False) -> list[OutputPart]:
+        if calls_required or (self._is_in_group and self._is_call()):
             self._visible_text.record_cut()
         else:
-            self._read_parts += self._visible_text.add(self._raw + self._buffer)
-        self._raw = self._buffer = ""
+            self._read_parts += self._visible_text.add(self._group_text + self._buffer)
+        self._group_text = self._buffer = ""
         self._read_parts += self._visible_text.end()
         return self._pop_parts()
 
@@ -208,30 +208,31 @@ class ObjectReader:
 
     def _read_outside(self) -> bool:
         """Reads the text before the next group."""
-        at = self._buffer.find(self._open)
+        at = self._buffer.find(self._opening)
         has_mark = at >= 0
-        end = at if has_mark else find_partial_mark(self._buffer, self._open)
+        end = at if has_mark else find_partial_mark(self._buffer, self._opening)
         self._read_parts += self._visible_text.add(self._buffer[:end])
         self._buffer = self._buffer[end:]
         if has_mark:
-            self._inside = True
-            self._consume(len(self._open))
+            self._is_in_group = True
+            self._consume(len(self._opening))
         return has_mark
 
     def _read_inside(self) -> bool:
         """Reads one step inside a group: a separator, the begin of a call, or the end of the group."""
-        if self._object is not None:
-            return self._read_object(self._object)
+        if self._call is not None:
+            return self._read_object(self._call)
         rest = self._buffer.lstrip(SEPARATORS)
         self._consume(len(self._buffer) - len(rest))
         if rest.startswith("{"):
-            self._object = JsonCall(self._name_first)
-        elif self._close and rest.startswith(self._close):
-            called = not self._raw.startswith(self._open)
-            self._consume(len(self._close))
-            self._raw = "" if called else self._raw
+            self._call = JsonCall(self._name_first)
+        elif self._closing and rest.startswith(self._closing):
+            # A call clears `_group_text`, so it begins with the mark only before the group's first call.
+            had_call = not self._group_text.startswith(self._opening)
+            self._consume(len(self._closing))
+            self._group_text = "" if had_call else self._group_text
             self._end_group()
-        elif rest and self._close.startswith(rest):
+        elif rest and self._closing.startswith(rest):
             return False
         elif rest:
             self._end_group()
@@ -243,56 +244,56 @@ class ObjectReader:
         if call.parts:
             self._read_parts += call.parts
             call.parts = []
-            self._raw = ""
+            self._group_text = ""
             self._visible_text.record_call()
         if call.is_complete:
-            self._object, self._raw = None, ""
+            self._call, self._group_text = None, ""
         elif call.is_broken:
             self._end_group()
         return call.is_complete or call.is_broken
 
     def _consume(self, count: int) -> None:
         """Moves the first `count` characters of the buffer to the group's text."""
-        self._raw += self._buffer[:count]
+        self._group_text += self._buffer[:count]
         self._buffer = self._buffer[count:]
 
     def _end_group(self) -> None:
         """Ends a group. Shows the rest of the group that was no call as text."""
-        raw, self._raw = self._raw, ""
-        self._inside, self._object = False, None
+        raw, self._group_text = self._group_text, ""
+        self._is_in_group, self._call = False, None
         if raw.strip(SEPARATORS):
             self._read_parts += self._visible_text.add(raw)
 
 
-class FirstReader(ObjectReader):
-    """Reads calls as JSON objects if the text begins with a call, perhaps after a mark. Otherwise everything
-    is text."""
+class LeadingCallReader(ObjectReader):
+    """Reads calls as JSON objects at the beginning of a text, perhaps after a mark. A text that begins
+    differently has no calls."""
 
     _name_first = True
 
     def __init__(self, mark: str) -> None:
         super().__init__(mark, "")
-        self._began = False
-        """Whether the kind of the text is known."""
+        self._is_decided = False
+        """Whether it is known if the text begins with a call."""
 
     def _read_outside(self) -> bool:
-        """Decides whether the text begins with a call. After a decision for text, shows all text."""
-        if self._began:
+        """Detects whether the text begins with a call. Shows all text if it does not."""
+        if self._is_decided:
             self._read_parts += self._visible_text.add(self._buffer)
             self._buffer = ""
             return False
         rest = self._buffer.lstrip(SPACE)
-        if self._open and rest.startswith(self._open):
-            rest = rest[len(self._open) :].lstrip(SPACE)
-        elif not rest or (self._open and self._open.startswith(rest)):
+        if self._opening and rest.startswith(self._opening):
+            rest = rest[len(self._opening) :].lstrip(SPACE)
+        elif not rest or (self._opening and self._opening.startswith(rest)):
             return False
         if not rest:
             return False
-        self._began = True
+        self._is_decided = True
         if rest.startswith("{"):
-            self._inside = True
+            self._is_in_group = True
             self._consume(len(self._buffer) - len(rest))
         return True
 
     def _is_call(self) -> bool:
-        return self._visible_text.called or (self._object is not None and self._object.is_call)
+        return self._visible_text.has_calls or (self._call is not None and self._call.is_call)

@@ -37,21 +37,21 @@ class JsonValue:
         self.text = ""
         """The text of the value so far."""
 
-    def take(self, text: str, at: int) -> int:
-        """Reads characters of the value from index `at` of the text on. Returns the index after the last one
-        that it read."""
-        begin = at
-        while at < len(text) and not self.is_complete:
-            if self._is_scalar and text[at] in ",}]" + SPACE:
+    def take(self, text: str, index: int) -> int:
+        """Reads characters of the value from index `index` of the text on. Returns the index after the last
+        one that it read."""
+        begin = index
+        while index < len(text) and not self.is_complete:
+            if self._is_scalar and text[index] in ",}]" + SPACE:
                 self.is_complete = True
                 break
-            self._step(text[at])
-            at += 1
-        self.text += text[begin:at]
-        return at
+            self._read_character(text[index])
+            index += 1
+        self.text += text[begin:index]
+        return index
 
-    def _step(self, char: str) -> None:
-        """Reads one character, and records whether it ends the value."""
+    def _read_character(self, char: str) -> None:
+        """Reads one character of the value."""
         if self._is_in_string:
             if self._is_escaped:
                 self._is_escaped = False
@@ -71,7 +71,9 @@ class JsonValue:
             self._is_scalar = True
 
 
-class _At(Enum):
+class _Expected(Enum):
+    """The part of the object that comes next."""
+
     OPEN = auto()
     KEY = auto()
     COLON = auto()
@@ -83,8 +85,8 @@ class JsonCall:
     """Reads one object with a name and arguments, from its first brace on."""
 
     __slots__ = (
-        "_at",
         "_early_arguments",
+        "_expected",
         "_key",
         "_name_first",
         "_sent_length",
@@ -98,7 +100,7 @@ class JsonCall:
     def __init__(self, name_first: bool = False) -> None:
         """`name_first`: whether an object must begin with the name to be a call."""
         self._name_first = name_first
-        self._at = _At.OPEN
+        self._expected = _Expected.OPEN
         self._key = ""
         self._value: JsonValue | None = None
         self.has_name = False
@@ -106,44 +108,44 @@ class JsonCall:
         self._early_arguments = ""
         """Arguments that came before the name."""
         self._sent_length = 0
-        """Number of characters of the value that were already passed on."""
+        """Number of characters of the current arguments that were added to the parts."""
         self.parts: list[CallName | CallArguments] = []
         """Parts that can be returned now. The reader empties the list."""
         self.is_complete = False
         self.is_broken = False
-        """Whether the object names no call, or is no valid object."""
+        """Whether the object cannot be a call, or is no valid object."""
 
     @property
     def is_call(self) -> bool:
         """Whether the object must be a call, because its name or the key of its name is known."""
         return self.has_name or self._key == NAME
 
-    def take(self, text: str, at: int) -> int:
-        """Reads characters of the object from index `at` of the text on. Returns the index after the last one
-        that it read."""
-        while at < len(text) and not (self.is_complete or self.is_broken):
+    def take(self, text: str, index: int) -> int:
+        """Reads characters of the object from index `index` of the text on. Returns the index after the last
+        one that it read."""
+        while index < len(text) and not (self.is_complete or self.is_broken):
             if self._value is not None:
-                at = self._take_value(self._value, text, at)
-            elif text[at] in SPACE or self._take_structure(text[at]):
-                at += 1
-        return at
+                index = self._take_value(self._value, text, index)
+            elif text[index] in SPACE or self._take_punctuation(text[index]):
+                index += 1
+        return index
 
-    def _take_structure(self, char: str) -> bool:
-        """Whether a character between values is structure. Any other character begins a value or breaks the
-        object."""
-        match self._at, char:
-            case _At.OPEN, "{":
-                self._at = _At.KEY
-            case _At.COLON, ":":
-                self._at = _At.VALUE
-            case _At.COMMA, ",":
-                self._at = _At.KEY
-            case ((_At.COMMA | _At.KEY), "}"):
+    def _take_punctuation(self, char: str) -> bool:
+        """Reads a character between values. Returns False if the character is no punctuation: it begins a
+        value or breaks the object."""
+        match self._expected, char:
+            case _Expected.OPEN, "{":
+                self._expected = _Expected.KEY
+            case _Expected.COLON, ":":
+                self._expected = _Expected.VALUE
+            case _Expected.COMMA, ",":
+                self._expected = _Expected.KEY
+            case ((_Expected.COMMA | _Expected.KEY), "}"):
                 self.is_complete, self.is_broken = self.has_name, not self.has_name
-            case _At.VALUE, _:
+            case _Expected.VALUE, _:
                 self._value, self._sent_length = JsonValue(), 0
                 return False
-            case _At.KEY, '"':
+            case _Expected.KEY, '"':
                 self._value = JsonValue()
                 return False
             case _:
@@ -151,38 +153,38 @@ class JsonCall:
                 return False
         return True
 
-    def _take_value(self, value: JsonValue, text: str, at: int) -> int:
+    def _take_value(self, value: JsonValue, text: str, index: int) -> int:
         """Reads characters of the current key or value. Passes arguments on as they arrive."""
-        at = value.take(text, at)
-        is_arguments = self._at is _At.VALUE and self._key in ARGUMENTS
+        index = value.take(text, index)
+        is_arguments = self._expected is _Expected.VALUE and self._key in ARGUMENTS
         if is_arguments and value.text[:1] != '"':
-            self._say(value.text[self._sent_length :])
+            self._add_arguments(value.text[self._sent_length :])
             self._sent_length = len(value.text)
         if value.is_complete:
             self._value = None
-            self._take_whole(value.text)
-        return at
+            self._handle_complete(value.text)
+        return index
 
-    def _take_whole(self, text: str) -> None:
+    def _handle_complete(self, text: str) -> None:
         """Handles a complete key or value."""
-        if self._at is _At.KEY:
-            first, self._key = not self._key, str(_parse_json(text))
-            self._at = _At.COLON
-            self.is_broken = self._name_first and first and self._key != NAME
+        if self._expected is _Expected.KEY:
+            is_first_key, self._key = not self._key, str(_parse_json(text))
+            self._expected = _Expected.COLON
+            self.is_broken = self._name_first and is_first_key and self._key != NAME
             return
-        self._at = _At.COMMA
+        self._expected = _Expected.COMMA
         if self._key == NAME and not self.has_name:
             name = _parse_json(text)
             self.is_broken = not (isinstance(name, str) and name)
             if not self.is_broken:
                 self.has_name = True
                 self.parts.append(CallName(str(name)))
-                self._say(self._early_arguments)
+                self._add_arguments(self._early_arguments)
         elif self._key in ARGUMENTS and text[:1] == '"':
-            self._say(str(_parse_json(text)))  # the arguments are a JSON text inside a string
+            self._add_arguments(str(_parse_json(text)))  # the arguments are a JSON text inside a string
 
-    def _say(self, text: str) -> None:
-        """Passes on a piece of the arguments, or keeps it until the name is known."""
+    def _add_arguments(self, text: str) -> None:
+        """Adds a piece of the arguments to the parts, or holds it back until the name is known."""
         if not self.has_name:
             self._early_arguments += text
         elif text:

@@ -13,13 +13,13 @@ from antiphon.domain.request import (
     Conversation,
     EmbeddingRequest,
     GenerationRequest,
-    HostedOptions,
     Output,
     RawPrompt,
     Reasoning,
     ReasoningTerms,
     SchemaDeclaration,
     SpeechOptions,
+    VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
@@ -122,7 +122,7 @@ ROWS = {
         },
     ),
     "service_tier": Row(
-        ask(hosted=HostedOptions(service_tier="standard_only")), {"service_tier": "standard_only"}
+        ask(vendor_options=VendorOptions(service_tier="standard_only")), {"service_tier": "standard_only"}
     ),
     "seed": Row(sample(seed=1)),
     "min_p": Row(sample(min_p=0.5)),
@@ -161,10 +161,10 @@ ROWS = {
     "documents": Row(chat(documents=({"text": "a"},))),
     "cache_salt": Row(ask(cache_salt="a")),
     "priority": Row(ask(priority=1)),
-    "verbosity": Row(ask(hosted=HostedOptions(verbosity="low"))),
-    "prediction": Row(ask(hosted=HostedOptions(prediction="a"))),
-    "modalities": Row(ask(hosted=HostedOptions(modalities=("text", "audio")))),
-    "audio": Row(ask(hosted=HostedOptions(audio=SpeechOptions("wav", "alloy")))),
+    "verbosity": Row(ask(vendor_options=VendorOptions(verbosity="low"))),
+    "prediction": Row(ask(vendor_options=VendorOptions(prediction="a"))),
+    "modalities": Row(ask(vendor_options=VendorOptions(modalities=("text", "audio")))),
+    "audio": Row(ask(vendor_options=VendorOptions(audio=SpeechOptions("wav", "alloy")))),
     "prompt (token ids)": Row(GenerationRequest("m", (RawPrompt(tokens=(1,)),)), param="prompt"),
 }
 
@@ -218,7 +218,7 @@ REFUSALS = {
         "response_format",
         InvalidValue,
     ),
-    "a tier": (ask(hosted=HostedOptions(service_tier="flex")), "service_tier", UnsupportedParameter),
+    "a tier": (ask(vendor_options=VendorOptions(service_tier="flex")), "service_tier", UnsupportedParameter),
     "an effort": (chat(reasoning=Reasoning("minimal")), "reasoning_effort", UnsupportedParameter),
     "a small budget": (chat(reasoning=Reasoning(budget=9)), "thinking_token_budget", InvalidValue),
     "no effort and a budget": (
@@ -382,7 +382,7 @@ def test_what_messages_lose_is_reported():
     declared = SchemaDeclaration(PERSON, "person", "A person.")
     request = ask(
         Conversation((*HI, said, Message(Role.TOOL, "12:00", tool_call_id="c"))),
-        hosted=HostedOptions(prompt_cache_key="k"),
+        vendor_options=VendorOptions(prompt_cache_key="k"),
         output=Output(constraint=Constraint(ConstraintKind.JSON_SCHEMA, PERSON, declared=declared)),
     )
     assert set(encode(request).ignored) == {
@@ -478,7 +478,7 @@ def test_a_model_that_no_table_knows_may_reason(effort: str):
 
 
 def test_a_tier_that_asks_for_nothing_is_always_taken():
-    usual = ask(hosted=HostedOptions(service_tier="default"))
+    usual = ask(vendor_options=VendorOptions(service_tier="default"))
     assert read_body(usual) == {"service_tier": "standard_only"}
     assert read_body(usual, replace(MODEL, refused_parameters=frozenset({"service_tier"}))) == {}
 

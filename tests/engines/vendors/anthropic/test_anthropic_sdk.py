@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.messages import Message, Role, Tool, ToolChoice, Tools
-from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Output, Reasoning
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, VendorOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.decode import FINISHES
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
@@ -52,10 +52,12 @@ def encode_options() -> list[dict[str, Any]]:
         Conversation(said[:1], tools=forced),
         Conversation(said[:1], reasoning=Reasoning("xhigh", shown=False)),
     )
-    output, hosted = Output(stop=("a", "b")), HostedOptions(service_tier="default")
+    output, vendor_options = Output(stop=("a", "b")), VendorOptions(service_tier="default")
     calls = [
         AnthropicUpstream().encode(
-            GenerationRequest("m", (prompt,), output=output, hosted=hosted), MODEL, Attributes("u-1")
+            GenerationRequest("m", (prompt,), output=output, vendor_options=vendor_options),
+            MODEL,
+            Attributes("u-1"),
         )
         for prompt in prompts
     ]

@@ -12,13 +12,13 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Output,
     RawPrompt,
     Reasoning,
     ReasoningTerms,
     SchemaDeclaration,
     SpeechOptions,
+    VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
@@ -117,7 +117,7 @@ ACTING: dict[str, tuple[GenerationRequest, tuple[str, ...], object]] = {
         ("toolConfig", "functionCallingConfig"),
         FORCED,
     ),
-    "service_tier": (chat(hosted=HostedOptions(service_tier="flex")), ("serviceTier",), "flex"),
+    "service_tier": (chat(vendor_options=VendorOptions(service_tier="flex")), ("serviceTier",), "flex"),
 }
 """A request for each parameter that Gemini has, and where it acts in the body."""
 
@@ -156,10 +156,10 @@ REFUSED: dict[str, GenerationRequest] = {
     "guided_whitespace_pattern": constrain(ConstraintKind.JSON_OBJECT, whitespace=" *"),
     "cache_salt": chat(cache_salt="a"),
     "priority": chat(priority=1),
-    "verbosity": chat(hosted=HostedOptions(verbosity="low")),
-    "prediction": chat(hosted=HostedOptions(prediction="a")),
-    "modalities": chat(hosted=HostedOptions(modalities=("text", "audio"))),
-    "audio": chat(hosted=HostedOptions(audio=SpeechOptions("wav", "alloy"))),
+    "verbosity": chat(vendor_options=VendorOptions(verbosity="low")),
+    "prediction": chat(vendor_options=VendorOptions(prediction="a")),
+    "modalities": chat(vendor_options=VendorOptions(modalities=("text", "audio"))),
+    "audio": chat(vendor_options=VendorOptions(audio=SpeechOptions("wav", "alloy"))),
 }
 """A request for each parameter that Gemini lacks."""
 
@@ -203,7 +203,7 @@ def test_raw_prompts_are_refused():
 
 
 def test_a_cache_key_is_ignored_by_name():
-    assert send(chat(hosted=HostedOptions(prompt_cache_key="k"))).ignored == ("prompt_cache_key",)
+    assert send(chat(vendor_options=VendorOptions(prompt_cache_key="k"))).ignored == ("prompt_cache_key",)
     assert send(chat()).ignored == ()
 
 
@@ -332,8 +332,8 @@ def test_strict_tools_are_validated():
     ("tier", "sent"), [("auto", None), ("default", "standard"), ("priority", "priority")]
 )
 def test_service_tiers_have_geminis_names(tier: str, sent: str | None):
-    assert read(chat(hosted=HostedOptions(service_tier=tier))).get("serviceTier") == sent
+    assert read(chat(vendor_options=VendorOptions(service_tier=tier))).get("serviceTier") == sent
 
 
 def test_another_service_tier_is_refused():
-    assert refuse(chat(hosted=HostedOptions(service_tier="scale"))).param == "service_tier"
+    assert refuse(chat(vendor_options=VendorOptions(service_tier="scale"))).param == "service_tier"

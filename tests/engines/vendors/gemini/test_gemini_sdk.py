@@ -12,10 +12,10 @@ from antiphon.domain.request import (
     Conversation,
     EmbeddingRequest,
     GenerationRequest,
-    HostedOptions,
     Output,
     RawPrompt,
     Reasoning,
+    VendorOptions,
 )
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
@@ -56,7 +56,7 @@ EVERYTHING = changed(
         temperature=0.5, top_p=0.9, top_k=40, seed=7, presence_penalty=0.5, frequency_penalty=-0.5
     ),
     output=Output(max_tokens=99, stop=("END",), logprobs=2),
-    hosted=HostedOptions(service_tier="flex"),
+    vendor_options=VendorOptions(service_tier="flex"),
 )
 """A request with every parameter but several choices, which the client's summary has no place for."""
 

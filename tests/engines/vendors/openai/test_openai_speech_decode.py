@@ -19,7 +19,7 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Output, SpeechOptions
+from antiphon.domain.request import Conversation, GenerationRequest, Output, SpeechOptions, VendorOptions
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
@@ -27,7 +27,7 @@ from antiphon.pipeline.meter import GenerationTally
 from antiphon.pipeline.recorded_answer import RecordedAnswer
 from tests.support.vendors.vendor_exchange import iterate_async
 
-SPOKEN = HostedOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))
+SPOKEN = VendorOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))
 PROMPT = Conversation((Message(Role.USER, "Say hello."),))
 MODEL = VendorModel("m-1", "first")
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5}
@@ -36,7 +36,7 @@ CALL = {"index": 0, "id": "call_1", "function": {"name": "clock", "arguments": "
 
 
 def request_of(choices: int = 1) -> GenerationRequest:
-    return GenerationRequest("m", (PROMPT,), output=Output(choices=choices), hosted=SPOKEN)
+    return GenerationRequest("m", (PROMPT,), output=Output(choices=choices), vendor_options=SPOKEN)
 
 
 def part(reason: str | None = None, index: int = 0, **delta: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_record_keeps_what_was_said_and_no_recording():
 def test_a_prediction_is_reserved_as_output_too():
     plain = GenerationRequest("m", (PROMPT,), output=Output(max_tokens=9, choices=2))
     predicted = GenerationRequest(
-        "m", (PROMPT,), output=Output(max_tokens=9, choices=2), hosted=HostedOptions(prediction="nöt")
+        "m", (PROMPT,), output=Output(max_tokens=9, choices=2), vendor_options=VendorOptions(prediction="nöt")
     )
     call = OpenAIUpstream().encode(plain, MODEL, NO_ATTRIBUTES)
     sizes = [bound_size(each, call, MODEL).output_tokens for each in (plain, predicted)]

@@ -23,13 +23,13 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
-    HostedOptions,
     Output,
     RawPrompt,
     Reasoning,
     SchemaDeclaration,
     SpeechOptions,
     Truncation,
+    VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
@@ -178,18 +178,18 @@ CHATS: dict[str, Case] = {
     "documents": (prompt(documents=({"a": 1},)), {"documents": [{"a": 1}]}),
     "cache_salt": (chat(cache_salt="a"), {"cache_salt": "a"}),
     "priority": (chat(priority=-1), {"priority": -1}),
-    "verbosity": (chat(hosted=HostedOptions(verbosity="low")), {"verbosity": "low"}),
-    "service_tier": (chat(hosted=HostedOptions(service_tier="flex")), {"service_tier": "flex"}),
+    "verbosity": (chat(vendor_options=VendorOptions(verbosity="low")), {"verbosity": "low"}),
+    "service_tier": (chat(vendor_options=VendorOptions(service_tier="flex")), {"service_tier": "flex"}),
     "prediction": (
-        chat(hosted=HostedOptions(prediction="Once")),
+        chat(vendor_options=VendorOptions(prediction="Once")),
         {"prediction": {"type": "content", "content": "Once"}},
     ),
     "modalities": (
-        chat(hosted=HostedOptions(modalities=("text", "audio"))),
+        chat(vendor_options=VendorOptions(modalities=("text", "audio"))),
         {"modalities": ["text", "audio"]},
     ),
     "audio": (
-        chat(hosted=HostedOptions(audio=SpeechOptions("wav", "alloy"))),
+        chat(vendor_options=VendorOptions(audio=SpeechOptions("wav", "alloy"))),
         {"audio": {"format": "wav", "voice": "alloy"}},
     ),
 }
@@ -431,8 +431,10 @@ def test_a_vendors_own_state_is_given_back():
 SPOKE = Message(Role.ASSISTANT, "", speech_id="audio_1")
 
 
-def talk(*messages: Message, **hosted: Any) -> GenerationRequest:
-    return GenerationRequest("m", (Conversation((*HI, *messages, *HI)),), hosted=HostedOptions(**hosted))
+def talk(*messages: Message, **vendor_options: Any) -> GenerationRequest:
+    return GenerationRequest(
+        "m", (Conversation((*HI, *messages, *HI)),), vendor_options=VendorOptions(**vendor_options)
+    )
 
 
 def test_speech_returns_by_its_id_to_a_model_that_speaks():
@@ -449,8 +451,8 @@ def test_a_custom_voice_is_an_object():
 def test_speech_of_a_model_that_gives_text_is_refused_or_named():
     silent = replace(BARE, profile=VendorProfile(modalities=("text", "audio")))
     assert refuse(talk(SPOKE), silent).param == "messages[1].audio"
-    for hosted in ({"modalities": ("audio",)}, {"audio": SpeechOptions("wav", "alloy")}):
-        assert refuse(talk(**hosted), silent).param == "modalities"
+    for vendor_options in ({"modalities": ("audio",)}, {"audio": SpeechOptions("wav", "alloy")}):
+        assert refuse(talk(**vendor_options), silent).param == "modalities"
     assert read(talk(modalities=("text",)), silent).keys() == read(chat(), silent).keys()
     call = send(talk(Message(Role.ASSISTANT, "Hm", speech_id="audio_1")), silent)
     assert json.loads(call.body)["messages"][1] == {"role": "assistant", "content": "Hm"}

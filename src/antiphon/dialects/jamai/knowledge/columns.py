@@ -31,7 +31,7 @@ FIELDS: Mapping[str, str] = {TITLE: "title", TEXT: "text", FILE: "file_name", PA
 COLUMNS: Mapping[str, str] = {field: name for name, field in FIELDS.items()}
 """The columns, by the fields of a chunk."""
 
-FIXED = (ID, UPDATED, *FIELDS, VECTOR, SCORE)
+FIXED_COLUMNS = (ID, UPDATED, *FIELDS, VECTOR, SCORE)
 
 ATTRIBUTE = "jamai_columns"
 """The table's attribute with the names and types of the caller's columns."""
@@ -100,16 +100,16 @@ class RowView:
 
 def encode_columns(columns: Sequence[NewJamaiColumn]) -> tuple[tuple[str, str], ...]:
     """Returns the attributes of a table with these columns. Raises a RequestError."""
-    names = {name.casefold() for name in FIXED}
+    taken_names = {name.casefold() for name in FIXED_COLUMNS}
     for index, column in enumerate(columns):
         _require_supported(column, f"cols[{index}]")
-        if column.id.casefold() in names:
+        if column.id.casefold() in taken_names:
             raise InvalidValue(
                 f"cols[{index}].id must be another name: every knowledge table has the columns "
-                f"{', '.join(FIXED)}, and no name is there twice",
+                f"{', '.join(FIXED_COLUMNS)}, and a name cannot be used twice",
                 param=f"cols[{index}].id",
             )
-        names.add(column.id.casefold())
+        taken_names.add(column.id.casefold())
     if not columns:
         return ()
     return ((ATTRIBUTE, json.dumps({column.id: column.dtype for column in columns})),)
@@ -175,9 +175,9 @@ def read_row(
 ) -> ChunkInput:
     """Returns the chunk of a row. `columns`: the caller's columns. `path`: the row's path in the body.
     `chunk`: the current chunk of the row, if there is one. Raises a RequestError about the cell."""
-    content = ChunkInput("") if chunk is None else chunk
+    old_chunk = ChunkInput("") if chunk is None else chunk
     fields: dict[str, Any] = {}
-    metadata = dict(content.metadata)
+    metadata = dict(old_chunk.metadata)
     for name, value in row.items():
         param = f"{path}.{sanitize_key(name)}"
         kind = _require_writable(name, columns, param)
@@ -188,11 +188,11 @@ def read_row(
             metadata.pop(name, None)
         else:
             metadata[name] = cell if isinstance(cell, str) else json.dumps(cell)
-    changed = replace(content, metadata=metadata, **fields)
-    if not changed.text.strip():
+    changed_chunk = replace(old_chunk, metadata=metadata, **fields)
+    if not changed_chunk.text.strip():
         param = f"{path}.{TEXT}"
         raise MissingParameter(f"{param} is missing; send at least one word", param=param)
-    return changed
+    return changed_chunk
 
 
 def _require_writable(name: str, columns: Mapping[str, str], param: str) -> str:
@@ -200,7 +200,7 @@ def _require_writable(name: str, columns: Mapping[str, str], param: str) -> str:
     kind = WRITABLE.get(name) or columns.get(name)
     if kind is not None:
         return kind
-    if name in FIXED:
+    if name in FIXED_COLUMNS:
         raise UnsupportedParameter(f"{param} cannot be written: the server sets it", param=param)
     names = ", ".join((*FIELDS, *columns))
     raise UnknownParameter(f"{param} is not a column of this table; you can write {names}", param=param)
@@ -208,11 +208,13 @@ def _require_writable(name: str, columns: Mapping[str, str], param: str) -> str:
 
 def _convert_cell(value: object, kind: str, param: str) -> str | int | float | bool:
     """Converts a cell to the type of its column. Raises InvalidValue."""
-    shape, noun = KINDS[kind]
+    cell_type, description = KINDS[kind]
     try:
-        cell: str | int | float | bool = msgspec.convert(value, shape)
+        cell: str | int | float | bool = msgspec.convert(value, cell_type)
     except msgspec.ValidationError:
-        raise InvalidValue(f"{param} must be {noun}; got {describe_value(value)}", param=param) from None
+        raise InvalidValue(
+            f"{param} must be {description}; got {describe_value(value)}", param=param
+        ) from None
     return cell
 
 
@@ -222,12 +224,13 @@ def copy_content(chunk: TextChunk) -> ChunkInput:
 
 
 def build_row(chunk: TextChunk, columns: Mapping[str, str], view: RowView) -> dict[str, Any]:
-    """Builds a row. `columns`: the caller's columns. A row has a vector if its chunk has one."""
+    """Builds a row. `columns`: the caller's columns. A row has a vector if its chunk has a vector and `view`
+    shows it."""
     cells = dict(_iterate_cells(chunk, columns, view))
-    visible = {
+    visible_cells = {
         name: {"value": cell} for name, cell in cells.items() if not view.columns or name in view.columns
     }
-    return {ID: chunk.id, UPDATED: to_datetime(chunk.updated_at), **visible}
+    return {ID: chunk.id, UPDATED: to_datetime(chunk.updated_at), **visible_cells}
 
 
 def _iterate_cells(
@@ -247,8 +250,8 @@ def _iterate_cells(
 
 
 def _parse_cell(text: str | None, kind: str) -> object:
-    """Parses a cell by the type of its column. A text that is not a valid value, from another API, stays a
-    text."""
+    """Parses a cell by the type of its column. A text that is no valid value stays a text; chunks of the
+    server's own API can contain such texts."""
     if text is None or kind == "str":
         return text
     with suppress(ValueError):

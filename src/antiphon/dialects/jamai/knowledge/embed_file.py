@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Response, Services
-from antiphon.dialects.common.multipart import FRAMING, BinaryText, read_form
+from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, read_form
 from antiphon.dialects.jamai.knowledge.endpoints import (
     TABLE_ID,
     answer_done,
@@ -35,7 +35,7 @@ class JamaiUploadForm(Struct, frozen=True, kw_only=True):
 
 def declare_files(max_file_bytes: int | None) -> tuple[Endpoint, Endpoint]:
     """Declares the endpoints of files. `max_file_bytes`: None means the server's limit of bodies."""
-    limit = None if max_file_bytes is None else max_file_bytes + FRAMING
+    limit = None if max_file_bytes is None else max_file_bytes + FORM_OVERHEAD
     form = RequestBody(MULTIPART, limit, JamaiUploadForm)
     return (
         declare(
@@ -77,5 +77,5 @@ async def embed_file(request: Request, services: Services) -> Answer:
 async def list_types(_request: Request, services: Services) -> Answer:
     """Lists the accepted media types, also in the header Accept, as JamAI does."""
     types = services.knowledge.media_types
-    accepted = ", ".join(types).encode()
-    return Response(encode(types), headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted)))
+    accepted_types = ", ".join(types).encode()
+    return Response(encode(types), headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted_types)))

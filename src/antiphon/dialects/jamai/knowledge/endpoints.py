@@ -82,7 +82,8 @@ def answer_done() -> Answer:
 
 @contextmanager
 def name_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Renames the field of an error to JamAI's name."""
+    """Replaces the field of an error by JamAI's name of it. `names`: JamAI's names, by this server's
+    names."""
     try:
         yield
     except AntiphonError as error:

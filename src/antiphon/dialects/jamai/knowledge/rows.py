@@ -71,7 +71,7 @@ CHUNK_FIELD = re.compile(r"(?:chunks\[(\d+)\]\.)?(\w+)")
 
 NEGATIVE = re.compile(r"-[1-9][0-9]{0,8}")
 
-VIEW = ("columns", "float_decimals", "vec_decimals")
+VIEW_PARAMETERS = ("columns", "float_decimals", "vec_decimals")
 
 RowId = Annotated[str, Meta(min_length=1, max_length=100)]
 
@@ -132,17 +132,27 @@ def declare_rows() -> tuple[Endpoint, ...]:
     """Declares the endpoints of rows."""
     read, write = Right.READ, Right.WRITE
     table, view = declare_text(TABLE_ID, required=True), _declare_view()
-    unused = [declare_text(name) for name in ("where", "search_query")]
-    unused.append(declare_parameter("search_columns", {"type": "array", "items": {"type": "string"}}))
-    listing = [table, *unused, *view, *declare_paging((ID,))]
-    one = [table, declare_text("row_id", required=True), *view]
+    refused_parameters = [declare_text(name) for name in ("where", "search_query")]
+    refused_parameters.append(
+        declare_parameter("search_columns", {"type": "array", "items": {"type": "string"}})
+    )
+    list_parameters = [table, *refused_parameters, *view, *declare_paging((ID,))]
+    row_parameters = [table, declare_text("row_id", required=True), *view]
     add, change = RequestBody(shape=NewJamaiRows), RequestBody(shape=ChangedJamaiRows)
     remove = RequestBody(shape=RemovedJamaiRows)
-    added = declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, answer=AddedJamaiRows)
+    add_endpoint = declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, answer=AddedJamaiRows)
     return (
-        replace(added, answers={JSON: AddedJamaiRows, EVENT_STREAM: NO_EVENT}),
-        declare("GET", "/rows/list", list_rows, "Rows of a table", read, query=listing, answer=JamaiRowPage),
-        declare("GET", "/rows", show_row, "One row", read, query=one, answer=Row),
+        replace(add_endpoint, answers={JSON: AddedJamaiRows, EVENT_STREAM: NO_EVENT}),
+        declare(
+            "GET",
+            "/rows/list",
+            list_rows,
+            "Rows of a table",
+            read,
+            query=list_parameters,
+            answer=JamaiRowPage,
+        ),
+        declare("GET", "/rows", show_row, "One row", read, query=row_parameters, answer=Row),
         declare("PATCH", "/rows", change_rows, "Change rows", write, body=change, answer=Done),
         declare("POST", "/rows/delete", delete_rows, "Remove rows", write, body=remove, answer=Done),
     )
@@ -150,12 +160,12 @@ def declare_rows() -> tuple[Endpoint, ...]:
 
 def _declare_view() -> list[Mapping[str, Any]]:
     """Declares the parameters that select the visible parts of rows."""
-    names = {"type": "array", "items": {"type": "string"}}
-    numbers = {"type": "integer", "maximum": MOST_DECIMALS, "default": 0}
+    column_names = {"type": "array", "items": {"type": "string"}}
+    decimals = {"type": "integer", "maximum": MOST_DECIMALS, "default": 0}
     return [
-        declare_parameter("columns", names, explode=True),
-        declare_parameter("float_decimals", {**numbers, "minimum": 0}),
-        declare_parameter("vec_decimals", {**numbers, "minimum": -1}),
+        declare_parameter("columns", column_names, explode=True),
+        declare_parameter("float_decimals", {**decimals, "minimum": 0}),
+        declare_parameter("vec_decimals", {**decimals, "minimum": -1}),
     ]
 
 
@@ -164,23 +174,23 @@ def _declare_view() -> list[Mapping[str, Any]]:
 
 async def add_rows(request: Request, services: Services) -> Answer:
     """Adds rows with their vectors."""
-    new = convert(read_object(request.body), NewJamaiRows)
-    info = await services.knowledge.get_table(request.actor, new.table_id)
-    paths, columns = [f"data[{index}]" for index in range(len(new.data))], load_columns(info)
-    chunks = [read_row(row, columns, path) for row, path in zip(new.data, paths, strict=True)]
+    body = convert(read_object(request.body), NewJamaiRows)
+    info = await services.knowledge.get_table(request.actor, body.table_id)
+    paths, columns = [f"data[{index}]" for index in range(len(body.data))], load_columns(info)
+    chunks = [read_row(row, columns, path) for row, path in zip(body.data, paths, strict=True)]
     context = build_context(request, services, "/rows/add")
     with name_cells(paths):
-        added = await services.knowledge.add_chunks(new.table_id, chunks, context)
-    if new.stream:
+        added_chunks = await services.knowledge.add_chunks(body.table_id, chunks, context)
+    if body.stream:
         return Response(STREAM_END, media_type=EVENT_STREAM)
-    rows = [AddedJamaiRow(row_id=chunk.id) for chunk in added]
+    rows = [AddedJamaiRow(row_id=chunk.id) for chunk in added_chunks]
     return Response(encode(AddedJamaiRows(rows=rows)))
 
 
 async def list_rows(request: Request, services: Services) -> Answer:
     """Lists rows, the oldest or the newest first."""
     unsupported, repeated = ("where", "search_query"), ("columns", "search_columns")
-    single_names = (TABLE_ID, *PAGING, *unsupported, *VIEW[1:])
+    single_names = (TABLE_ID, *PAGING, *unsupported, *VIEW_PARAMETERS[1:])
     query = ListQuery(request, *single_names, repeated=repeated)
     for name in (*unsupported, "search_columns"):
         if query.get(name):
@@ -230,7 +240,7 @@ def _encode_page(page: ChunkPage, info: TableInfo, view: RowView, offset: int, l
 
 async def show_row(request: Request, services: Services) -> Answer:
     """Shows one row."""
-    query = ListQuery(request, TABLE_ID, "row_id", *VIEW[1:], repeated=VIEW[:1])
+    query = ListQuery(request, TABLE_ID, "row_id", *VIEW_PARAMETERS[1:], repeated=VIEW_PARAMETERS[:1])
     table, row = query.require(TABLE_ID), query.require("row_id")
     info = await services.knowledge.get_table(request.actor, table)
     view = read_view(query, info)
@@ -243,12 +253,12 @@ async def change_rows(request: Request, services: Services) -> Answer:
     body = convert(read_object(request.body), ChangedJamaiRows)
     tables, table = services.knowledge, body.table_id
     columns = load_columns(await tables.get_table(request.actor, table))
-    contents = {}
+    changed_chunks = {}
     for row, cells in body.data.items():
         chunk = await tables.get_chunk(request.actor, table, row)
-        contents[row] = read_row(cells, columns, f"data.{row}", copy_content(chunk))
-    with name_cells([f"data.{row}" for row in contents]):
-        await tables.update_chunks(table, contents, build_context(request, services, "/rows"))
+        changed_chunks[row] = read_row(cells, columns, f"data.{row}", copy_content(chunk))
+    with name_cells([f"data.{row}" for row in changed_chunks]):
+        await tables.update_chunks(table, changed_chunks, build_context(request, services, "/rows"))
     return answer_done()
 
 
@@ -271,10 +281,10 @@ async def delete_rows(request: Request, services: Services) -> Answer:
 def read_view(query: ListQuery, info: TableInfo) -> RowView:
     """Reads the requested parts of rows. Raises a RequestError."""
     columns = require_columns(query.get_all("columns"), info, f"{QUERY}.columns")
-    floats = query.read_number("float_decimals", 0, 0, MOST_DECIMALS)
+    float_decimals = query.read_number("float_decimals", 0, 0, MOST_DECIMALS)
     hides_vectors = NEGATIVE.fullmatch(query.get("vec_decimals")) is not None
-    vectors = -1 if hides_vectors else query.read_number("vec_decimals", 0, 0, MOST_DECIMALS)
-    return RowView(columns, floats, vectors)
+    vec_decimals = -1 if hides_vectors else query.read_number("vec_decimals", 0, 0, MOST_DECIMALS)
+    return RowView(columns, float_decimals, vec_decimals)
 
 
 @contextmanager

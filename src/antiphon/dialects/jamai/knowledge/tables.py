@@ -92,50 +92,72 @@ class JamaiTablePage(JamaiPage, frozen=True, kw_only=True):
 def declare_tables() -> tuple[Endpoint, ...]:
     """Declares the endpoints of tables."""
     read, write = Right.READ, Right.WRITE
-    one = [declare_text(TABLE_ID, required=True)]
-    listing = [
+    table_parameter = [declare_text(TABLE_ID, required=True)]
+    list_parameters = [
         *(declare_text(name) for name in ("created_by", "parent_id", "search_query")),
         declare_parameter("count_rows", {**SWITCH, "default": False}),
         *declare_paging(SORT_KEYS),
     ]
     source, target = declare_text(SOURCE, required=True), declare_text(TARGET)
-    copying = [
+    copy_parameters = [
         source,
         target,
         declare_parameter("include_data", {**SWITCH, "default": True}),
         declare_parameter("create_as_child", {"enum": [False]}),
     ]
-    renaming = [source, declare_text(TARGET, required=True)]
+    rename_parameters = [source, declare_text(TARGET, required=True)]
     body, table = RequestBody(shape=NewJamaiTable), JamaiTable
     return (
         declare("POST", "", create_table, "Create a knowledge table", write, body=body, answer=table),
-        declare("GET", "", show_table, "One knowledge table", read, query=one, answer=table),
-        declare("DELETE", "", delete_table, "Remove a knowledge table", write, query=one, answer=Done),
-        declare("GET", "/list", list_tables, "Knowledge tables", read, query=listing, answer=JamaiTablePage),
+        declare("GET", "", show_table, "One knowledge table", read, query=table_parameter, answer=table),
         declare(
-            "POST", "/rename", rename_table, "Rename a knowledge table", write, query=renaming, answer=table
+            "DELETE", "", delete_table, "Remove a knowledge table", write, query=table_parameter, answer=Done
         ),
         declare(
-            "POST", "/duplicate", copy_table, "Copy a knowledge table", write, query=copying, answer=table
+            "GET",
+            "/list",
+            list_tables,
+            "Knowledge tables",
+            read,
+            query=list_parameters,
+            answer=JamaiTablePage,
+        ),
+        declare(
+            "POST",
+            "/rename",
+            rename_table,
+            "Rename a knowledge table",
+            write,
+            query=rename_parameters,
+            answer=table,
+        ),
+        declare(
+            "POST",
+            "/duplicate",
+            copy_table,
+            "Copy a knowledge table",
+            write,
+            query=copy_parameters,
+            answer=table,
         ),
     )
 
 
 async def create_table(request: Request, services: Services) -> Answer:
     """Creates a table."""
-    new = convert(read_object(request.body), NewJamaiTable)
-    attributes = encode_columns(new.cols)
+    body = convert(read_object(request.body), NewJamaiTable)
+    attributes = encode_columns(body.cols)
     model: str | AutomaticModel = AutomaticModel.FIRST
-    if new.embedding_model:
-        model, _ = await choose_model(new.embedding_model, frozenset({"embed"}), request, services)
-    table_request = TableRequest(new.id, model, chunk_unit=SizeUnit.CHARACTERS, attributes=attributes)
+    if body.embedding_model:
+        model, _ = await choose_model(body.embedding_model, frozenset({"embed"}), request, services)
+    table_request = TableRequest(body.id, model, chunk_unit=SizeUnit.CHARACTERS, attributes=attributes)
     try:
         with name_fields({"name": "id", "model": "embedding_model"}):
             info = await services.knowledge.create_table(table_request, build_context(request, services, ""))
     except ModelNotFound as error:
         message = f"embedding_model: {error.message}"
         raise InvalidValue(message, param="embedding_model") from None
-    return _answer(info, _list_ignored(new.cols))
+    return _build_response(info, _list_ignored(body.cols))
 
 
 def _list_ignored(columns: Iterable[NewJamaiColumn]) -> Headers:
@@ -167,7 +189,7 @@ async def list_tables(request: Request, services: Services) -> Answer:
 async def show_table(request: Request, services: Services) -> Answer:
     """Shows one table."""
     name = ListQuery(request, TABLE_ID).require(TABLE_ID)
-    return _answer(await services.knowledge.get_table(request.actor, name))
+    return _build_response(await services.knowledge.get_table(request.actor, name))
 
 
 async def rename_table(request: Request, services: Services) -> Answer:
@@ -175,7 +197,7 @@ async def rename_table(request: Request, services: Services) -> Answer:
     query = ListQuery(request, SOURCE, TARGET)
     source, target = query.require(SOURCE), query.require(TARGET)
     with name_fields({"name": f"{QUERY}.{TARGET}"}):
-        return _answer(await services.knowledge.rename_table(request.actor, source, target))
+        return _build_response(await services.knowledge.rename_table(request.actor, source, target))
 
 
 async def copy_table(request: Request, services: Services) -> Answer:
@@ -194,7 +216,7 @@ async def copy_table(request: Request, services: Services) -> Answer:
         target = next(name for number in count(2) if (name := f"{source} ({number})") not in names)
     with name_fields({"name": f"{QUERY}.{TARGET}"}):
         info = await tables.duplicate_table(request.actor, source, target, with_documents=with_documents)
-    return _answer(info)
+    return _build_response(info)
 
 
 async def delete_table(request: Request, services: Services) -> Answer:
@@ -204,7 +226,7 @@ async def delete_table(request: Request, services: Services) -> Answer:
     return answer_done()
 
 
-def _answer(info: TableInfo, headers: Headers = ()) -> Response:
+def _build_response(info: TableInfo, headers: Headers = ()) -> Response:
     """Returns the answer with one table."""
     return Response(encode(build_table(info)), headers=headers)
 

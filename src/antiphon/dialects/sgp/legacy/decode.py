@@ -9,7 +9,7 @@ from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image, read_image_data
 from antiphon.dialects.common.memory import read_memory
 from antiphon.dialects.common.request_types import ImageUrlShape
-from antiphon.dialects.common.sampling import require_text
+from antiphon.dialects.common.sampling import require_no_nul
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.sgp.legacy.fields import LegacyScope, filter_fields
 from antiphon.dialects.sgp.legacy.wire_types import (
@@ -32,8 +32,8 @@ TEMPERATURE = 0.2
 ACCOUNT = "account_id"
 """The name of the field, and of the tag in the records of usage."""
 
-HIDDEN = Reasoning(shown=False)
-"""The answer cannot contain reasoning."""
+HIDDEN_REASONING = Reasoning(shown=False)
+"""Hides the reasoning, because the older API's answers have no field for it."""
 
 NO_PARAMETERS = LegacyModelParameters()
 
@@ -49,26 +49,26 @@ INNER_SCOPES: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
 """The scopes of nested objects, or lists of objects, by the field that contains them."""
 
 
-def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
-    """Decodes a body of POST /sgp/v4/chat-completions. `report`: unknown fields are ignored and named instead
-    of refused. Raises a RequestError."""
-    field_report = FieldReport(report)
+def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/chat-completions. `report_unknown`: unknown fields are ignored and named
+    instead of refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
     fields = _filter_object(read_object(body), LegacyScope.CHAT, "", field_report)
     wire = convert(fields, LegacyChatRequest)
     messages = [_build_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)]
     if wire.instructions:
         messages.insert(0, Message(Role.SYSTEM, wire.instructions))
-    prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN)
+    prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN_REASONING)
     call = _build_call(wire, prompt, field_report)
     if wire.memory_strategy is None:
         return call
     return replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
 
 
-def decode_legacy_text(body: bytes, report: bool = False) -> GenerationCall:
-    """Decodes a body of POST /sgp/v4/completions. `report`: see `decode_legacy_chat`. Raises a
+def decode_legacy_text(body: bytes, report_unknown: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/completions. `report_unknown`: see `decode_legacy_chat`. Raises a
     RequestError."""
-    field_report = FieldReport(report)
+    field_report = FieldReport(report_unknown)
     fields = _filter_object(read_object(body), LegacyScope.TEXT, "", field_report)
     wire = convert(fields, LegacyTextRequest)
     return _build_call(wire, _build_prompt(wire), field_report)
@@ -78,11 +78,13 @@ def _filter_object(
     fields: dict[str, Any], scope: LegacyScope, prefix: str, report: FieldReport
 ) -> dict[str, Any]:
     """Returns the object with its fields filtered, including nested objects. `prefix`: its path."""
-    accepted = filter_fields(fields, scope, prefix, report)
-    for name, inner in INNER_SCOPES.get(scope, {}).items():
-        if name in accepted:
-            accepted[name] = _filter_inner(accepted[name], inner, f"{prefix}{name}", report)
-    return accepted
+    accepted_fields = filter_fields(fields, scope, prefix, report)
+    for name, inner_scope in INNER_SCOPES.get(scope, {}).items():
+        if name in accepted_fields:
+            accepted_fields[name] = _filter_inner(
+                accepted_fields[name], inner_scope, f"{prefix}{name}", report
+            )
+    return accepted_fields
 
 
 def _filter_inner(value: object, scope: LegacyScope, path: str, report: FieldReport) -> object:
@@ -104,7 +106,8 @@ def _build_message(message: LegacyMessage, path: str) -> Message:
         return Message(role, message.content)
     if role is not Role.USER:
         raise InvalidValue(
-            f"{path}.content must be a text in a message of the role {role}; only the user's can be a list",
+            f"{path}.content must be a text in a message of the role {role}; only a user's message "
+            "can have a list",
             param=f"{path}.content",
         )
     parts = tuple(_build_part(part, f"{path}.content[{index}]") for index, part in enumerate(message.content))
@@ -145,7 +148,7 @@ def _build_prompt(wire: LegacyTextRequest) -> Prompt:
         for index, image in enumerate(wire.images)
     )
     message = _build_user_message((*images, TextContent(wire.prompt)))
-    return Conversation((message,), reasoning=HIDDEN)
+    return Conversation((message,), reasoning=HIDDEN_REASONING)
 
 
 def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> GenerationCall:
@@ -169,8 +172,8 @@ def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> Gen
 
 
 def _read_account(account: str | None) -> Attribution:
-    """Reads the account. It becomes a tag in the records of usage. Raises InvalidValue."""
+    """Reads the account, which becomes a tag in the records of usage. Raises InvalidValue."""
     if account is None:
         return NO_ATTRIBUTION
-    require_text(ACCOUNT, account)
+    require_no_nul(ACCOUNT, account)
     return Attribution(tags={ACCOUNT: account}, fields=(ACCOUNT,))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.dialects.common.encode import FINISHES
+from antiphon.dialects.common.encode import FINISH_NAMES
 from antiphon.dialects.common.response_types import FinishName
 from antiphon.dialects.sgp.encode import encode_stream_error
 from antiphon.dialects.sgp.legacy.wire_types import (
@@ -30,38 +30,44 @@ AnswerBuilder = Callable[[str, FinishName | None, LegacyUsage | None], LegacyAns
 """Builds an answer, or one event of a stream, from its text, its finish reason and its usage."""
 
 
-def build_chat_answer(text: str, finish: FinishName | None, usage: LegacyUsage | None) -> LegacyChatAnswer:
+def build_chat_answer(
+    text: str, finish_reason: FinishName | None, usage: LegacyUsage | None
+) -> LegacyChatAnswer:
     """Builds the answer of a chat."""
-    choice = LegacyChatChoice(message=LegacyAnswerMessage(content=text), finish_reason=finish)
+    choice = LegacyChatChoice(message=LegacyAnswerMessage(content=text), finish_reason=finish_reason)
     return LegacyChatAnswer(chat_completion=choice, token_usage=usage)
 
 
-def build_text_answer(text: str, finish: FinishName | None, usage: LegacyUsage | None) -> LegacyTextAnswer:
+def build_text_answer(
+    text: str, finish_reason: FinishName | None, usage: LegacyUsage | None
+) -> LegacyTextAnswer:
     """Builds the answer of a text completion."""
-    return LegacyTextAnswer(completion=LegacyTextChoice(text=text, finish_reason=finish), token_usage=usage)
+    return LegacyTextAnswer(
+        completion=LegacyTextChoice(text=text, finish_reason=finish_reason), token_usage=usage
+    )
 
 
-def encode_answer(build: AnswerBuilder, generation: CollectedGeneration) -> bytes:
+def encode_answer(build_answer: AnswerBuilder, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     (choice,) = generation.choices
-    return _encode(build(choice.text, FINISHES[choice.reason], _build_usage(generation.usage)))
+    return _encode(build_answer(choice.text, FINISH_NAMES[choice.reason], _build_usage(generation.usage)))
 
 
 class LegacyStreamEncoder:
     """Encodes one stream."""
 
-    def __init__(self, build: AnswerBuilder) -> None:
-        self._build = build
-        self._reason = FinishReason.STOP
+    def __init__(self, build_answer: AnswerBuilder) -> None:
+        self._build_answer = build_answer
+        self._finish_reason = FinishReason.STOP
         """The finish reason, from the choice's end until the usage."""
 
     def encode(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
             return self._encode_event(event.text)
         if isinstance(event, Finished):
-            self._reason = event.reason
+            self._finish_reason = event.reason
         if isinstance(event, Usage):
-            return self._encode_event("", FINISHES[self._reason], _build_usage(event))
+            return self._encode_event("", FINISH_NAMES[self._finish_reason], _build_usage(event))
         return b""
 
     def end(self) -> bytes:
@@ -71,10 +77,10 @@ class LegacyStreamEncoder:
         return encode_stream_error(error)
 
     def _encode_event(
-        self, text: str, finish: FinishName | None = None, usage: LegacyUsage | None = None
+        self, text: str, finish_reason: FinishName | None = None, usage: LegacyUsage | None = None
     ) -> bytes:
         """Encodes one event of the stream."""
-        return b"data: %b\n\n" % _encode(self._build(text, finish, usage))
+        return b"data: %b\n\n" % _encode(self._build_answer(text, finish_reason, usage))
 
 
 def _build_usage(usage: Usage) -> LegacyUsage | None:

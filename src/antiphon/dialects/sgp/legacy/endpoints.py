@@ -19,11 +19,11 @@ class LegacyChatCompletions:
 
     shapes = (wire_types.LegacyChatRequest, wire_types.LegacyChatAnswer, wire_types.LegacyChatAnswer)
 
-    def __init__(self, report: bool) -> None:
-        self._report = report
+    def __init__(self, report_unknown: bool) -> None:
+        self._reports_unknown = report_unknown
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_legacy_chat(body, self._report)
+        return decode_legacy_chat(body, self._reports_unknown)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -39,11 +39,11 @@ class LegacyCompletions:
 
     shapes = (wire_types.LegacyTextRequest, wire_types.LegacyTextAnswer, wire_types.LegacyTextAnswer)
 
-    def __init__(self, report: bool) -> None:
-        self._report = report
+    def __init__(self, report_unknown: bool) -> None:
+        self._reports_unknown = report_unknown
 
     def decode(self, body: bytes) -> GenerationCall:
-        return decode_legacy_text(body, self._report)
+        return decode_legacy_text(body, self._reports_unknown)
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
@@ -54,9 +54,9 @@ class LegacyCompletions:
         return LegacyStreamEncoder(build_text_answer)
 
 
-def declare_legacy(dialect: str, report: bool) -> tuple[Endpoint, Endpoint]:
-    """Declares both endpoints. `report`: unknown fields are ignored and named instead of refused."""
-    chat, text = LegacyChatCompletions(report), LegacyCompletions(report)
+def declare_legacy(dialect: str, report_unknown: bool) -> tuple[Endpoint, Endpoint]:
+    """Declares both endpoints. `report_unknown`: unknown fields are ignored and named instead of refused."""
+    chat, text = LegacyChatCompletions(report_unknown), LegacyCompletions(report_unknown)
     return (
         declare_generation(dialect, LegacyScope.CHAT, "Answer a conversation, in Scale's older form", chat),
         declare_generation(dialect, LegacyScope.TEXT, "Continue a text, in Scale's older form", text),

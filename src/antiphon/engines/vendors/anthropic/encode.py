@@ -74,7 +74,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     add_output_config(body, request.output.constraint, prompt.reasoning, model)
     if attributes.end_user is not None:
         body["metadata"] = {"user_id": attributes.end_user}
-    tier = request.hosted.service_tier
+    tier = request.vendor_options.service_tier
     if tier is not None and "service_tier" in supported:
         body["service_tier"] = encode_tier(tier)
     if is_streamed:

@@ -86,7 +86,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
         )
     # This format cannot express extra parameters, even if the operator's settings allow them.
     supported = require_supported(request, PARAMETERS, replace(model, extra_parameters=frozenset()))
-    ignored = [] if request.hosted.prompt_cache_key is None else [PROMPT_CACHE_KEY]
+    ignored = [] if request.vendor_options.prompt_cache_key is None else [PROMPT_CACHE_KEY]
     ignored += list_cache_marks(prompt)
     if any(message.speech_id is not None for message in prompt.messages):
         ignored.append(SPEECH_ID)
@@ -96,7 +96,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     config |= _encode_sampling(request.sampling, supported)
     if config:
         body["generationConfig"] = config
-    if (tier := _encode_tier(request.hosted.service_tier)) is not None:
+    if (tier := _encode_tier(request.vendor_options.service_tier)) is not None:
         body["serviceTier"] = tier
     body |= model.body
     add_extra_fields(body, request, model)

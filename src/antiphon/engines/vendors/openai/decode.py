@@ -257,7 +257,7 @@ class AnswerReader:
 
     def _read_speech(self, speech: SpeechWire, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the event of speech. Raises ValueError if the request did not ask for speech."""
-        if not self._request.hosted.wants_speech:
+        if not self._request.vendor_options.wants_speech:
             raise ValueError("the answer has speech that was not asked for")
         data, transcript = speech.data or "", speech.transcript or ""
         if not (speech.id or data or transcript or speech.expires_at):

@@ -98,7 +98,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         if isinstance(first_prompt, Conversation)
         else _encode_text_extras(first_prompt)
     )
-    if request.hosted.prompt_cache_key is not None and PROMPT_CACHE_KEY not in supported:
+    if request.vendor_options.prompt_cache_key is not None and PROMPT_CACHE_KEY not in supported:
         ignored.append(PROMPT_CACHE_KEY)
     if attributes.end_user is not None:
         body["user"] = attributes.end_user
@@ -342,7 +342,7 @@ def _add_sampling(body: Body, request: GenerationRequest, supported: frozenset[s
 def _add_extras(body: Body, request: GenerationRequest, supported: frozenset[str]) -> None:
     """Adds parameters that only some servers take. `require_supported` has refused those that this provider
     lacks, unless their value has no effect. Parameters without an effect are not sent."""
-    output, hosted = request.output, request.hosted
+    output, vendor_options = request.output, request.vendor_options
     options: Body = {
         "stop_token_ids": output.stop_token_ids,
         "bad_words": output.bad_words,
@@ -351,17 +351,21 @@ def _add_extras(body: Body, request: GenerationRequest, supported: frozenset[str
         "truncate_prompt_tokens": output.truncate_prompt,
         "cache_salt": request.cache_salt,
         "priority": request.priority,
-        "verbosity": hosted.verbosity,
-        "service_tier": hosted.service_tier,
-        "prompt_cache_key": hosted.prompt_cache_key,
+        "verbosity": vendor_options.verbosity,
+        "service_tier": vendor_options.service_tier,
+        "prompt_cache_key": vendor_options.prompt_cache_key,
     }
-    if hosted.prediction is not None:
-        body["prediction"] = {"type": "content", "content": hosted.prediction}
-    if SPEECH in hosted.modalities:
-        body["modalities"] = list(hosted.modalities)
-    if hosted.audio is not None:
-        voice: object = {"id": hosted.audio.voice} if hosted.audio.is_custom else hosted.audio.voice
-        body["audio"] = {"format": hosted.audio.format, "voice": voice}
+    if vendor_options.prediction is not None:
+        body["prediction"] = {"type": "content", "content": vendor_options.prediction}
+    if SPEECH in vendor_options.modalities:
+        body["modalities"] = list(vendor_options.modalities)
+    if vendor_options.audio is not None:
+        voice: object = (
+            {"id": vendor_options.audio.voice}
+            if vendor_options.audio.is_custom
+            else vendor_options.audio.voice
+        )
+        body["audio"] = {"format": vendor_options.audio.format, "voice": voice}
     body |= {name: value for name, value in options.items() if value and name in supported}
     if output.show_special:
         body["skip_special_tokens"] = False

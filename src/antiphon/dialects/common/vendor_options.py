@@ -1,29 +1,29 @@
 """Reads the options that only vendors' services support."""
 
 from antiphon.dialects.common.request_types import ChatCompletionRequest, PredictionShape, SpeechShape
-from antiphon.domain.request import NO_HOSTED_OPTIONS, SPEECH, HostedOptions, SpeechOptions
+from antiphon.domain.request import NO_VENDOR_OPTIONS, SPEECH, SpeechOptions, VendorOptions
 from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, MissingParameter
 
 
-def read_hosted(
+def read_vendor_options(
     service_tier: str | None, prompt_cache_key: str | None, verbosity: str | None = None
-) -> HostedOptions:
+) -> VendorOptions:
     """Reads the options that chats and text completions share. An empty `prompt_cache_key` counts as
     absent."""
     if service_tier is None and not prompt_cache_key and verbosity is None:
-        return NO_HOSTED_OPTIONS
-    return HostedOptions(verbosity, service_tier, prompt_cache_key or None)
+        return NO_VENDOR_OPTIONS
+    return VendorOptions(verbosity, service_tier, prompt_cache_key or None)
 
 
-def read_chat_hosted(wire: ChatCompletionRequest) -> HostedOptions:
+def read_chat_vendor_options(wire: ChatCompletionRequest) -> VendorOptions:
     """Reads the options of a chat. Raises a RequestError."""
-    hosted = read_hosted(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
+    vendor_options = read_vendor_options(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
     if wire.prediction is not None:
-        hosted = changed(hosted, prediction=join_prediction(wire.prediction))
+        vendor_options = changed(vendor_options, prediction=join_prediction(wire.prediction))
     if wire.modalities is None and wire.audio is None:
-        return hosted
-    return changed(hosted, modalities=read_modalities(wire), audio=read_speech_options(wire.audio))
+        return vendor_options
+    return changed(vendor_options, modalities=read_modalities(wire), audio=read_speech_options(wire.audio))
 
 
 def join_prediction(prediction: PredictionShape) -> str:
