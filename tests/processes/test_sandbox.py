@@ -99,7 +99,7 @@ async def test_a_job_that_takes_all_memory_gets_none() -> None:
 
 
 async def test_a_job_that_says_too_much_is_not_heard_out() -> None:
-    assert await stopped("talk", Limits(answer=1000)) is Stop.ANSWER
+    assert await stopped("talk", Limits(output=1000)) is Stop.OUTPUT
 
 
 @pytest.mark.parametrize("target", ["crash", "fail"])

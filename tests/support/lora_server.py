@@ -115,7 +115,7 @@ async def run_here(
     except AntiphonError:
         raise
     except Exception as problem:
-        raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no answer") from problem
+        raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no output") from problem
     return json.loads(json.dumps(result))
 
 

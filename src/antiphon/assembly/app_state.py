@@ -114,7 +114,7 @@ def build_adapters(
         adapters.declare(adapter.name, adapter.model or "", read_stored_adapter(Path(adapter.path)))
     adapters.restore_kept()
     if coordinator is not None:
-        coordinator.follow(adapters.update_names)
+        coordinator.subscribe_names(adapters.update_names)
     return adapters
 
 

@@ -45,7 +45,7 @@ PER_CHARACTER = 8
 STOPPED: Mapping[Stop, str] = {
     Stop.TIME: "takes more than {seconds:g} seconds",
     Stop.MEMORY: "takes more than {megabytes} MB of memory",
-    Stop.ANSWER: "writes too long a prompt",
+    Stop.OUTPUT: "writes too long a prompt",
     Stop.CRASH: "broke the process that ran it",
 }
 
@@ -65,7 +65,7 @@ class TemplateHelper:
     ) -> tuple[TextPiece, ...]:
         """Renders the prompt in the sandbox. Raises TemplateRefused, whose message names the request's
         template. A cancelled call ends the sandbox's process."""
-        limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
+        limits = Limits(output=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
             async with self._places.hold(template.actor, clock):
                 result = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
