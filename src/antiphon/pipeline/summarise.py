@@ -2,7 +2,8 @@
 
 A cached summary is used again while it and the turns after it fit the budget. A new summary covers enough
 turns to free about half of the budget. It continues the summary before it, so a growing conversation pays for
-each turn once. `antiphon.memory.summary` contains the prompts.
+each turn once. `antiphon.memory.summary` contains the prompts. A cut is the index of the first message that a
+summary does not cover. The writer is the model that writes the summary.
 """
 
 from contextlib import AbstractContextManager
@@ -118,10 +119,8 @@ class SummarisedConversation:
         """`context`: has a progress of its own, which is discarded."""
         self._stages = stages
         self._request = summary_request.request
-        self._tokens_field, self._model_field = (
-            summary_request.strategy.tokens_field,
-            summary_request.strategy.model_field,
-        )
+        strategy = summary_request.strategy
+        self._tokens_field, self._model_field = strategy.tokens_field, strategy.model_field
         self._model = summary_request.model
         self._writer = summary_request.writer
         self._budget = summary_request.budget.tokens
@@ -144,8 +143,7 @@ class SummarisedConversation:
         return messages, MemoryReport(len(messages), summarised=len(self._messages) - len(messages))
 
     async def _find_summaries(self) -> dict[int, str]:
-        """Returns the cached summaries by their cut: the index of the first message that a summary does not
-        cover."""
+        """Returns the cached summaries by their cuts."""
         summaries = await self._stages.cache.find(self._context.actor.project, list(self._digests.values()))
         return {cut: summaries[digest] for cut, digest in self._digests.items() if digest in summaries}
 
@@ -154,7 +152,7 @@ class SummarisedConversation:
         budget. Raises InvalidValue if the last turn leaves no room for a summary."""
         search = TurnSearch(self._messages, self._budget // 2)
         while (messages := search.choose()) is not None:
-            search.add_count(await self._count(messages))
+            search.add_count(await self._count_tokens(messages))
         cut = search.first_kept if search.first_kept in self._digests else max(self._cuts, default=None)
         if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._summary_tokens):
             raise InvalidValue(
@@ -165,26 +163,26 @@ class SummarisedConversation:
             )
         return cut
 
-    async def _write_up_to(self, end: int, summaries: dict[int, str]) -> int:
+    async def _write_up_to(self, end_cut: int, summaries: dict[int, str]) -> int:
         """Writes the missing parts of the summary up to a cut, and caches each part. Returns the cut. Raises
         InvalidValue if that takes too many calls."""
         cut = max(
-            (summary_cut for summary_cut in summaries if summary_cut <= end),
+            (summary_cut for summary_cut in summaries if summary_cut <= end_cut),
             default=count_leading(self._messages),
         )
         for _ in range(MAX_PARTS):
-            if cut >= end:
-                return end
-            cut, text = await self._write_part(cut, end, summaries.get(cut))
+            if cut >= end_cut:
+                return end_cut
+            cut, text = await self._write_part(cut, end_cut, summaries.get(cut))
             summaries[cut] = text
             project, digest = self._context.actor.project, self._digests[cut]
             await self._stages.cache.keep(project, digest, text, self._calls.started_ms)
-        if cut >= end:
-            return end
+        if cut >= end_cut:
+            return end_cut
         raise InvalidValue(
             f"{MEMORY_FIELD}: one request writes at most {MAX_PARTS} parts of a summary, and this "
-            "conversation needs more; what was written is kept, so send it again, or name a model with a "
-            f"longer context in {self._model_field}",
+            "conversation needs more; the parts that were written are stored, so send the request again, or "
+            f"name a model with a longer context in {self._model_field}",
             param=MEMORY_FIELD,
         )
 
@@ -207,7 +205,7 @@ class SummarisedConversation:
         cuts = [cut for cut in self._cuts if begin < cut <= end]
         request_that_fits: GenerationRequest | None = None
         low, high = 0, len(cuts)
-        index = high - 1  # mostly all of it fits
+        index = high - 1  # usually all of it fits
         while low < high:
             request = self._build_request(previous, write_transcript(self._messages[begin : cuts[index]]))
             if await self._fits_writer(request):
@@ -245,16 +243,16 @@ class SummarisedConversation:
     async def _fits_writer(self, request: GenerationRequest) -> bool:
         """Whether the request fits the writer's context."""
 
-        async def prepare(use: RouteUse) -> bool:
+        async def check_size(use: RouteUse) -> bool:
             engine = use.route.engine
             size = (await engine.prepare(request, self._context)).size
-            length = None if size.is_counted else (await engine.profile()).context_length
+            context_length = None if size.is_counted else (await engine.profile()).context_length
             use.close()
-            return length is None or size.prompt_tokens + self._summary_tokens <= length
+            return context_length is None or size.prompt_tokens + self._summary_tokens <= context_length
 
         try:
             with self._name_writer():
-                return await try_routes(self._writer, prepare, self._context, self._stages.policy)
+                return await try_routes(self._writer, check_size, self._context, self._stages.policy)
         except ContextLengthExceeded:
             return False
 
@@ -271,11 +269,11 @@ class SummarisedConversation:
                 return messages
             text = text[: len(text) * 3 // 4]
 
-    async def _fits(self, messages: tuple[Message, ...], room: int = 0) -> bool:
-        """Whether a prompt of these messages fits the budget and leaves `room` tokens of it free."""
-        tokens = await self._count(messages)
-        return tokens is not None and tokens + room <= self._budget
+    async def _fits(self, messages: tuple[Message, ...], free_tokens: int = 0) -> bool:
+        """Whether a prompt of these messages fits the budget and leaves `free_tokens` of it free."""
+        tokens = await self._count_tokens(messages)
+        return tokens is not None and tokens + free_tokens <= self._budget
 
-    async def _count(self, messages: tuple[Message, ...]) -> int | None:
+    async def _count_tokens(self, messages: tuple[Message, ...]) -> int | None:
         """Returns the tokens of a prompt of these messages; None if they do not fit the context."""
         return await count_messages(self._request, messages, self._model, self._context, self._stages.policy)

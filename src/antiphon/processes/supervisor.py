@@ -14,7 +14,7 @@ supervisor is killed. An engine host that dies is restarted immediately. After t
 given up, and the HTTP processes are told. A host that cannot load its model when the server starts ends the
 server with the reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves.
 SIGUSR1 loads the settings again (`reload`). This module imports no framework and no code that only the
-children run. """
+children run."""
 
 import asyncio
 import errno
