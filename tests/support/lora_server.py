@@ -148,7 +148,7 @@ async def lending(
     adapter_store = AdapterStore(registry, [shelf], MOST, run=run)
     targets = {
         name: AdapterTarget(
-            token_engine, partial(adapter_store.keep, base=str(base)), partial(_adapt, renderer)
+            token_engine, partial(adapter_store.store, base=str(base)), partial(_adapt, renderer)
         )
         for name, renderer in renderers.items()
     }

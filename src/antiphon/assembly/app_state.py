@@ -72,7 +72,7 @@ def build_adapter_targets(
             group = HostGroup(own)
             targets[model.name] = AdapterTarget(
                 group,
-                partial(keeper.keep, base=model.path),
+                partial(keeper.store, base=model.path),
                 partial(_build_adapter_engines, bases, own),
                 group.note_adapters,
                 group.note_refused,

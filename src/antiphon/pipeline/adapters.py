@@ -271,7 +271,7 @@ class AdapterRegistry:
         an engine could not load it after a restart.
 
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError. After an error nothing has
-        changed. """
+        changed."""
         base, target = self._find_target(adapter_request.base, adapter_request.may_use)
         self._require_free(adapter_request)
         for _ in range(MAX_STORES):
