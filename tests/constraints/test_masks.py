@@ -137,7 +137,7 @@ class Nowhere:
     """A desk where nobody works."""
 
     def __init__(self) -> None:
-        self.answer_ready = threading.Event()
+        self.result_ready = threading.Event()
         self.size = len(TOKENS.pieces)
 
     def put(self, guide: Guide) -> None: ...

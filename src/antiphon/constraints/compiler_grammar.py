@@ -66,9 +66,9 @@ def _write_marks(marks: Marks, group: CallGroup) -> str:
     """Writes marks in the compiler's notation.
 
     A call and a text of the answer's format can both be JSON objects. The compiler follows both only while
-    their units are equal, so the marks are then split into the compiler's units of JSON.
+    their units are equal. In that case the marks are split into the compiler's units of JSON.
     """
-    if group.sign is None or not group.is_either:
+    if group.sign is None or not group.can_be_format:
         return format_marks(marks)
     return format_marks([unit for mark in marks for unit in LEXEME.findall(str(mark))])
 
@@ -87,8 +87,8 @@ def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOption
 
 
 def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
-    """Returns the places of the values of these schemas, whose keys must be watched. Returns None if the
-    grammar alone keeps all keys unique."""
+    """Returns the places of values whose keys a key guard must watch: `places`, if the schemas of the values
+    accept keys that they do not list. Returns None if the grammar alone keeps all keys unique."""
     if not any(map(has_open_objects, schemas)):
         return None
     return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
@@ -104,7 +104,7 @@ def _build_schema(call: CallFormat) -> dict[str, object]:
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
     """Yields the rules of the whole output, and of the text in it."""
     if group.sign is not None:
-        if group.is_either:
+        if group.can_be_format:
             yield f"start: group | @{FORMAT}"
             return
         whole = {
@@ -118,9 +118,9 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
     first, again = format_mark(group.open[0]), group.again
     more_groups = "" if again is None else f"({format_marks(again)} {first} group)*"
     if group.frames:
-        text = f"@{FORMAT}" if group.is_either else "TEXT?"
+        text = f"@{FORMAT}" if group.can_be_format else "TEXT?"
         yield from _build_framed_rules(group.frames, group.around, f"{first} group {more_groups}", text)
-    elif group.is_either:
+    elif group.can_be_format:
         yield f"start: {first} group {more_groups} | @{FORMAT}"
     elif group.around is TextAround.NOTHING:
         yield f"start: {first} group {more_groups}"
@@ -179,20 +179,20 @@ ANSWER = "answer"
 
 def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
     """Returns a grammar for the prelude's frames followed by the text of another grammar."""
-    loaded = load_prelude(prelude)
-    first = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded)))
-    places = None if grammar.places is None else grammar.places.add_prelude(loaded)
-    return Grammar(join_grammars(first, ANSWER, grammar.text), places)
+    loaded_prelude = load_prelude(prelude)
+    prelude_text = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded_prelude)))
+    places = None if grammar.places is None else grammar.places.add_prelude(loaded_prelude)
+    return Grammar(join_grammars(prelude_text, ANSWER, grammar.text), places)
 
 
 def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
-    names = [f"frame_{at}" for at in range(len(prelude.frames))]
+    names = [f"frame_{index}" for index in range(len(prelude.frames))]
     repetitions = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
     repetition = repetitions[prelude.optional, prelude.many]
     yield f"start: ({' | '.join(names)}){repetition} {format_marks(prelude.answer)} @{ANSWER}"
-    for at, frame in enumerate(prelude.frames):
-        yield from _build_frame_rules(f"frame_{at}", f"text_{at}", frame, prelude)
+    for index, frame in enumerate(prelude.frames):
+        yield from _build_frame_rules(f"frame_{index}", f"text_{index}", frame, prelude)
 
 
 def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:

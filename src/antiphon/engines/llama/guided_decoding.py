@@ -43,10 +43,10 @@ class GuidedSequences:
             guide = waiting[0].guide
             if guide is None:
                 break
-            guide.workers.answer_ready.clear()
+            guide.workers.result_ready.clear()
             waiting = [sequence for sequence in waiting if self._is_waiting(sequence)]
             if waiting:
-                guide.workers.answer_ready.wait(seconds_left)
+                guide.workers.result_ready.wait(seconds_left)
         for sequence in running:
             if sequence.guide is not None:
                 sequence.guide.record_settled()

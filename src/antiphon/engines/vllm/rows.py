@@ -66,7 +66,7 @@ def decode_row(encoded: bytes) -> RowRequest:
 class GuideFactory(Protocol):
     """Makes guides. `constraints.mask_workers.MaskWorkers` implements it."""
 
-    answer_ready: threading.Event
+    result_ready: threading.Event
 
     def create_guide(self, grammar: Grammar) -> Guide: ...
 
@@ -214,7 +214,7 @@ class RowTable:
 
     def _await_answer(self, guide: Guide, row: Row) -> None:
         """Waits for the answer of a guide. Raises the error of the constraint."""
-        ready = self.get_guides().answer_ready
+        ready = self.get_guides().result_ready
         while True:
             ready.clear()
             if (error := guide.find_failure(row.request.field, MAX_ANSWER_CPU_SECONDS)) is not None:

@@ -331,8 +331,8 @@ async def check_adapter_isolation(probe: TokenProbe) -> None:
 
 
 def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:
-    """Requires equal tokens, and log-probabilities within the tolerance, up to the first place where the two
-    best tokens are too close."""
+    """Requires equal tokens, and log-probabilities within the tolerance, up to the first place where the
+    log-probabilities of the two best tokens differ by less than the tolerance."""
     rule = "computations with one adapter are never used for another adapter or for none"
     for place, token in enumerate(first.tokens):
         (_, best), (_, second) = first.alternatives[place]

@@ -230,7 +230,8 @@ class Hub:
         if not COMMIT.fullmatch(commit) or not DIGEST.fullmatch(digest) or size is None:
             raise ModelFetchError(
                 f"{self._endpoint} returns no commit, checksum and size for {reference}, so the "
-                "file could not be checked; ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT must name a hub or a whole mirror"
+                "file could not be checked; ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT must name a hub, or a "
+                "whole mirror"
             )
         return RemoteFile(commit, digest, size)
 
