@@ -107,23 +107,23 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
         if group.can_be_format:
             yield f"start: group | @{FORMAT}"
             return
-        whole = {
+        output_rules = {
             TextAround.NOTHING: "group",
             TextAround.TEXT: "group | TEXT?",
             TextAround.TEXT_ALONE: "TEXT?",
         }
-        yield f"start: {whole[group.around]}"
+        yield f"start: {output_rules[group.around]}"
         yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
         return
-    first, again = format_mark(group.open[0]), group.again
-    more_groups = "" if again is None else f"({format_marks(again)} {first} group)*"
+    first_mark, again = format_mark(group.open[0]), group.again
+    more_groups = "" if again is None else f"({format_marks(again)} {first_mark} group)*"
     if group.frames:
         text = f"@{FORMAT}" if group.can_be_format else "TEXT?"
-        yield from _build_framed_rules(group.frames, group.around, f"{first} group {more_groups}", text)
+        yield from _build_framed_rules(group.frames, group.around, f"{first_mark} group {more_groups}", text)
     elif group.can_be_format:
-        yield f"start: {first} group {more_groups} | @{FORMAT}"
+        yield f"start: {first_mark} group {more_groups} | @{FORMAT}"
     elif group.around is TextAround.NOTHING:
-        yield f"start: {first} group {more_groups}"
+        yield f"start: {first_mark} group {more_groups}"
     elif group.around is TextAround.TEXT_ALONE:
         yield "start: TEXT?"
         # A control token has no text, so no text contains one.
@@ -133,7 +133,7 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
     else:
         yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
         # `lazy` matches the shortest text that ends with the mark. So no text contains the mark.
-        yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first}"
+        yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first_mark}"
         yield f"TEXT: {ANYTHING}"
 
 
@@ -142,19 +142,19 @@ def _build_framed_rules(
 ) -> Iterator[str]:
     """Yields the rules for framed text: first closed frames, then groups or the last frame. `text`: the rule
     for the text in frames."""
-    closed = [
+    closed_frames = [
         f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
         for frame in frames
         if frame.close is not None
     ]
-    last = [f"{format_marks(frame.open)} {text}" for frame in frames if frame.close is None]
-    ends = {
+    open_frames = [f"{format_marks(frame.open)} {text}" for frame in frames if frame.close is None]
+    endings = {
         TextAround.NOTHING: [groups],
-        TextAround.TEXT: [groups, *last],
-        TextAround.TEXT_ALONE: last,
+        TextAround.TEXT: [groups, *open_frames],
+        TextAround.TEXT_ALONE: open_frames,
     }
-    yield f"start: frame* ({' | '.join(ends[around])})"
-    yield f"frame: {' | '.join(closed)}"
+    yield f"start: frame* ({' | '.join(endings[around])})"
+    yield f"frame: {' | '.join(closed_frames)}"
     yield f"TEXT: {ANYTHING}"
 
 
@@ -197,18 +197,18 @@ def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
 
 def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a frame. The text of the frame ends before the first closing mark."""
-    first, *rest = frame.close or ()
-    token, budget = text_rule.upper(), prelude.budget
-    begin = format_marks(frame.open)
-    if isinstance(first, int):
+    closing_mark, *further_marks = frame.close or ()
+    terminal, budget = text_rule.upper(), prelude.budget
+    opening_marks = format_marks(frame.open)
+    if isinstance(closing_mark, int):
         limit = "" if budget is None else f"[max_tokens={budget}]"
-        yield f"{name}: {begin} {text_rule} {format_mark(first)} {format_marks(rest)}"
-        yield f"{text_rule}{limit}: {token}"
+        yield f"{name}: {opening_marks} {text_rule} {format_mark(closing_mark)} {format_marks(further_marks)}"
+        yield f"{text_rule}{limit}: {terminal}"
         # The closing mark is one token. The text must not contain the same characters as other tokens.
         exclusion = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
-        yield f"{token}: {ANYTHING}{exclusion}"
+        yield f"{terminal}: {ANYTHING}{exclusion}"
         return
     # `lazy` matches the shortest text that ends with the mark.
-    yield f"{name}: {begin} {text_rule} {format_marks(rest)}"
-    yield f"{text_rule}[lazy]: {token} {format_mark(first)}"
-    yield f"{token}: {ANYTHING}"
+    yield f"{name}: {opening_marks} {text_rule} {format_marks(further_marks)}"
+    yield f"{text_rule}[lazy]: {terminal} {format_mark(closing_mark)}"
+    yield f"{terminal}: {ANYTHING}"

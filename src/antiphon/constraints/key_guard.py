@@ -147,8 +147,8 @@ class KeyTables:
     def _contains_refused_value(self, token: int) -> bool:
         """Whether the token contains the beginning of a JSON value, and repeats or misspells a key in it."""
         piece = self.spellings[token]
-        starts = (at for at, sign in enumerate(piece) if sign in b"{[")
-        return any(JsonText().read(piece, at)[0].mode is JsonMode.REFUSED for at in starts)
+        starts = (index for index, sign in enumerate(piece) if sign in b"{[")
+        return any(JsonText().read(piece, start)[0].mode is JsonMode.REFUSED for start in starts)
 
 
 def _opens_key(text: JsonText, piece: bytes) -> bool:
@@ -211,9 +211,9 @@ class KeyGuard:
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
         """Returns the tokens before the first token that repeats or misspells a key."""
         text_state: TextState | None = self._text_state
-        for at, token in enumerate(tokens):
+        for index, token in enumerate(tokens):
             if text_state is None or (text_state := self._read(text_state, token)) is None:
-                return tokens[:at]
+                return tokens[:index]
         return tokens
 
     def restrict(self, mask: bytes) -> bytes:

@@ -141,15 +141,15 @@ class _TokenizerSource:
     def split_longest(self, text: bytes) -> list[int]:
         """Splits a text into the longest pieces. Stops where no piece matches."""
         tokens: list[int] = []
-        at = 0
-        while at < len(text):
-            size = min(self._longest_piece, len(text) - at)
-            while size and text[at : at + size] not in self._ids:
+        index = 0
+        while index < len(text):
+            size = min(self._longest_piece, len(text) - index)
+            while size and text[index : index + size] not in self._ids:
                 size -= 1
             if not size:
                 return tokens
-            tokens.append(self._ids[text[at : at + size]])
-            at += size
+            tokens.append(self._ids[text[index : index + size]])
+            index += size
         return tokens
 
 

@@ -191,22 +191,22 @@ class AdapterRegistry:
         Call it after `declare`, before anything is served. It reads files."""
         if self._kept_names is None or (self._shared is not None and self._shared.revision):
             return  # another process of this server has published the names
-        for kept in self._kept_names.read():
-            entry = kept.entry
-            obstacle = self._find_obstacle(kept) or self._kept_names.find_obstacle(entry.adapter)
+        for kept_name in self._kept_names.read():
+            entry = kept_name.entry
+            obstacle = self._find_obstacle(kept_name) or self._kept_names.find_obstacle(entry.adapter)
             if obstacle is None:
                 self._add_model(replace(entry, adapter=self._kept_names.locate(entry.adapter), is_kept=True))
             else:
                 _log_unrestored(entry.name, entry.project, entry.base, obstacle)
 
-    def _find_obstacle(self, kept: KeptName) -> str | None:
+    def _find_obstacle(self, kept_name: KeptName) -> str | None:
         """Returns why a kept name cannot be served now; None if it can."""
-        entry = kept.entry
+        entry = kept_name.entry
         if entry.project is None and self._models.is_reserved(entry.name):
             return "the settings have a model or an alias of this name"
         if entry.base not in self._targets:
             return f"the model {entry.base} is not served, or takes no adapters"
-        if kept.fingerprint != self._targets[entry.base].fingerprint:
+        if kept_name.fingerprint != self._targets[entry.base].fingerprint:
             return (
                 f"the file of {entry.base} has changed since the adapter was loaded; load the adapter again"
             )
@@ -377,7 +377,7 @@ class AdapterRegistry:
         if self._kept_names is None:
             return False
         kept_names = await asyncio.to_thread(self._kept_names.read)
-        return any(kept.entry.key == (owner, name) for kept in kept_names)
+        return any(kept_name.entry.key == (owner, name) for kept_name in kept_names)
 
     def update_names(self, names: bytes) -> None:
         """Applies the names that this process or another one has published."""

@@ -141,8 +141,8 @@ class RelevanceStages:
         model = f"{encoder.name} {encoder.created}"  # a reload can give the name to another model
         vectors = {text: self.vectors.find(project, model, text) for text in texts}
         missing = [text for text, vector in vectors.items() if vector is None]
-        for begin in range(0, len(missing), BATCH):
-            batch = missing[begin : begin + BATCH]
+        for batch_start in range(0, len(missing), BATCH):
+            batch = missing[batch_start : batch_start + BATCH]
             inputs = tuple(RawPrompt(text=text) for text in batch)
             embeddings = await calls.embed(EmbeddingRequest(encoder.name, inputs))
             for text, vector in zip(batch, embeddings, strict=True):

@@ -186,10 +186,10 @@ class SummarisedConversation:
             param=MEMORY_FIELD,
         )
 
-    async def _write_part(self, begin: int, end: int, previous: str | None) -> tuple[int, str]:
+    async def _write_part(self, begin_cut: int, end_cut: int, previous: str | None) -> tuple[int, str]:
         """Writes a summary of as many turns as fit the writer's context. Returns its cut and its text. Raises
         InvalidValue if the writer returns no text."""
-        cut, request = await self._choose_part(begin, end, previous)
+        cut, request = await self._choose_part(begin_cut, end_cut, previous)
         with self._name_writer():
             answer = await self._calls.generate(request)
         text = answer.choices[0].text.strip()
@@ -200,27 +200,31 @@ class SummarisedConversation:
             )
         return cut, text
 
-    async def _choose_part(self, begin: int, end: int, previous: str | None) -> tuple[int, GenerationRequest]:
+    async def _choose_part(
+        self, begin_cut: int, end_cut: int, previous: str | None
+    ) -> tuple[int, GenerationRequest]:
         """Returns the cut of the next part, and the request to the writer."""
-        cuts = [cut for cut in self._cuts if begin < cut <= end]
+        cuts = [cut for cut in self._cuts if begin_cut < cut <= end_cut]
         request_that_fits: GenerationRequest | None = None
         low, high = 0, len(cuts)
         index = high - 1  # usually all of it fits
         while low < high:
-            request = self._build_request(previous, write_transcript(self._messages[begin : cuts[index]]))
+            request = self._build_request(previous, write_transcript(self._messages[begin_cut : cuts[index]]))
             if await self._fits_writer(request):
                 request_that_fits, low = request, index + 1
             else:
                 high = index
             index = (low + high) // 2
         if request_that_fits is None:
-            return cuts[0], await self._build_long_turn_request(previous, begin, cuts[0])
+            return cuts[0], await self._build_long_turn_request(previous, begin_cut, cuts[0])
         return cuts[low - 1], request_that_fits
 
-    async def _build_long_turn_request(self, previous: str | None, begin: int, cut: int) -> GenerationRequest:
+    async def _build_long_turn_request(
+        self, previous: str | None, begin_cut: int, cut: int
+    ) -> GenerationRequest:
         """Returns the request to the writer for one turn that is longer than the writer's context. Cuts the
         middle of the turn's text."""
-        transcript = write_transcript(self._messages[begin:cut])
+        transcript = write_transcript(self._messages[begin_cut:cut])
         length = len(transcript) // 2
         while length:
             request = self._build_request(previous, cut_middle(transcript, length))

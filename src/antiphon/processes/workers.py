@@ -214,20 +214,20 @@ class Workers:
     async def _replace(self, index: int, group: asyncio.TaskGroup) -> str | None:
         """Starts a new process, and retires the old one when the new one is ready. Returns why the new
         process could not become ready; None after a success."""
-        new, old = self._create_worker(index), self._serving[index]
+        new_worker, old_worker = self._create_worker(index), self._serving[index]
         problems: list[str] = []
-        self._in_replacement.add(new)
-        group.create_task(self._run_worker(new, lambda error: problems.append(error.message)))
+        self._in_replacement.add(new_worker)
+        group.create_task(self._run_worker(new_worker, lambda error: problems.append(error.message)))
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_DEADLINE):
-                await new.settled.wait()
-        if not new.is_ready:
+                await new_worker.settled.wait()
+        if not new_worker.is_ready:
             reason = problems[0] if problems else f"not ready within {READY_DEADLINE:g} s"
-            record("replacing_failed", logging.ERROR, process=new.watch.name, error=reason)
-            await new.watch.stop(0)
-            return f"{new.watch.name}: {reason}"
-        self._in_replacement.discard(new)
-        self._serving[index] = new
-        self._in_replacement.add(old)
-        group.create_task(old.watch.stop(self._retire_timeout, RETIRE_SIGNAL))
+            record("replacing_failed", logging.ERROR, process=new_worker.watch.name, error=reason)
+            await new_worker.watch.stop(0)
+            return f"{new_worker.watch.name}: {reason}"
+        self._in_replacement.discard(new_worker)
+        self._serving[index] = new_worker
+        self._in_replacement.add(old_worker)
+        group.create_task(old_worker.watch.stop(self._retire_timeout, RETIRE_SIGNAL))
         return None

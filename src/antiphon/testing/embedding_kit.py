@@ -197,10 +197,10 @@ async def check_turns(probe: EmbeddingProbe) -> None:
                 "a small request does not wait for all of a large one",
                 probe.patience,
             )
-        last = Vectors(0, b"")
+        last_vectors = Vectors(0, b"")
         async for event in events:
-            last = event if isinstance(event, Vectors) else last
-        require(last.start, "the large request is served too")
+            last_vectors = event if isinstance(event, Vectors) else last_vectors
+        require(last_vectors.start, "the large request is served too")
 
 
 async def check_full_queue(probe: EmbeddingProbe) -> None:
@@ -209,16 +209,16 @@ async def check_full_queue(probe: EmbeddingProbe) -> None:
         return
     refused: list[EngineBusy] = []
 
-    async def send_request(number: int) -> None:
+    async def send_request(index: int) -> None:
         try:
-            await probe.embed(probe.build_large_request(f"waiting-{number}"))
+            await probe.embed(probe.build_large_request(f"waiting-{index}"))
         except EngineBusy as error:
             refused.append(error)
 
     async def any_refused() -> bool:
         return bool(refused)
 
-    requests = (send_request(number) for number in range(probe.queue + probe.info.sequences + 1))
+    requests = (send_request(index) for index in range(probe.queue + probe.info.sequences + 1))
     async with run_beside(*requests) as tasks:
         rule = "a request beyond a full queue is refused with EngineBusy"
         await require_soon(any_refused, rule, probe.patience)

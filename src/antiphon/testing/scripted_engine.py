@@ -446,10 +446,10 @@ class _ScriptedChoice:
         self._sent_length, self._token_count = offset + len(text), place + 1
         if logprobs is None:
             return ()
-        first = self._output.echo and place == 0
+        is_first = self._output.echo and place == 0
         value, piece = -float(place), text.encode()
         best = tuple((other, b"%d" % other if other else piece, value - other) for other in range(logprobs))
-        return (TokenScore(0, piece, None if first else value, () if first else best, offset),)
+        return (TokenScore(0, piece, None if is_first else value, () if is_first else best, offset),)
 
 
 def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:

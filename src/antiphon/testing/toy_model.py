@@ -41,13 +41,13 @@ class ToyModel:
         self._eos = vocabulary.eos_id
         self._get_distribution = lru_cache(maxsize=4096)(self._compute_distribution)
 
-    def logprobs(self, past: tuple[int, ...]) -> tuple[float, ...]:
+    def logprobs(self, past_tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Returns the log-probability of each id after these tokens. The probabilities add up to 1."""
-        return self._get_distribution(past[-CONTEXT_TOKENS:])
+        return self._get_distribution(past_tokens[-CONTEXT_TOKENS:])
 
-    def _compute_distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
+    def _compute_distribution(self, past_tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Computes the log-probability of each id from a hash of the last tokens."""
-        noise = blake2b(self._salt + repr(past).encode(), digest_size=64).digest()
+        noise = blake2b(self._salt + repr(past_tokens).encode(), digest_size=64).digest()
         logits = [noise[index % 64] / 256 + (index * 37 % 101) / 101 for index in range(self._size)]
         for place in range(CANDIDATES):
             pick = int.from_bytes(noise[place * 4 : place * 4 + 4], "little")

@@ -151,13 +151,15 @@ def estimate_memory(model: ModelSettings) -> int:
 
 def measure_available_memory() -> int:
     """Returns the bytes that are available without swapping, within the limit of the control group."""
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+            available_bytes = next(
+                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+            )
     except (OSError, StopIteration):
         pass  # not Linux: the whole memory is the only known limit
-    return min([free, *_read_cgroup_limit()])
+    return min([available_bytes, *_read_cgroup_limit()])
 
 
 def _read_cgroup_limit() -> list[int]:

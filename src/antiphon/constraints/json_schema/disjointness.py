@@ -36,11 +36,11 @@ class Disjointness:
         the proof."""
         if depth > MAX_DEPTH or not self._budget.spend(1):
             return False
-        others = self._list_alternatives(right, 0)
+        right_alternatives = self._list_alternatives(right, 0)
         return all(
-            self._are_alternatives_disjoint(alternative, other, depth)
-            for alternative in self._list_alternatives(left, 0)
-            for other in others
+            self._are_alternatives_disjoint(left_alternative, right_alternative, depth)
+            for left_alternative in self._list_alternatives(left, 0)
+            for right_alternative in right_alternatives
         )
 
     # --- alternatives
@@ -120,8 +120,8 @@ class Disjointness:
     def _have_disjoint_properties(self, name: str, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether no value of a property fits both schemas. Objects of both schemas must have that
         property."""
-        first, second = get_property(left, name), get_property(right, name)
-        return self.are_disjoint(first, second, depth + 1)
+        left_schema, right_schema = get_property(left, name), get_property(right, name)
+        return self.are_disjoint(left_schema, right_schema, depth + 1)
 
 
 def get_types(schema: Mapping[str, Json]) -> frozenset[str]:

@@ -213,12 +213,12 @@ def are_patterns_apart(patterns: list[str]) -> bool:
     """Whether no name can match two patterns, because their first characters differ."""
     if len(patterns) < 2:
         return True
-    seen: set[str] = set()
+    used_characters: set[str] = set()
     for pattern in patterns:
-        first = find_first_characters(pattern)
-        if first is None or first & seen:
+        first_characters = find_first_characters(pattern)
+        if first_characters is None or first_characters & used_characters:
             return False
-        seen |= first
+        used_characters |= first_characters
     return True
 
 
@@ -275,7 +275,9 @@ def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[s
         find_first_characters(pattern) for pattern in patterns if pattern not in names_by_pattern
     ]
     for pattern, names in names_by_pattern.items():
-        if any(first is None or name[0] in first for name in names for first in other_characters):
+        if any(
+            characters is None or name[0] in characters for name in names for characters in other_characters
+        ):
             continue  # a name can match another pattern too
         for name in names:
             each = patterns[pattern]

@@ -177,19 +177,19 @@ def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
     satisfies such a definition. Returns None if there is no cycle."""
     graph = {name: set(_list_targets(each)) for name, each in definitions.items()}
     graph["#"] = set(_list_targets(root))
-    done: set[str] = set()
+    finished_names: set[str] = set()
     for start, start_targets in graph.items():
         path = [(start, iter(start_targets))]
         walked = {start}
         while path:
             name, targets = path[-1]
-            following = next((each for each in targets if each not in done), None)
+            following = next((each for each in targets if each not in finished_names), None)
             if following in walked:
                 return following
             if following is None:
                 path.pop()
                 walked.discard(name)
-                done.add(name)
+                finished_names.add(name)
             else:
                 walked.add(following)
                 path.append((following, iter(graph.get(following, ()))))

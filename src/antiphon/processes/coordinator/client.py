@@ -152,15 +152,15 @@ class CoordinatorClient:
         `build_question` builds the question with its number."""
         while True:
             await self._connected.wait()
-            number = next(self._call_numbers)
+            call_number = next(self._call_numbers)
             reply_future: asyncio.Future[Reply | None] = self._loop.create_future()
-            self._calls[number] = reply_future
+            self._calls[call_number] = reply_future
             try:
-                self.send(build_question(number))
+                self.send(build_question(call_number))
                 if (reply := await reply_future) is not None:
                     return reply
             finally:
-                self._calls.pop(number, None)
+                self._calls.pop(call_number, None)
 
     # --- names of adapters ----------------------------------------------------------------------------------
 

@@ -218,10 +218,10 @@ class Coordinator:
         processes."""
         totals = Totals()
         totals.add(self.ended_totals)
-        others = [other for other in self._sessions if other is not session]
-        for other in others:
-            totals.add(other.totals)
-        return len(others), totals
+        other_sessions = [other for other in self._sessions if other is not session]
+        for other_session in other_sessions:
+            totals.add(other_session.totals)
+        return len(other_sessions), totals
 
 
 @asynccontextmanager

@@ -193,17 +193,17 @@ class KnowledgeClient:
 
     async def _send_call(self, method: str, arguments: Encoded) -> Outcome:
         channel = await self._connect()
-        number = next(self._call_numbers)
+        call_number = next(self._call_numbers)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._calls[number] = outcome
+        self._calls[call_number] = outcome
         try:
-            channel.put(IndexCall(number, method, arguments))
+            channel.put(IndexCall(call_number, method, arguments))
             return await outcome
         except asyncio.CancelledError:
-            channel.put(CancelIndexCall(number))
+            channel.put(CancelIndexCall(call_number))
             raise
         finally:
-            self._calls.pop(number, None)
+            self._calls.pop(call_number, None)
 
     def _receive(self, message: FromKnowledge) -> None:
         if isinstance(message, Hello):

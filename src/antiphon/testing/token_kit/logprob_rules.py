@@ -160,10 +160,10 @@ def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) 
 async def check_shared_prompt(probe: TokenProbe) -> None:
     count = min(3, probe.info.sequences)
     single_run = await probe.run(probe.build_request(max_tokens=6))
-    before = await probe.get_load()
+    load_before = await probe.get_load()
     request = replace(probe.build_request(max_tokens=6), group="shared")
     sibling_runs = await probe.run_all([replace(request, choice=choice) for choice in range(count)])
-    after = await probe.get_load()
+    load_after = await probe.get_load()
     if probe.tolerance == 0:
         require(
             all(run.tokens == single_run.tokens for run in sibling_runs),
@@ -171,7 +171,7 @@ async def check_shared_prompt(probe: TokenProbe) -> None:
         )
     size = len(probe.prompts[0])
     require(
-        after.prefill_tokens - before.prefill_tokens < 2 * size or count < 2,
+        load_after.prefill_tokens - load_before.prefill_tokens < 2 * size or count < 2,
         "siblings share the first one's prefill instead of computing the prompt again",
     )
     require(

@@ -109,7 +109,7 @@ class KeptNamesFile:
         """Removes an adapter's file unless a stored name refers to it. Names of other servers count even if
         this server stores none. The lock prevents other servers from adding a name meanwhile."""
         with suppress(OSError, FrameError), self._hold_lock():
-            if all(kept.entry.adapter.digest != digest for kept in self._load()):
+            if all(kept_name.entry.adapter.digest != digest for kept_name in self._load()):
                 for suffix in (GGUF_SUFFIX, PEFT_SUFFIX):
                     (self.registry / f"{digest}{suffix}").unlink(missing_ok=True)
 

@@ -198,8 +198,8 @@ class Hub:
 
     def _refuse_plaintext_token(self, has_token: bool) -> None:
         """Raises ModelFetchError if the token would be sent without encryption to another machine."""
-        parts = urlsplit(self._endpoint)
-        if has_token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        address = urlsplit(self._endpoint)
+        if has_token and address.scheme == "http" and not is_loopback(address.hostname or ""):
             raise ModelFetchError(
                 f"refusing to send the hub's token to {self._endpoint} in the clear; use an https address, "
                 "or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 to ask without the token"
@@ -409,10 +409,10 @@ def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int],
         digest = hashlib.sha256()
     else:
         digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    done = 0
+    done_bytes = 0
     with path.open("rb") as file:
         while chunk := file.read(BLOCK):
             digest.update(chunk)
-            done += len(chunk)
-            on_progress(done)
+            done_bytes += len(chunk)
+            on_progress(done_bytes)
     return digest.hexdigest()
