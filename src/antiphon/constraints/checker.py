@@ -147,8 +147,7 @@ class Checker:
 
     async def _check_in_turn(self, constraint: Constraint) -> CheckResult:
         """Waits until no other constraint is being checked, then checks this constraint and caches the
-        result.
-        Raises EngineBusy if too many constraints wait."""
+        result. Raises EngineBusy if too many constraints wait."""
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1

@@ -170,9 +170,9 @@ class Guide:
         return self._clock() - self._requested_at_s
 
     def find_failure(self, field: str | None, cpu_seconds: float = MAX_CPU_SECONDS) -> AntiphonError | None:
-        """Returns the error of the guide, or an error if the result takes too long. Returns None if
-        there is no error. `field`:
-        the caller's name for the constraint. `cpu_seconds`: the most CPU seconds for the result."""
+        """Returns the error of the guide, or an error if the result takes too long. Returns None if there is
+        no error. `field`: the caller's name for the constraint. `cpu_seconds`: the most CPU seconds for the
+        result."""
         if self.error is not None:
             return to_callers_error(self.error, field)
         if self.is_overdue(cpu_seconds):

@@ -28,8 +28,8 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names the refused part, unless the pattern has the same meaning in
-    Python, in JavaScript and in the compiler."""
+    """Raises InvalidValue, which names the refused part, unless the pattern has the same meaning in Python,
+    in JavaScript and in the compiler."""
     index, in_class = 0, False
     while index < len(pattern):
         if pattern[index] == "\\":

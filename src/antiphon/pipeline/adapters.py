@@ -438,8 +438,8 @@ class AdapterRegistry:
         self, names: Mapping[AdapterKey, AdapterName], change: NameChange | None = None
     ) -> bool:
         """Makes every process serve these names, and keeps the change over a restart. Returns False if
-        another process changed the names first. Raises EngineError if this fails; after that nothing
-        has changed."""
+        another process changed the names first. Raises EngineError if this fails; after that nothing has
+        changed."""
         if self._shared is None:
             self._apply_names(names)
             return True

@@ -53,8 +53,8 @@ is a credential; the token is sent through the pipe."""
 
 
 def find_cluster(settings: Settings) -> ClusterAddress | None:
-    """Returns the cluster of the settings; None if there is none. A local cluster gets a free port.
-    A cluster without a token gets a random one. Raises SettingsError."""
+    """Returns the cluster of the settings; None if there is none. A local cluster gets a free port. A cluster
+    without a token gets a random one. Raises SettingsError."""
     cluster = settings.cluster
     if cluster.address is None:
         return None

@@ -152,8 +152,8 @@ class FrameTransport(Protocol):
 
 
 class Channel(asyncio.Protocol, Generic[Sent]):
-    """Sends and receives frames over one transport. `on_message` is called with each message after
-    the greeting. `on_lost` is called once, at the end of the connection, with the reason."""
+    """Sends and receives frames over one transport. `on_message` is called with each message after the
+    greeting. `on_lost` is called once, at the end of the connection, with the reason."""
 
     def __init__(
         self, reader: FrameReader[Sent], on_message: Callable[[Sent], None], on_lost: Callable[[str], None]

@@ -1,5 +1,5 @@
-"""Reads a schema of any draft into the keywords of the newest draft. Its time is linear
-in the schema's length.
+"""Reads a schema of any draft into the keywords of the newest draft. Its time is linear in the schema's
+length.
 
 A schema that names no draft is read as draft 2020-12. A form that only an older draft defines is read as in
 that draft. A keyword that no draft defines has no effect, and becomes a relaxation.

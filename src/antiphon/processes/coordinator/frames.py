@@ -89,8 +89,8 @@ class AskTotals(Frame, tag=8):
 
 
 class Publish(Frame, tag=9):
-    """Replaces the adapter names of a revision. Answered by CompletedReply when every process has
-    read them."""
+    """Replaces the adapter names of a revision. Answered by CompletedReply when every process has read
+    them."""
 
     call: int
     revision: int
@@ -100,8 +100,7 @@ class Publish(Frame, tag=9):
 
 
 class Announce(Frame, tag=10):
-    """The directory has a new revision. Answered by CompletedReply when every process has
-    read it."""
+    """The directory has a new revision. Answered by CompletedReply when every process has read it."""
 
     call: int
     revision: int

@@ -144,8 +144,8 @@ async def check_batch_invariance(probe: TokenProbe) -> None:
 
 
 def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) -> None:
-    """Requires equal tokens, within the tolerance, up to the first place where the log-probabilities of
-    the two best tokens differ by less than the tolerance."""
+    """Requires equal tokens, within the tolerance, up to the first place where the log-probabilities of the
+    two best tokens differ by less than the tolerance."""
     rule = "a greedy sequence has the same tokens alone and in a batch"
     for place, (own, expected) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
         first, second = alone.alternatives[place]

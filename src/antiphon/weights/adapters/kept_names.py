@@ -101,8 +101,8 @@ class KeptNamesFile:
         return None
 
     def locate(self, adapter: Adapter) -> Adapter:
-        """Returns the adapter with the path of its file in this registry. The registry can have moved
-        since the name was stored."""
+        """Returns the adapter with the path of its file in this registry. The registry can have moved since
+        the name was stored."""
         return replace(adapter, path=str(self._build_file_path(adapter)))
 
     def remove_file(self, digest: str) -> None:
