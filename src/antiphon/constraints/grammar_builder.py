@@ -183,9 +183,9 @@ def _translate_choices(source: str, field: str) -> list[str]:
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidValue(f"{field} must be a list of texts", param=field)
     if len(texts) > MAX_CHOICES:
-        raise InvalidValue(f"{field} may hold {MAX_CHOICES} texts; got {len(texts)}", param=field)
+        raise InvalidValue(f"{field} can have at most {MAX_CHOICES} texts; got {len(texts)}", param=field)
     if "" in texts:
-        raise InvalidValue(f"{field} holds an empty text", param=field)
+        raise InvalidValue(f"{field} has an empty text; leave it out", param=field)
     return [f"/{''.join(map(_escape_literal, text))}/" for text in dict.fromkeys(texts)]
 
 

@@ -83,6 +83,7 @@ class ClusterNode:
     settings: Settings
     address: ClusterAddress
     runtime: Path
+    """The runtime directory of the server."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the node has joined the cluster, or has failed to join."""
     error: AntiphonError | None = None

@@ -264,7 +264,7 @@ class _HeaderReader:
         """Reads the number of tensors or metadata keys. Raises ModelFileError if it is too large."""
         count = self._read_scalar("Q")
         if count > MOST_ENTRIES:
-            raise self._build_error(f"claims {count} {noun}")
+            raise self._build_error(f"claims {count} {noun}, more than {MOST_ENTRIES}")
         return count
 
     def _read_scalar(self, letter: str) -> int:
@@ -285,7 +285,7 @@ class _HeaderReader:
         """Reads a text of at most `max_bytes` bytes."""
         length = self._read_scalar("Q")
         if length > max_bytes:
-            raise self._build_error(f"holds a name of {length} bytes")
+            raise self._build_error(f"has a name of {length} bytes, more than {max_bytes}")
         start = self._advance(length)
         return self._data[start : start + length].decode("utf-8", "replace")
 

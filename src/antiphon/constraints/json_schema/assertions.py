@@ -130,9 +130,9 @@ class AssertionReader:
             self.reject("enum", position, "must be a list of values")
         for count, each in enumerate(walk_values(value)):
             if count > MAX_VALUES:
-                self.reject(name, position, f"may hold {MAX_VALUES} values")
+                self.reject(name, position, f"can have at most {MAX_VALUES} values")
             if isinstance(each, int | float) and not isinstance(each, bool) and not is_exact(each):
-                self.reject(name, position, "may hold only numbers from -2^53 to 2^53")
+                self.reject(name, position, "can have only numbers from -2^53 to 2^53")
         builder.add(name, value)
 
     def _read_pattern(

@@ -203,7 +203,7 @@ class _Lowering:
         names = {*(required if isinstance(required, list) else [])}
         if sum(name not in names and each is not False for name, each in properties.items()) > MAX_OPTIONAL:
             raise InvalidValue(
-                f"properties of {self._field} may hold {MAX_OPTIONAL} that are not required",
+                f"an object of {self._field} can have at most {MAX_OPTIONAL} optional properties",
                 param=self._field,
             )
 
@@ -226,7 +226,7 @@ class _Lowering:
                 return [build_any_of(self._exclude_others(branches))]
             except CannotNegateError:
                 pass
-        self._relax("oneOf", schema.get(PLACE), "two of its schemas may hold at once; write anyOf")
+        self._relax("oneOf", schema.get(PLACE), "a value may satisfy two of its schemas; write anyOf")
         return [build_any_of(branches)]
 
     def _exclude_others(self, branches: list[Schema]) -> list[Schema]:
@@ -393,7 +393,7 @@ def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """Builds an object from its pairs. Raises ValueError for a duplicate key."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key is twice in one object")
+        raise ValueError("an object has a key twice")
     return members
 
 

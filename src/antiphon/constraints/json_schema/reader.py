@@ -39,7 +39,7 @@ MAX_SCHEMAS = 16_384
 """The most schemas in one schema."""
 
 UNKNOWN_KEYWORD = "no keyword of that name is known"
-OUTSIDE_TARGET = "it points to nothing inside this schema, and nothing outside is fetched"
+OUTSIDE_TARGET = "it has no target inside this schema, and other documents are not fetched"
 
 SINGLE_KEYWORDS = tuple(
     "additionalProperties contains not if then else propertyNames unevaluatedItems "
@@ -93,9 +93,7 @@ class _SchemaReader:
             name, target, place = self._queue.pop()
             definitions[name] = self._read_one(target.schema, Position(place, 0, target.resource))
         if find_cycle(root, definitions) is not None:
-            raise InvalidValue(
-                f"{self._field} holds a $ref that leads to itself and to nothing else", param=self._field
-            )
+            raise InvalidValue(f"{self._field} has a $ref that only leads to itself", param=self._field)
         return ReadSchema(root, definitions, self._relaxations)
 
     def _find_draft(self, schema: Json) -> Draft | None:
@@ -114,7 +112,9 @@ class _SchemaReader:
         self._schema_count += 1
         if self._schema_count > MAX_SCHEMAS or position.depth > self._max_depth:
             raise InvalidValue(
-                f"{self._field} may hold {MAX_SCHEMAS} schemas, {MAX_DEPTH} deep", param=self._field
+                f"{self._field} can have at most {MAX_SCHEMAS} schemas, at most "
+                f"{self._max_depth} deep; make it simpler",
+                param=self._field,
             )
         if isinstance(schema, bool):
             return schema
