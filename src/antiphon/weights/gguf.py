@@ -308,6 +308,7 @@ class _HeaderReader:
         return SCALARS[kind]
 
     def _skip_array(self) -> None:
+        """Moves past an array. Raises ModelFileError for an array of arrays, or of too many strings."""
         kind, count = self._read_scalar("I"), self._read_scalar("Q")
         if kind == ARRAY:
             raise self._build_error("holds an array of arrays")

@@ -208,6 +208,7 @@ class CoordinatorClient:
                 await self.call(lambda call: Announce(call, revision))
 
     def _report_known_revision(self, topic: Topic, revision: int) -> None:
+        """Reports to the coordinator which revision of a topic this process uses."""
         self._known_revisions[topic] = revision
         self.send(KnownRevision(topic, revision))
 
@@ -234,6 +235,7 @@ class CoordinatorClient:
         return processes, totals
 
     async def _keep_reporting(self, closed: asyncio.Event) -> None:
+        """Reports changed metrics periodically until `closed` is set."""
         self._reported = Totals()
         while not closed.is_set():
             self._report()
@@ -242,6 +244,7 @@ class CoordinatorClient:
                     await closed.wait()
 
     def _report(self) -> None:
+        """Reports the metrics of this process, if they have changed since the last report."""
         totals = Totals.from_series(self._series())
         totals.add(self._extra_totals)
         if totals != self._reported:
@@ -352,6 +355,7 @@ class CoordinatorClient:
                 reply_future.set_result(None)
 
     def _receive(self, message: Frame) -> None:
+        """Handles a message of the coordinator. Raises FrameError for a second Hello."""
         match message:
             case Welcome(started_ms):
                 for claim in self.limits.repeat_claims(started_ms):
@@ -372,6 +376,7 @@ class CoordinatorClient:
                 raise FrameError("the coordinator sent Hello twice")
 
     def _update_names(self, names: Names) -> None:
+        """Passes new adapter names to the subscriber, and reports their revision."""
         if names.revision != self._names.revision:
             self._names = names
             if names.revision:  # 0: the coordinator has no names until the next change

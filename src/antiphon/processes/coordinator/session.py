@@ -106,6 +106,7 @@ class ProcessSession:
             await asyncio.wait(tuple(self._restoring))
 
     def receive(self, message: ToCoordinator) -> None:
+        """Handles a message of the process. Raises FrameError for a second Hello."""
         match message:
             case Hello():
                 raise FrameError("the process sent Hello twice")
@@ -121,6 +122,7 @@ class ProcessSession:
                 self._receive_other(message)
 
     def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
+        """Handles a message that is not about limits."""
         match message:
             case KnownRevision(topic, revision):
                 self.known_revisions[topic] = revision
@@ -162,6 +164,8 @@ class ProcessSession:
             )
 
     async def _seed_and_reply(self, request: LimitsRequest, earlier_task: asyncio.Task[None] | None) -> None:
+        """Reads the counters of a request from the ledger, after the earlier task of its claim, and
+        replies."""
         await _wait_done(earlier_task)
         await self.wait_restored()
         try:
@@ -172,12 +176,14 @@ class ProcessSession:
             self._apply_and_reply(request)
 
     def _apply_and_reply(self, request: LimitsRequest) -> None:
+        """Replies with the status of the limits, or with the error that refuses the request."""
         try:
             self._reply(LimitsReply(request.call, self._apply(request)))
         except AntiphonError as error:
             self._reply(build_refusal(request.call, error))
 
     def _apply(self, request: LimitsRequest) -> tuple[LimitStatus, ...]:
+        """Applies a request to the limiter, which has read its counters. Returns the status of each limit."""
         limiter = self._owner.limiter
         match request:
             case AskLimits(_, limits):
@@ -195,12 +201,14 @@ class ProcessSession:
                 return statuses
 
     def _restore(self, message: Restore | Ended) -> None:
+        """Starts a task that counts a repeated claim. Other requests wait for it."""
         task = self._owner.tasks.create_task(self._restore_claim(message, self._pending.get(message.claim)))
         self._restoring.add(task)
         task.add_done_callback(self._restoring.discard)
         self._add_pending(message.claim, task)
 
     async def _restore_claim(self, message: Restore | Ended, earlier_task: asyncio.Task[None] | None) -> None:
+        """Counts a repeated claim. Tries again while the ledger cannot be read."""
         await _wait_done(earlier_task)
         self._owner.unclaimed.discard(message.claim)
         while not self.is_over:
@@ -221,6 +229,7 @@ class ProcessSession:
             self._settle(message.claim, message.used)
 
     def _settle(self, claim: str, amounts: Amounts) -> None:
+        """Ends a claim with the used amounts. If a task about the claim runs, waits for its end."""
         if (pending := self._pending.get(claim)) is not None:
             pending.add_done_callback(lambda _: self._settle(claim, amounts))
         elif claim in self._claims:
@@ -228,6 +237,7 @@ class ProcessSession:
             self._owner.limiter.settle(claim, amounts)
 
     def _abandon(self, claim: str) -> None:
+        """Counts an unsettled claim as used, unless a task about it runs."""
         if claim in self._claims and claim not in self._pending:
             self._claims.discard(claim)
             self._owner.limiter.abandon(claim)
@@ -239,6 +249,7 @@ class ProcessSession:
             task.add_done_callback(lambda _: self._finish_task(claim, task))
 
     def _finish_task(self, claim: str, task: asyncio.Task[None]) -> None:
+        """Removes a finished task of a claim. Abandons the claim if the session is closed."""
         if self._pending.get(claim) is task:
             del self._pending[claim]
         if self.is_over:
@@ -247,6 +258,7 @@ class ProcessSession:
     # --- state that all processes share ------------------------------------------------------------------
 
     async def _inform_processes(self, message: Publish | Announce) -> None:
+        """Publishes names or announces a revision, and replies when the processes have read it."""
         try:
             if isinstance(message, Publish):
                 is_published = await self._owner.publish(message.revision, message.names, message.change)
@@ -258,6 +270,7 @@ class ProcessSession:
             self._reply(build_refusal(message.call, error))
 
     def _reply(self, reply: Reply) -> None:
+        """Sends a reply. Ends the connection if the process has stopped reading."""
         if self.link.unsent > MAX_UNSENT:
             self.link.cut("the process has stopped reading")
         else:

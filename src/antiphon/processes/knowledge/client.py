@@ -192,6 +192,7 @@ class KnowledgeClient:
         return result
 
     async def _send_call(self, method: str, arguments: Encoded) -> Outcome:
+        """Sends a call and returns its outcome. If this is cancelled, cancels the call."""
         channel = await self._connect()
         call_number = next(self._call_numbers)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -206,6 +207,7 @@ class KnowledgeClient:
             self._calls.pop(call_number, None)
 
     def _receive(self, message: FromKnowledge) -> None:
+        """Passes the outcome of a call to its waiter. Raises FrameError for a second Hello."""
         if isinstance(message, Hello):
             raise FrameError("the knowledge process sent Hello twice")
         if (outcome := self._calls.get(message.call)) is not None and not outcome.done():

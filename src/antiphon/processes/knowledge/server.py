@@ -53,6 +53,7 @@ class KnowledgeSession:
         )
 
     def _receive(self, message: ToKnowledge) -> None:
+        """Starts or cancels a call. Raises FrameError for a message that violates the protocol."""
         match message:
             case CancelIndexCall(call):
                 if call in self._calls:
@@ -65,6 +66,7 @@ class KnowledgeSession:
                 self._start_call(message)
 
     def _start_call(self, call_message: IndexCall) -> None:
+        """Starts the task of a call. Replies with KnowledgeUnavailable if there are too many calls."""
         if self._server.running_calls >= MAX_CALLS:
             error = KnowledgeUnavailable(
                 "the knowledge process has too many calls: try again", retry_after=BUSY_S
@@ -77,10 +79,12 @@ class KnowledgeSession:
         task.add_done_callback(lambda _: self._end_call(call_message.call))
 
     def _end_call(self, call: int) -> None:
+        """Removes a call that has ended."""
         self._server.running_calls -= 1
         del self._calls[call]
 
     def _end_calls(self, reason: str) -> None:
+        """Cancels all calls at the end of the connection."""
         record("knowledge_client_left", logging.DEBUG, reason=reason, calls=len(self._calls))
         for task in tuple(self._calls.values()):
             task.cancel()
@@ -104,9 +108,11 @@ class KnowledgeSession:
             self._send_error(call_message.call, InternalError(message, cause=location))
 
     def _send_error(self, call: int, error: AntiphonError) -> None:
+        """Replies to a call with an error."""
         self._send(IndexFailure(call, ErrorReport.from_error(error)))
 
     def _send(self, reply: Frame) -> None:
+        """Sends a reply. Ends the connection if the HTTP process has stopped reading."""
         if self.channel.unsent > MAX_UNSENT:
             self.channel.cut("the process has stopped reading")
         else:
