@@ -261,8 +261,8 @@ class CoordinatorClient:
                     await self._connect_or_coordinate(lock, group)
                     await asyncio.sleep(PAUSE_S)
 
-    def stop_coordinating(self) -> None:
-        """Stops running the coordinator, so that another process can run it."""
+    def close_local(self) -> None:
+        """Stops running the coordinator in this process, so that another process can run it."""
         self._must_not_coordinate.set()
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ class CoordinatorClient:
     async def _coordinate(
         self, open_local: OpenCoordinator, lock: int | None, released: asyncio.Event
     ) -> None:
-        """Runs the coordinator until `stop_coordinating`.
+        """Runs the coordinator until `close_local`.
 
         Its counters are saved before another process can start a coordinator. `released` is set after that:
         this process can connect to the new coordinator while the drain of the old one still ends.
