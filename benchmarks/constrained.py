@@ -180,7 +180,7 @@ class NoWorkers:
     def __init__(self, size: int) -> None:
         import threading
 
-        self.answer_ready = threading.Event()
+        self.result_ready = threading.Event()
         self.size = size
 
     def put(self, guide: Guide) -> None:

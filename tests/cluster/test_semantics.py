@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.engines.base import TextPiece
 from antiphon.testing import check_adapters, check_token_engine
-from antiphon.weights.adapters.import_job import keep_peft_file
+from antiphon.weights.adapters.import_job import import_peft_adapter
 from tests.cluster.conftest import QUEUE, QUEUE_PER_ACTOR, Cluster
 
 pytestmark = pytest.mark.cluster
@@ -48,7 +48,7 @@ async def test_the_contract_of_token_engines_is_kept(cluster: Cluster):
 
 async def test_adapters_never_mix_with_base_rows(cluster: Cluster):
     kept = [
-        keep_peft_file(cluster.place / name, cluster.place / "cantor", cluster.place / "kept")
+        import_peft_adapter(cluster.place / name, cluster.place / "cantor", cluster.place / "kept")
         for name in ("pirate", "mood")
     ]
     (cluster.place / "again").mkdir()

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.mask_workers import LEAST, PER_CHARACTER, MatcherCache
+from antiphon.constraints.mask_workers import MIN_BYTES, PER_CHARACTER, MatcherCache
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
@@ -82,10 +82,10 @@ def test_what_is_asked_for_again_is_not_compiled_again():
 
 
 def test_it_stays_within_its_bytes_and_slow_grammars_count_more():
-    compiled = Counted(10 * LEAST)
+    compiled = Counted(10 * MIN_BYTES)
     for at in range(50):
         compiled.get_matcher(lark(f"start: /a{{{at + 1}}}/"), WORDS)
-        assert LEAST <= compiled.held_bytes <= 10 * LEAST
+        assert MIN_BYTES <= compiled.held_bytes <= 10 * MIN_BYTES
     slow = Counted(10**9, seconds=0.5)
     slow.get_matcher(schema(), WORDS)
     assert slow.held_bytes == 200_000_000

@@ -23,9 +23,9 @@ from antiphon.constraints.mask_workers import (
     create_cpu_clock,
 )
 from antiphon.constraints.matching import (
-    BEYOND,
     DEAD_END,
-    STOPPED,
+    LIMIT_CAUSE,
+    STOP_CAUSE,
     CompilerVocabulary,
     Matcher,
     is_caused_by_constraint,
@@ -137,7 +137,7 @@ class Nowhere:
     """A desk where nobody works."""
 
     def __init__(self) -> None:
-        self.answer_ready = threading.Event()
+        self.result_ready = threading.Event()
         self.size = len(TOKENS.pieces)
 
     def put(self, guide: Guide) -> None: ...
@@ -265,9 +265,9 @@ def test_too_much_work_for_an_answer_is_the_constraints_fault():
 @pytest.mark.parametrize(
     ("cause", "kind"),
     [
-        (BEYOND + "lexer error: too many states", InvalidValue),
+        (LIMIT_CAUSE + "lexer error: too many states", InvalidValue),
         (DEAD_END, InvalidValue),
-        (STOPPED + "InternalError", EngineError),
+        (STOP_CAUSE + "InternalError", EngineError),
     ],
 )
 def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kind: type[AntiphonError]):
@@ -312,7 +312,7 @@ def test_a_forbidden_token_is_our_fault_and_is_not_logged():
     matcher = Matcher(grammar(KIND.REGEX, "ab"), CompilerVocabulary(TOKENS))
     with pytest.raises(EngineError, match='"c"') as raised:
         matcher.consume([ord("c")])
-    assert not is_caused_by_constraint(raised.value) and raised.value.cause == STOPPED + "InternalError"
+    assert not is_caused_by_constraint(raised.value) and raised.value.cause == STOP_CAUSE + "InternalError"
 
 
 def test_a_clock_of_cpu_is_of_its_thread_alone_and_ends_with_it():

@@ -44,7 +44,7 @@ LARK = {
     'start[temperature=2]: "a"': "attributes",
     "start: a\na[capture, lazy]: /x*/": "attributes",
     "start: @other": "@",
-    'start: "a"i': "either case",
+    'start: "a"i': "case-insensitive",
     "start: /a/i": "flags",
     "start: A\nA: ~/a/": "negation",
     'start: %regex { "substring_words": "a b" }': "%regex",

@@ -123,7 +123,7 @@ def require_served(process: Process, project: str) -> None:
     assert process.owners() == [project]
     assert (process.node.file.registry / "aa.gguf").exists()
     assert process.node.engine.digests == {"aa"}
-    if process.node.file.is_on:
+    if process.node.file.stores_names:
         assert [kept.entry.project for kept in process.node.file.read()] == [project]
 
 
@@ -229,7 +229,7 @@ def make_change(project: str, path: str = "/aa.gguf") -> NameChange:
 
 @pytest.mark.parametrize("name", ["aa.gguf", "aa.safetensors"], ids=["llama", "vllm"])
 def test_a_server_that_keeps_no_names_takes_no_file_of_another(tmp_path: Path, name: str) -> None:
-    keeping, forgetting = KeptNamesFile(tmp_path), KeptNamesFile(tmp_path, is_on=False)
+    keeping, forgetting = KeptNamesFile(tmp_path), KeptNamesFile(tmp_path, stores_names=False)
     (tmp_path / name).touch()
     keeping.apply(make_change("p", f"/elsewhere/{name}"))
     forgetting.remove_file("aa")
@@ -248,9 +248,9 @@ def test_the_file_of_a_kept_name_is_found_in_its_registry(tmp_path: Path, name: 
     assert file.locate(adapter).path == str(tmp_path / name)
 
 
-@pytest.mark.parametrize("is_on", [True, False])
-def test_no_name_is_kept_without_its_file(tmp_path: Path, is_on: bool) -> None:
-    file = KeptNamesFile(tmp_path, is_on)
+@pytest.mark.parametrize("stores_names", [True, False])
+def test_no_name_is_kept_without_its_file(tmp_path: Path, stores_names: bool) -> None:
+    file = KeptNamesFile(tmp_path, stores_names)
     with pytest.raises(FileNotFoundError, match="the adapter's file is gone; load it again"):
         file.apply(make_change("p"))
     assert file.read() == ()

@@ -147,7 +147,7 @@ async def test_who_deployed_what_is_known_everywhere(shared: Shared, engine) -> 
     def deployed(base: str) -> DeployedAdapter:
         return DeployedAdapter("new", base, "ada/lora", AdapterOrigin.HUB, 7, "c0ffee", LOCAL_ANONYMOUS)
 
-    await one.adapters.load(AdapterRequest("new", "aa", deployed=deployed))
+    await one.adapters.load(AdapterRequest("new", "aa", build_record=deployed))
     assert other.models.get("new").deployed == deployed("base")
     assert other.models.get("new").created == one.models.get("new").created
 

@@ -133,7 +133,7 @@ async def test_what_cannot_be_given_again_is_named_and_stays_kept(
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"weights": "v"}, "is another one than when the adapter was loaded"),
+        ({"weights": "v"}, "has changed since the adapter was loaded"),
         ({"base": "other"}, "the model base is not served"),
         ({"quota": ProjectQuota()}, "lora.project_adapters is 0"),
     ],

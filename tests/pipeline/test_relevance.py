@@ -167,6 +167,6 @@ async def test_what_cannot_be_is_refused_by_name(fields, error, param):
 def test_kept_vectors_are_bounded():
     kept = TurnVectors(2)
     for text in "abc":
-        kept.keep("p", "m", text, text.encode())
+        kept.add("p", "m", text, text.encode())
         kept.find("p", "m", "a")
     assert [kept.find("p", "m", text) for text in "abc"] == [b"a", None, b"c"]

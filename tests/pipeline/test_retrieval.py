@@ -320,7 +320,7 @@ async def test_what_cannot_be_is_refused_by_name(index, fields, error, param):
 
 async def test_a_server_without_tables_says_so():
     bench = Bench(None)
-    with pytest.raises(UnsupportedParameter, match="keeps no knowledge tables"):
+    with pytest.raises(UnsupportedParameter, match="has no knowledge tables"):
         await bench.run()
 
 

@@ -247,7 +247,7 @@ async def test_a_writer_of_a_short_context_reads_in_parts():
 
 async def test_too_many_parts_are_refused_and_kept():
     bench = Bench(profile=replace(LONG, context_length=900))
-    with pytest.raises(InvalidValue, match="send it again") as caught:
+    with pytest.raises(InvalidValue, match="send the request again") as caught:
         await bench.run(build_talk(200))
     assert caught.value.param == "memory_strategy" and bench.written == MAX_PARTS
     while bench.written < 200:

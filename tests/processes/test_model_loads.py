@@ -84,7 +84,7 @@ async def loading(hosts: Hosts, budget: int) -> AsyncIterator[ModelLoads]:
     """The loads of models of ten bytes each."""
     async with asyncio.TaskGroup() as group:
         loads = ModelLoads(hosts, budget, group, estimate=lambda _: 10)
-        keeping = group.create_task(loads.keep())
+        keeping = group.create_task(loads.run())
         yield loads
         keeping.cancel()
         for host in hosts.list_running():
@@ -142,7 +142,7 @@ async def test_a_failed_load_is_told_and_tried_again(tmp_path: Any) -> None:
     async with loading(hosts, 10) as loads:
         loads.request("a")
         await hosts.until("a", "parked: the file is cut short")
-        assert b"cut short" not in b"".join(hosts.list_news())  # a new process may try at once
+        assert b"cut short" not in b"".join(hosts.list_state_lines())  # a new process may try at once
         hosts.broken.clear()
         loads.request("a")
         await hosts.until("a", "ready")
@@ -153,7 +153,7 @@ async def test_without_a_budget_the_free_memory_counts(tmp_path: Any, free: int,
     hosts = Hosts(tmp_path)
     async with asyncio.TaskGroup() as group:
         loads = ModelLoads(hosts, None, group, estimate=lambda _: 10, measure_free=lambda: free)
-        keeping = group.create_task(loads.keep())
+        keeping = group.create_task(loads.run())
         loads.request("a")
         await hosts.until("a", state)
         keeping.cancel()

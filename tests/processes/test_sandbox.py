@@ -37,7 +37,7 @@ def helpers() -> list[int]:
 
 async def test_what_the_function_returns_comes_back() -> None:
     payload = {"text": "Grüße 😀 \ud83d\x00", "numbers": [1, 2.5, None, True], "nested": {"a": []}}
-    assert await run_job(f"{JOBS}:repeat", payload) == payload
+    assert await run_job(f"{JOBS}:return_payload", payload) == payload
 
 
 async def test_what_the_function_refuses_comes_back_as_its_own_error() -> None:
@@ -80,12 +80,12 @@ async def test_a_helper_that_cannot_start_does_not_blame_its_data(
 ) -> None:
     monkeypatch.setattr(sys, "executable", os.devnull)
     with pytest.raises(JobStopped, match="cannot be started") as raised:
-        await run_job(f"{JOBS}:repeat", {})
+        await run_job(f"{JOBS}:return_payload", {})
     assert raised.value.stop is Stop.WAIT
 
 
 async def test_a_job_that_waits_for_the_machine_is_not_too_slow() -> None:
-    assert await run_job(f"{JOBS}:nap", {"seconds": 0.5}, Limits(seconds=0.2)) == "awake"
+    assert await run_job(f"{JOBS}:sleep_briefly", {"seconds": 0.5}, Limits(seconds=0.2)) == "awake"
 
 
 async def test_a_job_that_works_too_long_is_not_waited_for() -> None:
@@ -95,11 +95,11 @@ async def test_a_job_that_works_too_long_is_not_waited_for() -> None:
 
 
 async def test_a_job_that_takes_all_memory_gets_none() -> None:
-    assert await stopped("grow", DEFAULT) is Stop.MEMORY
+    assert await stopped("allocate_memory", DEFAULT) is Stop.MEMORY
 
 
 async def test_a_job_that_says_too_much_is_not_heard_out() -> None:
-    assert await stopped("talk", Limits(answer=1000)) is Stop.ANSWER
+    assert await stopped("return_large_result", Limits(output=1000)) is Stop.OUTPUT
 
 
 @pytest.mark.parametrize("target", ["crash", "fail"])
@@ -109,12 +109,12 @@ async def test_a_job_that_dies_is_told_from_one_that_refuses(target: str) -> Non
 
 async def test_a_job_that_is_to_write_may(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    await run_job(f"{JOBS}:write", {"path": str(path)}, Limits(writes=1))
+    await run_job(f"{JOBS}:write_file", {"path": str(path)}, Limits(writes=1))
     assert path.stat().st_size == 1
 
 
 async def test_a_job_cannot_write_files(tmp_path: Path) -> None:
-    assert await stopped("write", DEFAULT, path=str(tmp_path / "file")) is Stop.CRASH
+    assert await stopped("write_file", DEFAULT, path=str(tmp_path / "file")) is Stop.CRASH
     assert not (tmp_path / "file").exists() or (tmp_path / "file").stat().st_size == 0
 
 
@@ -128,10 +128,10 @@ async def test_only_functions_of_this_package_are_jobs(target: str) -> None:
 async def test_a_job_sees_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_API_KEY", "a canary that must not be seen")
     monkeypatch.setenv("VENDOR_API_KEY", "another")
-    seen = await run_job(f"{JOBS}:environment", {})
+    seen = await run_job(f"{JOBS}:list_environment", {})
     assert isinstance(seen, list)
     assert set(seen) <= INTERPRETER_VARIABLES | {"LC_CTYPE", *ONE_THREAD}
-    more = await run_job(f"{JOBS}:environment", {}, variables={"HTTPS_PROXY": "http://proxy.example"})
+    more = await run_job(f"{JOBS}:list_environment", {}, variables={"HTTPS_PROXY": "http://proxy.example"})
     assert isinstance(more, list) and set(more) - set(seen) == {"HTTPS_PROXY"}, "but for what it is given"
 
 

@@ -182,7 +182,7 @@ def test_a_taken_port_is_one_line_and_a_failure() -> None:
         port = taken.getsockname()[1]
         status, line, left = refused(port=port)
     assert status == 1
-    advice = "stop what listens there, or choose another port with --port"
+    advice = "stop the program that listens there, or choose another port with --port"
     assert line == f"antiphon: port {port} of 127.0.0.1 is taken; {advice}"
     assert left == []
 

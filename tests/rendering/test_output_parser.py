@@ -134,7 +134,7 @@ async def test_a_format_beside_tools_is_a_part_of_their_constraint(choice):
     (constraint,) = engine.checked
     group = load_group(constraint.source)
     assert (constraint.kind, group.format) == (ConstraintKind.CALLS, FORMAT)
-    assert group.is_either == (choice is ToolChoice.AUTO)
+    assert group.can_be_format == (choice is ToolChoice.AUTO)
 
 
 async def test_where_none_may_be_called_the_format_is_all_there_is():

@@ -153,7 +153,7 @@ async def refusal(engine, conversation):
     [
         (Stop.TIME, "more than 2 seconds"),
         (Stop.MEMORY, "more than 256 MB"),
-        (Stop.ANSWER, "too long a prompt"),
+        (Stop.OUTPUT, "too long a prompt"),
         (Stop.CRASH, "broke the process"),
     ],
 )

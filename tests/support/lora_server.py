@@ -115,7 +115,7 @@ async def run_here(
     except AntiphonError:
         raise
     except Exception as problem:
-        raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no answer") from problem
+        raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no output") from problem
     return json.loads(json.dumps(result))
 
 
@@ -148,7 +148,7 @@ async def lending(
     adapter_store = AdapterStore(registry, [shelf], MOST, run=run)
     targets = {
         name: AdapterTarget(
-            token_engine, partial(adapter_store.keep, base=str(base)), partial(_adapt, renderer)
+            token_engine, partial(adapter_store.store, base=str(base)), partial(_adapt, renderer)
         )
         for name, renderer in renderers.items()
     }

@@ -94,22 +94,22 @@ class Mistaken(Altered):
 
 
 class Endless(ScriptedTokenEngine):
-    def _require_room(self, request, group):
+    def _require_queue_space(self, request, group):
         pass
 
 
 class Strict(ScriptedTokenEngine):
-    def _require_room(self, request, group):
+    def _require_queue_space(self, request, group):
         if self._counters.queued >= self._spec.queue:
             raise EngineBusy("full", retry_after=1.0)
-        super()._require_room(request, group)
+        super()._require_queue_space(request, group)
 
 
 class Vague(ScriptedTokenEngine):
-    def _require_room(self, request, group):
+    def _require_queue_space(self, request, group):
         if self._counters.queued >= self._spec.queue and not group.members:
             raise EngineUnavailable("full")
-        super()._require_room(request, group)
+        super()._require_queue_space(request, group)
 
 
 class Communal(ScriptedTokenEngine):

@@ -68,7 +68,7 @@ class Guided(ScriptedTokenEngine):
         left = allowed - ends if len(made) < least else allowed
         sampling = replace(request.sampling, allowed_token_ids=tuple(sorted(left)), min_tokens=0)
         row = [-1.0 * (token % 7) for token in range(self.words.size)]
-        return ToySampler(sampling, request.choice, (), frozenset()).next(row) if left else None
+        return ToySampler(sampling, request.choice, (), frozenset()).draw_next(row) if left else None
 
 
 class Forcing(Guided):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.adapters.import_job import keep_adapter, read_adapter
+from antiphon.weights.adapters.import_job import import_adapter, read_adapter
 from antiphon.weights.convert.peft import reorder_rows
 from antiphon.weights.gguf import Header, read_header
 from benchmarks.make_model import SIZES, write_model
@@ -40,8 +40,8 @@ def peft(directory: Path, base: Header, **config: object) -> Path:
 
 
 def test_one_adapter_has_one_digest_and_one_file(tmp_path: Path, base: Header) -> None:
-    first = keep_adapter(peft(tmp_path / "one", base), base, tmp_path / "kept")
-    second = keep_adapter(peft(tmp_path / "two", base), base, tmp_path / "kept")
+    first = import_adapter(peft(tmp_path / "one", base), base, tmp_path / "kept")
+    second = import_adapter(peft(tmp_path / "two", base), base, tmp_path / "kept")
     assert first == second
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [f"{first.digest}.gguf"]
     assert (first.rank, first.alpha) == (2, 4.0)
@@ -49,8 +49,8 @@ def test_one_adapter_has_one_digest_and_one_file(tmp_path: Path, base: Header) -
 
 
 def test_a_gguf_adapter_is_kept_as_it_is(tmp_path: Path, base: Header) -> None:
-    made = keep_adapter(peft(tmp_path / "peft", base), base, tmp_path / "first")
-    again = keep_adapter(made.path, base, tmp_path / "second")
+    made = import_adapter(peft(tmp_path / "peft", base), base, tmp_path / "first")
+    again = import_adapter(made.path, base, tmp_path / "second")
     assert again.digest == made.digest
     assert again.path.read_bytes() == made.path.read_bytes()
 
@@ -73,7 +73,7 @@ def test_adapters_beyond_llama_cpps_format_are_refused(
     tmp_path: Path, base: Header, config: dict[str, object], says: str
 ) -> None:
     with pytest.raises(ModelFileError, match=says.replace("(", r"\(").replace("+", r"\+")):
-        keep_adapter(peft(tmp_path / "peft", base, **config), base, tmp_path / "kept")
+        import_adapter(peft(tmp_path / "peft", base, **config), base, tmp_path / "kept")
     assert list((tmp_path / "kept").iterdir()) == []
 
 
@@ -84,7 +84,7 @@ def test_a_deeply_nested_config_is_refused_in_our_words(tmp_path: Path, base: He
         '{"peft_type": "LORA", "x": ' + "[" * depth + "]" * depth + "}"
     )
     with pytest.raises(ModelFileError, match=r"nested too deep|is unknown") as refused:
-        keep_adapter(source, base, tmp_path / "kept")
+        import_adapter(source, base, tmp_path / "kept")
     assert "recursion" not in refused.value.message
 
 
@@ -96,7 +96,7 @@ def test_matrices_for_another_model_are_refused_with_both_shapes(tmp_path: Path,
     }
     save_file(wrong, source / "adapter_model.safetensors")
     with pytest.raises(ModelFileError, match="made for another model"):
-        keep_adapter(source, base, tmp_path / "kept")
+        import_adapter(source, base, tmp_path / "kept")
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_other_tensors_are_refused_by_name(tmp_path: Path, base: Header, name: s
     source = peft(tmp_path / "peft", base)
     save_file({name: np.ones((2, 2), np.float32)}, source / "adapter_model.safetensors")
     with pytest.raises(ModelFileError, match=says):
-        keep_adapter(source, base, tmp_path / "kept")
+        import_adapter(source, base, tmp_path / "kept")
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, base: Header) -> None:
     source = peft(tmp_path / "peft", base)
     save_file({f"{MODULE}.lora_A.weight": np.full((2, 2), np.nan)}, source / "adapter_model.safetensors")
     with pytest.raises(ModelFileError, match="not finite"):
-        keep_adapter(source, base, tmp_path / "kept")
+        import_adapter(source, base, tmp_path / "kept")
 
 
 def test_weights_in_bfloat16_are_read(tmp_path: Path, base: Header) -> None:
     source = peft(tmp_path / "peft", base)
-    whole = keep_adapter(source, base, tmp_path / "kept")
+    whole = import_adapter(source, base, tmp_path / "kept")
     inputs, outputs = base.shapes["blk.0.attn_v.weight"]
     one = b"\x80\x3f"  # 1.0: the upper half of its float32
     sizes = {"A": ([2, inputs], 2 * inputs), "B": ([outputs, 2], outputs * 2)}
@@ -133,23 +133,23 @@ def test_weights_in_bfloat16_are_read(tmp_path: Path, base: Header) -> None:
         data += one * count
     text = json.dumps(header).encode()
     (source / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    assert keep_adapter(source, base, tmp_path / "kept").digest == whole.digest
+    assert import_adapter(source, base, tmp_path / "kept").digest == whole.digest
 
 
 def test_a_pickle_is_never_read(tmp_path: Path, base: Header) -> None:
     source = peft(tmp_path / "peft", base)
     (source / "adapter_model.safetensors").rename(source / "adapter_model.bin")
     with pytest.raises(ModelFileError, match="can contain code"):
-        keep_adapter(source, base, tmp_path / "kept")
+        import_adapter(source, base, tmp_path / "kept")
 
 
 def test_a_model_is_no_adapter(tmp_path: Path, base: Header) -> None:
     with pytest.raises(ModelFileError, match="not a LoRA adapter"):
-        keep_adapter(base.path, base, tmp_path / "kept")
+        import_adapter(base.path, base, tmp_path / "kept")
 
 
 def test_every_cut_of_an_adapter_is_refused(tmp_path: Path, base: Header) -> None:
-    whole = keep_adapter(peft(tmp_path / "peft", base), base, tmp_path / "kept").path.read_bytes()
+    whole = import_adapter(peft(tmp_path / "peft", base), base, tmp_path / "kept").path.read_bytes()
     cut = tmp_path / "cut.gguf"
     for length in range(0, len(whole) - 1, max(1, len(whole) // 60)):
         cut.write_bytes(whole[:length])
@@ -158,7 +158,7 @@ def test_every_cut_of_an_adapter_is_refused(tmp_path: Path, base: Header) -> Non
 
 
 def test_an_adapter_for_another_architecture_is_refused(tmp_path: Path, base: Header) -> None:
-    kept = keep_adapter(peft(tmp_path / "peft", base), base, tmp_path / "kept")
+    kept = import_adapter(peft(tmp_path / "peft", base), base, tmp_path / "kept")
     other = Header(Path("other.gguf"), 1, "qwen2", {}, 0, 0, base.shapes)
     with pytest.raises(ModelFileError, match="made for the architecture llama"):
         read_adapter(kept.path, other)

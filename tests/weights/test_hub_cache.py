@@ -22,7 +22,7 @@ def cache(tmp_path: Path) -> HubCache:
 def kept(cache: HubCache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> CachedFile:
     with cache.lock(reference, digest):
         cache.build_file_path(reference, digest).write_bytes(b"weights")
-        return cache.keep(reference, commit, digest)
+        return cache.add_reference(reference, commit, digest)
 
 
 def test_the_cache_is_in_the_given_home_or_the_platforms():

@@ -70,13 +70,13 @@ def test_a_file_is_fetched_whole_and_found_without_asking_again(
     server: HubServer, cache: HubCache, data: bytes
 ):
     told: list[FetchProgress] = []
-    fetched = hub(server, cache).local(MODEL, told.append)
+    fetched = hub(server, cache).find_or_pull(MODEL, told.append)
     assert fetched.path.read_bytes() == data and fetched.path.name == FILE
     assert (fetched.commit, fetched.digest) == (COMMIT, hashlib.sha256(data).hexdigest())
     assert told[-1] == FetchProgress(Stage.CHECKING, FILE, len(data), len(data))
     assert [step.done for step in told if step.stage is Stage.FETCHING][-1] == len(data)
     asked = len(server.requests)
-    assert hub(server, cache).local(MODEL, silent) == fetched
+    assert hub(server, cache).find_or_pull(MODEL, silent) == fetched
     assert len(server.requests) == asked
 
 
@@ -212,17 +212,19 @@ def test_a_token_is_not_sent_in_the_clear(cache: HubCache, monkeypatch: pytest.M
 def test_without_a_network_only_fetched_files_are_served(cache: HubCache, data: bytes):
     with serve_hub(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
         hub(server, cache).pull(MODEL, silent)
-    assert hub(server, cache).local(MODEL, silent).path.read_bytes() == data
+    assert hub(server, cache).find_or_pull(MODEL, silent).path.read_bytes() == data
     other = replace(MODEL, file="other.gguf")
-    assert "was not fetched before" in refused(lambda: hub(server, cache).local(other, silent))
+    assert "was not fetched before" in refused(lambda: hub(server, cache).find_or_pull(other, silent))
     assert "stays as it is" in refused(lambda: hub(server, cache).pull(MODEL, silent))
 
 
 def test_offline_asks_nobody(server: HubServer, cache: HubCache):
-    assert "offline mode is on" in refused(lambda: hub(server, cache, offline=True).local(MODEL, silent))
+    assert "offline mode is on" in refused(
+        lambda: hub(server, cache, offline=True).find_or_pull(MODEL, silent)
+    )
     assert server.requests == []
     fetched = hub(server, cache).pull(MODEL, silent)
-    assert hub(server, cache, offline=True).local(MODEL, silent) == fetched
+    assert hub(server, cache, offline=True).find_or_pull(MODEL, silent) == fetched
 
 
 def test_a_hub_in_trouble_is_told_from_a_wrong_address(server: HubServer, cache: HubCache):
@@ -279,10 +281,10 @@ def test_a_cache_that_cannot_be_written_is_named(server: HubServer, tmp_path: Pa
 def test_a_pinned_commit_stays_when_the_branch_moves_on(server: HubServer, cache: HubCache, data: bytes):
     first = hub(server, cache).pull(MODEL, silent)
     server.repositories["ada/tiny-GGUF"] = Repository({FILE: data + b"more"}, commit=NEXT_COMMIT)
-    assert hub(server, cache).local(MODEL, silent) == first, "serving asks nobody"
+    assert hub(server, cache).find_or_pull(MODEL, silent) == first, "serving asks nobody"
     assert hub(server, cache).pull(MODEL, silent).path.read_bytes() == data + b"more"
     pinned = parse(f"hf:ada/tiny-GGUF@{COMMIT}:{FILE}")
-    assert hub(server, cache, offline=True).local(pinned, silent).path.read_bytes() == data
+    assert hub(server, cache, offline=True).find_or_pull(pinned, silent).path.read_bytes() == data
 
 
 def test_a_second_fetcher_waits_and_fetches_nothing(server: HubServer, cache: HubCache, data: bytes):

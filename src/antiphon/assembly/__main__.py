@@ -121,7 +121,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 follow_reloads(parts, status, inbox.orders),
                 report_readiness(status, hosts_by_model, adapters) as accepting,
             ):
-                await serve(create_app(app_state), app_state, listener, accepting, coordinator.leave)
+                await serve(create_app(app_state), app_state, listener, accepting, coordinator.close_local)
         await services.aclose()
         await models.aclose()
         await parts.sources.vendors.aclose()

@@ -72,7 +72,7 @@ def build_adapter_targets(
             group = HostGroup(own)
             targets[model.name] = AdapterTarget(
                 group,
-                partial(keeper.keep, base=model.path),
+                partial(keeper.store, base=model.path),
                 partial(_build_adapter_engines, bases, own),
                 group.note_adapters,
                 group.note_refused,
@@ -114,7 +114,7 @@ def build_adapters(
         adapters.declare(adapter.name, adapter.model or "", read_stored_adapter(Path(adapter.path)))
     adapters.restore_kept()
     if coordinator is not None:
-        coordinator.follow(adapters.update_names)
+        coordinator.subscribe_names(adapters.update_names)
     return adapters
 
 

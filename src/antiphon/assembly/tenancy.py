@@ -22,7 +22,7 @@ from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.reserve import Accounting, LimitIndex
 from antiphon.processes.budget_alerts import open_budget_watch
-from antiphon.processes.coordinator.assemble import ENDING_S, open_seeds
+from antiphon.processes.coordinator.assemble import FINAL_DRAIN_S, open_seeder
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.services.access_tokens import AccessTokens
 from antiphon.services.changes import DirectoryChanges
@@ -90,7 +90,7 @@ def build_tenancy(
             watcher()
         coordinator.report_revision(directory.revision)
 
-    feed = SqlFeed(database, coordinator.wait)
+    feed = SqlFeed(database, coordinator.wait_for_revision)
     changes = DirectoryChanges(tenancy_store, [learn], clock.wall, feed, coordinator.announce)
     tenants, recordings = (
         TenancyService(changes, tenancy_store, pepper),
@@ -125,7 +125,7 @@ async def open_accounting(
         if settings.limits.url is not None:
             entries, tenancy_store = SqlEntries(tenancy.database), SqlTenancy(tenancy.database)
             drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
-            seeds = await stack.enter_async_context(open_seeds(entries, tenancy_store, drain, clock))
+            seeds = await stack.enter_async_context(open_seeder(entries, tenancy_store, drain, clock))
             redis = await stack.enter_async_context(
                 _connect_redis(settings, settings.limits.url, seeds, clock)
             )
@@ -136,7 +136,7 @@ async def open_accounting(
             limiter = redis
         stack.push_async_callback(asyncio.to_thread, spool.close)
         tenancy.recorder.start()
-        stack.push_async_callback(asyncio.to_thread, tenancy.recorder.stop, ENDING_S)
+        stack.push_async_callback(asyncio.to_thread, tenancy.recorder.stop, FINAL_DRAIN_S)
         yield Accounting(
             limiter, spool, tenancy.limit_index, settings.limits.reserve_tokens, tenancy.recorder
         )

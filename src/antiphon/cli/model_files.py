@@ -14,8 +14,8 @@ from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, replace_lora, with_assigned_models
-from antiphon.weights.adapters.import_job import AdapterFile, keep_for_model
-from antiphon.weights.adapters.registry import get_default_registry, share
+from antiphon.weights.adapters.import_job import AdapterFile, import_for_model
+from antiphon.weights.adapters.registry import get_default_registry, make_readable
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.cache import HubCache, get_default_directory
 from antiphon.weights.hub.download import FetchProgress, Hub, ReportProgress, Stage
@@ -46,7 +46,7 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
         return model
     reference = parse(model.path)
     with show_progress(sys.stderr) as report_progress:
-        return change_model(model, path=str(open_hub(settings).local(reference, report_progress).path))
+        return change_model(model, path=str(open_hub(settings).find_or_pull(reference, report_progress).path))
 
 
 def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
@@ -148,7 +148,7 @@ def store_adapters(settings: Settings) -> Settings:
         try:
             adapter_file = check_adapter(adapter, base_path, registry)
             if settings.engine.user is not None:
-                share(adapter_file.path)
+                make_readable(adapter_file.path)
         except OSError as problem:
             raise SettingsError(
                 f"adapters cannot be stored in {registry}: {problem.strerror or problem}; set another "
@@ -177,7 +177,7 @@ def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> Adapte
     """
     source = Path(adapter.path).expanduser().absolute()
     try:
-        return keep_for_model(source, Path(base), registry)
+        return import_for_model(source, Path(base), registry)
     except ModelFileError as error:
         raise ModelFileError(
             f"the adapter {adapter.name} cannot be served: {error.message.rstrip('.')}; correct it, name "

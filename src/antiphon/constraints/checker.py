@@ -1,4 +1,4 @@
-"""Checks constraints in a separate process, and caches the answers.
+"""Checks constraints in a separate process, and caches the results.
 
 The process starts with the first constraint and checks one constraint at a time. A constraint that ends the
 process is refused, and the next constraint starts a new process. If the machine or another program ended the
@@ -48,8 +48,8 @@ update of a package ends soon. Later pauses are longer, because a broken package
 RETRY_AFTER = 2.0
 """Retry delay in seconds for callers when the machine is too busy."""
 
-ENTRIES = 65_536
-"""The most cached answers."""
+MAX_RESULTS = 65_536
+"""The most cached results."""
 
 MAX_LAST_ERROR = 300
 """The most characters of a process's last error line."""
@@ -62,9 +62,9 @@ class CheckLimits:
     source: int = 262_144
     """The most bytes of the caller's source."""
     seconds: float = 2.0
-    """Seconds of CPU."""
+    """Seconds of CPU for one constraint."""
     patience: float = 15.0
-    """Seconds of wall clock, for busy machines."""
+    """Seconds of wall clock for one constraint, for busy machines."""
     start: float = 60.0
     """Seconds of wall clock for the process to start and read the vocabulary."""
     memory: int = 512 * 1024 * 1024
@@ -74,7 +74,7 @@ class CheckLimits:
     waiting: int = 64
     """The most constraints that can wait to be checked."""
     remembered: int = 8 * 1024 * 1024
-    """The most bytes of cached constraints and answers."""
+    """The most bytes of cached constraints and results."""
 
 
 class CheckerVocabulary(Protocol):
@@ -98,27 +98,27 @@ class Checker:
         self._vocabulary = vocabulary
         self._limits = limits
         self._process: Process | None = None
-        self._turn = asyncio.Lock()
+        self._check_lock = asyncio.Lock()
         self._waiting = 0
-        self._answers: SegmentedLRU[Constraint, CheckResult] = SegmentedLRU(limits.remembered, ENTRIES)
+        self._results: SegmentedLRU[Constraint, CheckResult] = SegmentedLRU(limits.remembered, MAX_RESULTS)
         self._pause = 0.0
         """Seconds of the pause after the last failed start."""
         self._paused_until = 0.0
         """The loop time when the pause ends."""
-        self._fault: str | None = None
+        self._start_problem: str | None = None
         """Why the last start failed."""
 
     async def check(self, constraint: Constraint) -> Grammar:
         """Returns the grammar of a constraint that the engine can follow. Raises a RequestError that refuses
         the constraint, or EngineBusy or EngineUnavailable if the constraint could not be checked."""
         self._require_small(constraint)
-        answer = self._answers.get(constraint) or await self._check_in_turn(constraint)
-        if isinstance(answer, Grammar):
-            return answer
+        result = self._results.get(constraint) or await self._check_in_turn(constraint)
+        if isinstance(result, Grammar):
+            return result
         # A constraint of the kind `calls` has a field for each part, and a refusal names one of these fields.
-        # Other answers are cached for any field, so the error gets the field of this constraint.
-        param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
-        raise ErrorReport(answer.code, answer.message, param).to_exception()
+        # Other results are cached for any field, so the error gets the field of this constraint.
+        param = result.param if constraint.kind is ConstraintKind.CALLS else constraint.field
+        raise ErrorReport(result.code, result.message, param).to_exception()
 
     async def aclose(self) -> None:
         """Ends the process."""
@@ -131,38 +131,39 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of cached constraints and answers."""
-        return self._answers.held_size
+        """The bytes of cached constraints and results."""
+        return self._results.held_size
 
     def _require_small(self, constraint: Constraint) -> None:
         """Raises InvalidValue if the source of a constraint has too many bytes."""
-        size, most = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
-        if size > most:
+        size, max_size = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
+        if size > max_size:
             raise InvalidValue(
-                f"{constraint.field} has {size} bytes, more than {most}", param=constraint.field
+                f"{constraint.field} has {size} bytes, more than {max_size}; make it shorter",
+                param=constraint.field,
             )
 
     # --- the process
 
     async def _check_in_turn(self, constraint: Constraint) -> CheckResult:
-        """Waits until no other constraint is being checked, then checks this one and caches the answer.
-        Raises EngineBusy if too many constraints wait."""
+        """Waits until no other constraint is being checked, then checks this constraint and caches the
+        result. Raises EngineBusy if too many constraints wait."""
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1
         try:
-            async with self._turn:
-                if earlier_answer := self._answers.get(constraint):
-                    return earlier_answer
-                answer = await self._ask_process(constraint)
-                self._answers.put(constraint, answer, _estimate_size(constraint, answer))
-                return answer
+            async with self._check_lock:
+                if earlier_result := self._results.get(constraint):
+                    return earlier_result
+                result = await self._ask_process(constraint)
+                self._results.put(constraint, result, _estimate_size(constraint, result))
+                return result
         finally:
             self._waiting -= 1
 
     async def _ask_process(self, constraint: Constraint) -> CheckResult:
-        """Returns the process's answer. If the constraint makes the process exceed its limits, returns a
-        refusal. Raises EngineBusy if the machine is too busy for an answer."""
+        """Returns the result of the process. If the constraint makes the process exceed its limits, returns a
+        refusal. Raises EngineBusy if the machine is too busy for a result."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._ensure_process()
@@ -170,7 +171,7 @@ class Checker:
                 reply = await self._exchange(process, job, self._limits.patience)
             except TimeoutError:  # a process that computes reaches its CPU limit much earlier
                 await self._end()
-                raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
+                raise self._build_busy_error(f"it had no result within {self._limits.patience:g} s") from None
             except ValueError:
                 await self._end()
                 return _build_refusal(constraint)
@@ -191,21 +192,21 @@ class Checker:
             return self._process
         clock = asyncio.get_running_loop().time
         if clock() >= self._paused_until:
-            self._fault = await self._start()
-            if self._fault is None and self._process is not None:
+            self._start_problem = await self._start()
+            if self._start_problem is None and self._process is not None:
                 self._pause = 0.0
                 return self._process
             self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
             self._paused_until = clock() + self._pause
-            record("checker_not_started", logging.ERROR, problem=self._fault, rests=self._pause)
+            record("checker_not_started", logging.ERROR, problem=self._start_problem, rests=self._pause)
         raise EngineUnavailable(
             "the process that checks constraints did not start; try again",
             retry_after=max(self._paused_until - clock(), FIRST_PAUSE),
-            cause=f"the process that checks constraints did not start: {self._fault}",
+            cause=f"the process that checks constraints did not start: {self._start_problem}",
         )
 
     async def _start(self) -> str | None:
-        """Starts the process. Returns the problem if it does not start, otherwise None."""
+        """Starts the process. Returns why it does not start; None after a success."""
         limits = self._limits
         vocabulary = {
             "pieces": [piece.decode("latin-1") for piece in self._vocabulary.pieces],
@@ -240,11 +241,11 @@ class Checker:
             return f"{type(problem).__name__}: {problem}"
         status = await self._await_exit(process)
         lines = (await process.stderr.read()).decode(errors="replace").split("\n")
-        last_line = next((line for line in reversed(lines) if line), "it said nothing")
+        last_line = next((line for line in reversed(lines) if line), "it wrote nothing")
         return f"status {status}: {last_line[:MAX_LAST_ERROR]}"
 
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
-        """Sends a value as one frame, and returns the answer. Raises EOFError, OSError, TimeoutError or
+        """Sends a value as one frame, and returns the reply. Raises EOFError, OSError, TimeoutError or
         ValueError."""
         if process.stdin is None or process.stdout is None:
             raise EOFError
@@ -254,7 +255,7 @@ class Checker:
             await process.stdin.drain()
             size = int.from_bytes(await process.stdout.readexactly(HEADER), "big")
             if size > self._limits.grammar:
-                raise ValueError("the answer is too large")
+                raise ValueError("the reply is too large")
             reply: dict[str, object] = json.loads(await process.stdout.readexactly(size))
         return reply
 
@@ -284,16 +285,17 @@ class Checker:
         await process.wait()
 
 
-def _read_result(frame: Mapping[str, object]) -> CheckResult:
-    """Decodes an answer. Raises the error in it, unless the error refuses the constraint."""
-    if (grammar := frame.get("grammar")) is not None:
+def _read_result(reply: Mapping[str, object]) -> CheckResult:
+    """Returns the result in a reply. Raises the error in the reply, unless the error refuses the
+    constraint."""
+    if (grammar := reply.get("grammar")) is not None:
         return convert(grammar, Grammar)
-    if isinstance(error := frame.get("error"), dict):
+    if isinstance(error := reply.get("error"), dict):
         report = ErrorReport(**error)
         if isinstance(report.to_exception(), RequestError):
             return report
         raise report.to_exception()
-    raise EngineError("the process that checks constraints said nothing that is known")
+    raise EngineError("the process that checks constraints sent an unknown reply")
 
 
 def _build_refusal(constraint: Constraint) -> ErrorReport:
@@ -305,7 +307,7 @@ def _build_refusal(constraint: Constraint) -> ErrorReport:
     )
 
 
-def _estimate_size(constraint: Constraint, answer: CheckResult) -> int:
-    """Returns the approximate bytes of a cached answer."""
-    size = len(repr(answer) if isinstance(answer, Grammar) else answer.message)
+def _estimate_size(constraint: Constraint, result: CheckResult) -> int:
+    """Returns the approximate bytes of a cached constraint and its result."""
+    size = len(repr(result) if isinstance(result, Grammar) else result.message)
     return 4 * (len(constraint.source) + len(constraint.prelude) + size) + 1024

@@ -2,7 +2,7 @@
 
 The checker starts it as `python -m antiphon.constraints.checking_process SECONDS MEMORY`. The checker and
 this process send each other frames of JSON on standard input and output. The first frame is the vocabulary.
-Each later frame is a constraint. The answer is its grammar or its refusal. A constraint that needs more than
+Each later frame is a constraint. The reply is its grammar or its refusal. A constraint that needs more than
 SECONDS of CPU or MEMORY bytes ends this process. The checker treats this as a refusal.
 """
 
@@ -46,9 +46,9 @@ def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> 
         for field, part in parts:  # if a part is faulty, the error names this part
             require_compiles(part, vocabulary, field)
         raise
-    for field, tested in (*parts, (constraint.field, grammar)):
+    for field, tested_grammar in (*parts, (constraint.field, grammar)):
         try:
-            _try_masks(Matcher(tested, vocabulary), vocabulary)
+            _try_masks(Matcher(tested_grammar, vocabulary), vocabulary)
         except EngineError as error:
             raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
     return grammar
@@ -69,8 +69,8 @@ def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabula
             continue
         raise UnsupportedParameter(
             f"{field} is not supported together with tools that may be called: its text may begin like "
-            "a call of this model, so the two cannot be told apart; leave one of them out, or send "
-            'tool_choice "none"',
+            "a call of this model, so a call cannot be recognised; leave out this field or the tools, or "
+            'send tool_choice "none"',
             param=field,
         )
 
@@ -125,15 +125,15 @@ def main() -> None:
     write_frame(target, {"ready": True})
     while (job := read_frame(source)) is not None:
         _set_alarm(seconds)
-        answer = _check_job(job, vocabulary)
+        reply = _check_job(job, vocabulary)
         _set_alarm(0)
-        write_frame(target, answer)
+        write_frame(target, reply)
 
 
-def _read_tokens(first: Mapping[str, object]) -> TokenTable:
+def _read_tokens(first_frame: Mapping[str, object]) -> TokenTable:
     """Reads the vocabulary from the first frame. Each character of a piece in the frame represents one
     byte."""
-    pieces, ends = first["pieces"], first["ends"]
+    pieces, ends = first_frame["pieces"], first_frame["ends"]
     if not isinstance(pieces, list) or not isinstance(ends, list):
         raise TypeError("the first frame is no vocabulary")
     return TokenTable(tuple(piece.encode("latin-1") for piece in pieces), tuple(ends))
@@ -159,13 +159,13 @@ def _confine(memory: int) -> None:
     """Limits the memory and the open files of this process, and forbids writing files and core dumps."""
     import resource
 
-    for kind, most in (
+    for resource_id, limit in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
     ):
-        resource.setrlimit(kind, (most, most))
+        resource.setrlimit(resource_id, (limit, limit))
 
 
 def _set_alarm(seconds: float) -> None:

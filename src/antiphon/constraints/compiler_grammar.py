@@ -66,9 +66,9 @@ def _write_marks(marks: Marks, group: CallGroup) -> str:
     """Writes marks in the compiler's notation.
 
     A call and a text of the answer's format can both be JSON objects. The compiler follows both only while
-    their units are equal, so the marks are then split into the compiler's units of JSON.
+    their units are equal. In that case the marks are split into the compiler's units of JSON.
     """
-    if group.sign is None or not group.is_either:
+    if group.sign is None or not group.can_be_format:
         return format_marks(marks)
     return format_marks([unit for mark in marks for unit in LEXEME.findall(str(mark))])
 
@@ -87,8 +87,8 @@ def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOption
 
 
 def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
-    """Returns the places of the values of these schemas, whose keys must be watched. Returns None if the
-    grammar alone keeps all keys unique."""
+    """Returns the places of values whose keys a key guard must watch: `places`, if the schemas of the values
+    accept keys that they do not list. Returns None if the grammar alone keeps all keys unique."""
     if not any(map(has_open_objects, schemas)):
         return None
     return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
@@ -104,26 +104,26 @@ def _build_schema(call: CallFormat) -> dict[str, object]:
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
     """Yields the rules of the whole output, and of the text in it."""
     if group.sign is not None:
-        if group.is_either:
+        if group.can_be_format:
             yield f"start: group | @{FORMAT}"
             return
-        whole = {
+        output_rules = {
             TextAround.NOTHING: "group",
             TextAround.TEXT: "group | TEXT?",
             TextAround.TEXT_ALONE: "TEXT?",
         }
-        yield f"start: {whole[group.around]}"
+        yield f"start: {output_rules[group.around]}"
         yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
         return
-    first, again = format_mark(group.open[0]), group.again
-    more_groups = "" if again is None else f"({format_marks(again)} {first} group)*"
+    first_mark, again = format_mark(group.open[0]), group.again
+    more_groups = "" if again is None else f"({format_marks(again)} {first_mark} group)*"
     if group.frames:
-        text = f"@{FORMAT}" if group.is_either else "TEXT?"
-        yield from _build_framed_rules(group.frames, group.around, f"{first} group {more_groups}", text)
-    elif group.is_either:
-        yield f"start: {first} group {more_groups} | @{FORMAT}"
+        text = f"@{FORMAT}" if group.can_be_format else "TEXT?"
+        yield from _build_framed_rules(group.frames, group.around, f"{first_mark} group {more_groups}", text)
+    elif group.can_be_format:
+        yield f"start: {first_mark} group {more_groups} | @{FORMAT}"
     elif group.around is TextAround.NOTHING:
-        yield f"start: {first} group {more_groups}"
+        yield f"start: {first_mark} group {more_groups}"
     elif group.around is TextAround.TEXT_ALONE:
         yield "start: TEXT?"
         # A control token has no text, so no text contains one.
@@ -133,7 +133,7 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
     else:
         yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
         # `lazy` matches the shortest text that ends with the mark. So no text contains the mark.
-        yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first}"
+        yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first_mark}"
         yield f"TEXT: {ANYTHING}"
 
 
@@ -142,19 +142,19 @@ def _build_framed_rules(
 ) -> Iterator[str]:
     """Yields the rules for framed text: first closed frames, then groups or the last frame. `text`: the rule
     for the text in frames."""
-    closed = [
+    closed_frames = [
         f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
         for frame in frames
         if frame.close is not None
     ]
-    last = [f"{format_marks(frame.open)} {text}" for frame in frames if frame.close is None]
-    ends = {
+    open_frames = [f"{format_marks(frame.open)} {text}" for frame in frames if frame.close is None]
+    endings = {
         TextAround.NOTHING: [groups],
-        TextAround.TEXT: [groups, *last],
-        TextAround.TEXT_ALONE: last,
+        TextAround.TEXT: [groups, *open_frames],
+        TextAround.TEXT_ALONE: open_frames,
     }
-    yield f"start: frame* ({' | '.join(ends[around])})"
-    yield f"frame: {' | '.join(closed)}"
+    yield f"start: frame* ({' | '.join(endings[around])})"
+    yield f"frame: {' | '.join(closed_frames)}"
     yield f"TEXT: {ANYTHING}"
 
 
@@ -179,36 +179,36 @@ ANSWER = "answer"
 
 def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
     """Returns a grammar for the prelude's frames followed by the text of another grammar."""
-    loaded = load_prelude(prelude)
-    first = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded)))
-    places = None if grammar.places is None else grammar.places.add_prelude(loaded)
-    return Grammar(join_grammars(first, ANSWER, grammar.text), places)
+    loaded_prelude = load_prelude(prelude)
+    prelude_text = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded_prelude)))
+    places = None if grammar.places is None else grammar.places.add_prelude(loaded_prelude)
+    return Grammar(join_grammars(prelude_text, ANSWER, grammar.text), places)
 
 
 def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
-    names = [f"frame_{at}" for at in range(len(prelude.frames))]
+    names = [f"frame_{index}" for index in range(len(prelude.frames))]
     repetitions = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
     repetition = repetitions[prelude.optional, prelude.many]
     yield f"start: ({' | '.join(names)}){repetition} {format_marks(prelude.answer)} @{ANSWER}"
-    for at, frame in enumerate(prelude.frames):
-        yield from _build_frame_rules(f"frame_{at}", f"text_{at}", frame, prelude)
+    for index, frame in enumerate(prelude.frames):
+        yield from _build_frame_rules(f"frame_{index}", f"text_{index}", frame, prelude)
 
 
 def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a frame. The text of the frame ends before the first closing mark."""
-    first, *rest = frame.close or ()
-    token, budget = text_rule.upper(), prelude.budget
-    begin = format_marks(frame.open)
-    if isinstance(first, int):
+    closing_mark, *further_marks = frame.close or ()
+    terminal, budget = text_rule.upper(), prelude.budget
+    opening_marks = format_marks(frame.open)
+    if isinstance(closing_mark, int):
         limit = "" if budget is None else f"[max_tokens={budget}]"
-        yield f"{name}: {begin} {text_rule} {format_mark(first)} {format_marks(rest)}"
-        yield f"{text_rule}{limit}: {token}"
+        yield f"{name}: {opening_marks} {text_rule} {format_mark(closing_mark)} {format_marks(further_marks)}"
+        yield f"{text_rule}{limit}: {terminal}"
         # The closing mark is one token. The text must not contain the same characters as other tokens.
         exclusion = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
-        yield f"{token}: {ANYTHING}{exclusion}"
+        yield f"{terminal}: {ANYTHING}{exclusion}"
         return
     # `lazy` matches the shortest text that ends with the mark.
-    yield f"{name}: {begin} {text_rule} {format_marks(rest)}"
-    yield f"{text_rule}[lazy]: {token} {format_mark(first)}"
-    yield f"{token}: {ANYTHING}"
+    yield f"{name}: {opening_marks} {text_rule} {format_marks(further_marks)}"
+    yield f"{text_rule}[lazy]: {terminal} {format_mark(closing_mark)}"
+    yield f"{terminal}: {ANYTHING}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
-from antiphon.constraints import compiler_grammar as calls
+from antiphon.constraints import compiler_grammar
 from antiphon.constraints.compiler_grammar import prepend_prelude
 from antiphon.constraints.grammar_types import (
     CallGroup,
@@ -46,7 +46,7 @@ STRICT: "JsonCompileOptions" = {
     "json_allowed_escapes": None,
     "json_allow_general_unicode_escapes": False,
 }
-"""Options that are always set. So a schema cannot change them."""
+"""Options that are always set, so that a schema cannot change them."""
 
 ASCII_CLASSES = "dws"
 """Character classes that match only ASCII, as with Python's re.ASCII."""
@@ -68,7 +68,7 @@ LARK_REFUSED = {
     re.compile(r"@"): "references to other grammars are not supported",
     re.compile(r"::"): "parameters of rules are not supported",
     re.compile(r"\[[^\]]*\]\s*(?:\.\d+\s*)?:"): "attributes of rules are not supported",
-    re.compile(r"~(?!\s*\d)"): "negation is not supported: it matches what is no text",
+    re.compile(r"~(?!\s*\d)"): "negation is not supported: it also matches bytes that are no text",
 }
 """Refused parts of a grammar's structure, with the reasons."""
 
@@ -103,12 +103,12 @@ def _build_answer_grammar(constraint: Constraint) -> Grammar:
 def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
     """Returns the grammars inside a constraint that must be tested separately, with the caller's names for
     them. In the whole grammar, free text before them would hide their cost."""
-    after_prelude = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
+    constrained_part = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
-        return after_prelude
+        return constrained_part
     group = load_group(constraint.source)
     formats = () if group.format is None else ((group.format.field, _build_answer_grammar(group.format)),)
-    return (*after_prelude, *formats, *calls.build_argument_grammars(group, COMPACT | STRICT))
+    return (*constrained_part, *formats, *compiler_grammar.build_argument_grammars(group, COMPACT | STRICT))
 
 
 class AnswerFormat(NamedTuple):
@@ -123,7 +123,7 @@ class AnswerFormat(NamedTuple):
 def find_answer_format(constraint: Constraint) -> AnswerFormat | None:
     """Returns the constraint on an answer without calls; None if there is no such constraint."""
     group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
-    if group is None or group.format is None or not group.is_either:
+    if group is None or group.format is None or not group.can_be_format:
         return None
     return AnswerFormat(group.format, _build_answer_grammar(group.format), group.heads)
 
@@ -131,14 +131,14 @@ def find_answer_format(constraint: Constraint) -> AnswerFormat | None:
 def _build_calls_grammar(group: CallGroup) -> Grammar:
     """Builds the grammar of a group of calls. If an answer without calls is possible, the grammar includes
     the format of that answer."""
-    call_grammar = calls.build_call_grammar(group, COMPACT | STRICT)
+    call_grammar = compiler_grammar.build_call_grammar(group, COMPACT | STRICT)
     text, places = LLMatcher.grammar_from_lark(call_grammar.text), call_grammar.places
-    if group.format is None or not group.is_either:
+    if group.format is None or not group.can_be_format:
         return Grammar(text, places)
     answer_grammar = _build_answer_grammar(group.format)
     if answer_grammar.places is not None:
         places = (places or JsonPlaces()) | find_format_places(group, answer_grammar.places)
-    return Grammar(join_grammars(text, calls.FORMAT, answer_grammar.text), places)
+    return Grammar(join_grammars(text, compiler_grammar.FORMAT, answer_grammar.text), places)
 
 
 def _build_lark_grammar(text: str) -> Grammar:
@@ -160,7 +160,7 @@ def _build_json_grammar(schema: object, constraint: Constraint) -> Grammar:
         }
     if schema is False:
         raise InvalidValue(f"{constraint.field} accepts nothing", param=constraint.field)
-    return calls.build_json_grammar(schema if isinstance(schema, dict) else {}, spacing | STRICT)
+    return compiler_grammar.build_json_grammar(schema if isinstance(schema, dict) else {}, spacing | STRICT)
 
 
 def _translate_regex(pattern: str, field: str) -> str:
@@ -183,9 +183,9 @@ def _translate_choices(source: str, field: str) -> list[str]:
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidValue(f"{field} must be a list of texts", param=field)
     if len(texts) > MAX_CHOICES:
-        raise InvalidValue(f"{field} may hold {MAX_CHOICES} texts; got {len(texts)}", param=field)
+        raise InvalidValue(f"{field} can have at most {MAX_CHOICES} texts; got {len(texts)}", param=field)
     if "" in texts:
-        raise InvalidValue(f"{field} holds an empty text", param=field)
+        raise InvalidValue(f"{field} has an empty text; leave it out", param=field)
     return [f"/{''.join(map(_escape_literal, text))}/" for text in dict.fromkeys(texts)]
 
 
@@ -199,16 +199,16 @@ def _escape_literal(char: str) -> str:
 def _require_plain_lark(source: str, field: str) -> str:
     """Returns the grammar for the compiler. Raises UnsupportedParameter for refused parts."""
     body = LARK_HEADER.sub("", source, count=1)
-    for text in LARK_TEXT.finditer(body):
-        if text["regex"]:
-            if set(text["flags"]) - {"s"}:
+    for element in LARK_TEXT.finditer(body):
+        if element["regex"]:
+            if set(element["flags"]) - {"s"}:
                 raise UnsupportedParameter(
-                    f"{field}: the flags {text['flags']} of a regex are not supported", param=field
+                    f"{field}: the flags {element['flags']} of a regex are not supported", param=field
                 )
-            require_portable(text["body"], field)
-        elif text["string"] and text["string"].endswith("i"):
+            require_portable(element["body"], field)
+        elif element["string"] and element["string"].endswith("i"):
             raise UnsupportedParameter(
-                f'{field}: literals of either case ("..."i) are not supported', param=field
+                f'{field}: case-insensitive literals ("..."i) are not supported', param=field
             )
     structure = LARK_TEXT.sub(" ", body)
     for pattern, reason in LARK_REFUSED.items():
@@ -228,11 +228,13 @@ def _unescape(escape: re.Match[str]) -> str:
     """Replaces an escape with a character's number by the character, unless the character needs an escape."""
     if escape[4]:
         return escape[0]
-    number = int(escape[1] or escape[2] or escape[3], 16)
-    if number > sys.maxunicode or 0xD800 <= number < 0xE000:
+    code_point = int(escape[1] or escape[2] or escape[3], 16)
+    if code_point > sys.maxunicode or 0xD800 <= code_point < 0xE000:
         raise ValueError(f"{escape[0]} is no character")
-    char = chr(number)
-    return char if char.isprintable() and char not in GBNF_SIGNS and number != 32 else f"\\x{number:02x}"
+    char = chr(code_point)
+    return (
+        char if char.isprintable() and char not in GBNF_SIGNS and code_point != 32 else f"\\x{code_point:02x}"
+    )
 
 
 def _translate_gbnf(source: str, field: str) -> str:

@@ -35,7 +35,7 @@ class TextAround(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How the model calls one function: the marks before and after the arguments, and the schema of the
+    """The form of a call of one function: the marks before and after the arguments, and the schema of the
     arguments."""
 
     begin: Marks
@@ -78,8 +78,8 @@ class CallGroup:
     """The beginnings of calls. No text of `format` may begin with one of them."""
 
     @property
-    def is_either(self) -> bool:
-        """Whether the output is either calls or a text of `format`."""
+    def can_be_format(self) -> bool:
+        """Whether the output can be a text of `format` instead of calls."""
         return self.format is not None and self.around is TextAround.TEXT
 
     def dump(self) -> str:
@@ -98,7 +98,7 @@ class Prelude:
     many: bool = False
     """Whether several frames are allowed."""
     budget: int | None = None
-    """The most tokens of the text in a frame; then the frame must be closed. The budget applies only to
+    """The most tokens of the text in a frame. After them the frame must be closed. The budget applies only to
     frames that are closed by one token."""
     never: str = ""
     """The characters of the closing token. No text in a frame may contain them."""
@@ -131,7 +131,7 @@ class JsonPlaces:
     after_json: tuple[Marks, ...] = ()
     """Marks after which a value begins anywhere in the text. No entry is empty."""
     keys_run_out: bool = False
-    """Whether keys must match patterns. Then an object can reach a state in which no new key is possible."""
+    """Whether keys must match patterns. Such an object can reach a state in which no new key is possible."""
 
     def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
         """Returns the places in a text that begins with a prelude."""
@@ -169,30 +169,36 @@ WHOLE_TEXT = JsonPlaces(at_start=((),))
 def find_argument_places(group: CallGroup) -> JsonPlaces:
     """Returns the places of the arguments of a group's calls."""
     begins = tuple(call.begin for call in group.calls)
-    first = tuple((*group.open, *begin) for begin in begins)
+    first_marks = tuple((*group.open, *begin) for begin in begins)
     ends = dict.fromkeys(call.end for call in group.calls)
     between = group.between
-    later = () if between is None else tuple((*end, *between, *begin) for end in ends for begin in begins)
+    later_marks = (
+        () if between is None else tuple((*end, *between, *begin) for end in ends for begin in begins)
+    )
     # If no mark comes before groups, calls occur at the beginning only.
-    return JsonPlaces((), first, later) if group.sign is None else JsonPlaces(first, (), later)
+    return (
+        JsonPlaces((), first_marks, later_marks)
+        if group.sign is None
+        else JsonPlaces(first_marks, (), later_marks)
+    )
 
 
-def find_format_places(group: CallGroup, unframed: JsonPlaces) -> JsonPlaces:
-    """Returns the places of JSON values in an answer without calls. `unframed`: the places if the answer has
-    no frames."""
+def find_format_places(group: CallGroup, unframed_places: JsonPlaces) -> JsonPlaces:
+    """Returns the places of JSON values in an answer without calls. `unframed_places`: the places if the
+    answer has no frames."""
     if not group.frames:
-        return unframed
+        return unframed_places
     frame_marks = tuple(frame.open for frame in group.frames if frame.close is None)
-    return replace(unframed, at_start=(), anywhere=frame_marks)
+    return replace(unframed_places, at_start=(), anywhere=frame_marks)
 
 
 GrammarEntry = dict[str, object]
 
 
-def join_grammars(first: str, name: str, other: str) -> str:
-    """Combines two grammars. The first one refers to the other by `name`."""
-    first_grammar, *others = _list_grammars(other)
-    return json.dumps({"grammars": [*_list_grammars(first), first_grammar | {"name": name}, *others]})
+def join_grammars(outer: str, name: str, inner: str) -> str:
+    """Combines two grammars. The outer grammar refers to the inner grammar by `name`."""
+    inner_root, *inner_parts = _list_grammars(inner)
+    return json.dumps({"grammars": [*_list_grammars(outer), inner_root | {"name": name}, *inner_parts]})
 
 
 def _list_grammars(grammar: str) -> list[GrammarEntry]:

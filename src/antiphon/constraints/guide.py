@@ -1,8 +1,8 @@
 """Computes which tokens a constraint allows next, on threads beside the decode thread.
 
-The decode thread gives each drawn token to the `Guide` of its sequence, and reads the guide's answer later.
-First the answer has the forced tokens, then the mask of the token after them. No function of this module
-waits. A failure becomes the error of its guide. A guide without an answer allows no token.
+The decode thread gives each drawn token to the `Guide` of its sequence, and reads the guide's result later.
+First the result has the forced tokens, then the mask of the token after them. No function of this module
+waits. A failure becomes the error of its guide. A guide without a result allows no token.
 """
 
 import logging
@@ -30,16 +30,16 @@ MatcherFactory = Callable[[Grammar, CompilerVocabulary], Matcher]
 TokenMask = NDArray[np.bool_]
 
 MAX_CPU_SECONDS = 2.0
-"""The most CPU seconds of a worker for one answer. The mean is under a millisecond. The limit is in CPU time,
+"""The most CPU seconds of a worker for one result. The mean is under a millisecond. The limit is in CPU time,
 because a busy machine must not make a constraint fail."""
 
 PATIENCE = 60.0
-"""The most seconds of wall clock for one answer, including the time in the queue. An answer needs so long
+"""The most seconds of wall clock for one result, including the time in the queue. A result needs so long
 only if no worker makes progress."""
 
 TOO_LONG = "the constraint takes too long to follow here; make it simpler"
 BUSY = "the machine is too busy to follow the constraint; try again"
-STARVED = f"no worker had an answer for a constraint within {PATIENCE:g} s"
+STARVED = f"no worker had a result for a constraint within {PATIENCE:g} s"
 RETRY_AFTER = 5.0
 """Retry delay in seconds for callers when the machine is too busy."""
 
@@ -53,15 +53,15 @@ def to_callers_error(error: AntiphonError, field: str | None) -> AntiphonError:
 
 
 def read_zero() -> float:
-    """Returns the CPU clock of a guide before a worker begins its answer."""
+    """Returns the CPU clock of a guide before a worker begins its result."""
     return 0.0
 
 
 class GuideWorkers(Protocol):
-    """The workers that compute the answers of guides."""
+    """The workers that compute the results of guides."""
 
-    answer_ready: threading.Event
-    """Set whenever an answer, or a part of one, is complete."""
+    result_ready: threading.Event
+    """Set whenever a result, or a part of one, is complete."""
 
     @property
     def size(self) -> int: ...
@@ -73,20 +73,20 @@ class Guide:
     """The position of one sequence in its grammar. The decode thread and a worker never use a guide at the
     same time.
 
-    An answer has two parts. When `is_settled` is set, the forced tokens are known. When `is_ready` is set,
+    A result has two parts. When `is_settled` is set, the forced tokens are known. When `is_ready` is set,
     the mask of the token after them is known too. After the sequence has used both parts, `advance` begins
-    the next answer.
+    the next result.
     """
 
     __slots__ = (
         "_allowed",
-        "_began",
         "_clock",
         "_cpu_clock",
         "_ends_text",
         "_forced",
         "_grammar",
         "_matcher",
+        "_requested_at_s",
         "_token",
         "error",
         "is_abandoned",
@@ -111,9 +111,9 @@ class Guide:
         self._forced: tuple[int, ...] = ()
         self._allowed: TokenMask | None = None
         self.error: AntiphonError | None = None
-        """The error that prevents further answers."""
+        """The error that prevents further results."""
         self.is_abandoned = False
-        """Whether the decode thread needs no more answers of this guide."""
+        """Whether the decode thread needs no more results of this guide."""
         self.is_settled = False
         """Whether the forced tokens are known."""
         self.is_ready = False
@@ -124,7 +124,7 @@ class Guide:
 
     def advance(self, token: int) -> None:
         """Continues with the sequence's next token, which must be allowed. A forced token is only marked as
-        used. After any other token, the next answer begins."""
+        used. After any other token, the next result begins."""
         if self._forced:
             self._forced = self._forced[1:]
             return
@@ -134,7 +134,7 @@ class Guide:
     def get_forced(self) -> tuple[int, ...]:
         """Returns the forced next tokens, in order. The last one can be an end token. Call it only if
         `is_settled` is set. Raises EngineError."""
-        self._require(self.is_settled)
+        self._require_available(self.is_settled)
         return self._forced
 
     def take_forced(self) -> tuple[int, ...]:
@@ -145,11 +145,11 @@ class Guide:
     def get_allowed(self) -> TokenMask:
         """Returns a flag for each id: whether the token is allowed next. Call it only if `is_ready` is set.
         Raises EngineError."""
-        self._require(self.is_ready)
+        self._require_available(self.is_ready)
         if self._forced:
-            only = np.zeros(self.workers.size, dtype=np.bool_)
-            only[self._forced[0]] = True
-            return only
+            single_token_mask = np.zeros(self.workers.size, dtype=np.bool_)
+            single_token_mask[self._forced[0]] = True
+            return single_token_mask
         if self._allowed is None:
             raise EngineError("the constraint allows no token here; nothing can follow")
         return self._allowed
@@ -161,17 +161,18 @@ class Guide:
 
     def record_settled(self) -> None:
         """Sets `was_settled`, so that all code of one step sees the same state although workers continue.
-        Otherwise the last bits of later results could differ, because forced tokens are computed together or
-        one by one."""
+        Without this, the last bits of later logits could differ, because forced tokens are decoded together
+        or one by one."""
         self.was_settled = self.is_settled
 
     def get_age(self) -> float:
-        """Returns seconds since the answer was requested."""
-        return self._clock() - self._began
+        """Returns the seconds since the result was requested."""
+        return self._clock() - self._requested_at_s
 
     def find_failure(self, field: str | None, cpu_seconds: float = MAX_CPU_SECONDS) -> AntiphonError | None:
-        """Returns the error of the guide, or an error if the answer takes too long; otherwise None. `field`:
-        the caller's name for the constraint. `cpu_seconds`: the most CPU seconds for the answer."""
+        """Returns the error of the guide, or an error if the result takes too long. Returns None if there is
+        no error. `field`: the caller's name for the constraint. `cpu_seconds`: the most CPU seconds for the
+        result."""
         if self.error is not None:
             return to_callers_error(self.error, field)
         if self.is_overdue(cpu_seconds):
@@ -179,43 +180,46 @@ class Guide:
         return EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED) if self.is_starved() else None
 
     def is_overdue(self, cpu_seconds: float = MAX_CPU_SECONDS) -> bool:
-        """Whether the answer has used more CPU time than allowed."""
+        """Whether the result has used more CPU time than allowed."""
         return not self.is_ready and self._cpu_clock() > cpu_seconds
 
     def is_starved(self) -> bool:
-        """Whether the answer takes longer than PATIENCE, although it may have used little CPU."""
+        """Whether the result takes longer than PATIENCE, although it may have used little CPU."""
         return not self.is_ready and self.get_age() > PATIENCE
 
     def _begin(self) -> None:
-        """Forgets the last answer and queues the next one for the workers."""
+        """Drops the last result, and queues the guide for the next one."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._forced, self._allowed, self._cpu_clock = (), None, read_zero
-        self._began = self._clock()
+        self._requested_at_s = self._clock()
         self.workers.put(self)
 
     def abandon(self) -> None:
-        """Tells the workers to drop this guide, because its answers are no longer needed."""
+        """Tells the workers to drop this guide, because its results are no longer needed."""
         self.workers.abandon(self)
 
-    def _require(self, is_available: bool) -> None:
-        """Raises the guide's error if it has one, or EngineError if the answer is not available yet."""
+    def _require_available(self, is_available: bool) -> None:
+        """Raises the guide's error if it has one, or EngineError if the result is not available yet."""
         if self.error is not None:
             raise self.error
         if not is_available:
-            raise EngineError("the constraint has no answer yet")
+            raise EngineError("the constraint has no result yet")
 
     # --- a worker
 
     def work(
-        self, vocabulary: CompilerVocabulary, cpu_clock: Clock = read_zero, make: MatcherFactory = Matcher
+        self,
+        vocabulary: CompilerVocabulary,
+        cpu_clock: Clock = read_zero,
+        create_matcher: MatcherFactory = Matcher,
     ) -> None:
-        """Computes the next answer. It raises nothing: a failure becomes the guide's error. `cpu_clock`:
-        returns the CPU seconds that this answer has used; other threads call it too."""
+        """Computes the next result. It raises nothing: a failure becomes the guide's error. `cpu_clock`:
+        returns the CPU seconds that this result has used; other threads call it too."""
         self._cpu_clock = cpu_clock
         try:
-            self._compute_forced(vocabulary, make)
+            self._compute_forced(vocabulary, create_matcher)
             self.is_settled = True
-            self.workers.answer_ready.set()
+            self.workers.result_ready.set()
             self._compute_mask(vocabulary)
         except AntiphonError as error:
             self.error = error
@@ -227,12 +231,12 @@ class Guide:
             )
         finally:
             self.is_settled = self.is_ready = True
-            self.workers.answer_ready.set()
+            self.workers.result_ready.set()
 
-    def _compute_forced(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
+    def _compute_forced(self, vocabulary: CompilerVocabulary, create_matcher: MatcherFactory) -> None:
         """Appends the sequence's last token to the matcher, then finds and appends the forced tokens."""
         if self._matcher is None:
-            self._matcher = make(self._grammar, vocabulary)
+            self._matcher = create_matcher(self._grammar, vocabulary)
         if self._token is not None:
             self._matcher.consume([self._token])
         forced = self._matcher.find_forced()

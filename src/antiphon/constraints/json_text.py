@@ -82,23 +82,23 @@ class JsonText(NamedTuple):
             return self, len(data)  # the most frequent case
         reader = _JsonReader(self, data, start)
         reader.read()
-        return JsonText(reader.mode, reader.levels, reader.key, reader.escape), reader.at
+        return JsonText(reader.mode, reader.levels, reader.key, reader.escape), reader.index
 
 
 class _JsonReader:
     """Reads bytes of one value. It has the mutable state during `JsonText.read`."""
 
-    __slots__ = ("at", "data", "escape", "key", "levels", "mode")
+    __slots__ = ("data", "escape", "index", "key", "levels", "mode")
 
     def __init__(self, text: JsonText, data: bytes, start: int) -> None:
         self.mode, self.levels, self.key, self.escape = text
         self.data = data
-        self.at = start
+        self.index = start
 
     def read(self) -> None:
         """Reads until the bytes or the value end."""
         size = len(self.data)
-        while self.at < size and self.mode not in ENDED:
+        while self.index < size and self.mode not in ENDED:
             READERS[self.mode](self)
 
     def read_key(self) -> None:
@@ -109,7 +109,7 @@ class _JsonReader:
             return
         plain = self._read_plain()
         self.key += plain
-        if self.at == len(self.data):
+        if self.index == len(self.data):
             return
         if self._next() == BACKSLASH:
             self.escape = BACKSLASH
@@ -133,10 +133,10 @@ class _JsonReader:
         """Reads bytes of a string value, up to the next escape or the closing quote."""
         if self.escape:  # values may use any escape
             self.escape = b""
-            self.at += 1
+            self.index += 1
             return
         self._read_plain()
-        if self.at == len(self.data):
+        if self.index == len(self.data):
             return
         if self._next() == BACKSLASH:
             self.escape = BACKSLASH
@@ -145,9 +145,9 @@ class _JsonReader:
 
     def read_scalar(self) -> None:
         """Reads bytes of a number or a name, up to the byte that ends it."""
-        match = SCALAR.match(self.data, self.at)
-        self.at = self.at if match is None else match.end()
-        if self.at < len(self.data):
+        match = SCALAR.match(self.data, self.index)
+        self.index = self.index if match is None else match.end()
+        if self.index < len(self.data):
             self._end_value()
 
     def read_sign(self) -> None:
@@ -193,8 +193,8 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _close(self, sign: bytes) -> None:
-        """Ends the innermost object or list if the byte is its closing bracket. Otherwise the text is not
-        JSON."""
+        """Ends the innermost object or list if the byte is its closing bracket. After any other byte, the
+        text is not JSON."""
         if sign == (b"]" if self.levels[-1] is None else b"}"):
             self.levels = self.levels[:-1]
             self._end_value()
@@ -208,15 +208,15 @@ class _JsonReader:
 
     def _read_plain(self) -> bytes:
         """Reads the bytes before the next quote, backslash or end."""
-        match = PLAIN.match(self.data, self.at)
+        match = PLAIN.match(self.data, self.index)
         plain = b"" if match is None else match[0]
-        self.at += len(plain)
+        self.index += len(plain)
         return plain
 
     def _next(self) -> bytes:
         """Returns the next byte and moves past it."""
-        self.at += 1
-        return self.data[self.at - 1 : self.at]
+        self.index += 1
+        return self.data[self.index - 1 : self.index]
 
 
 READERS: Mapping[JsonMode, Callable[[_JsonReader], None]] = MappingProxyType(
@@ -237,7 +237,7 @@ class PartialMarks(NamedTuple):
     """How many bytes of these marks the text contains."""
 
 
-class FoundValues(NamedTuple):
+class TextState(NamedTuple):
     """The state of a text: its open values and incomplete marks."""
 
     states: tuple[JsonText, ...] = ()
@@ -261,63 +261,65 @@ class JsonFinder:
         self._last_bytes = frozenset(mark[-1] for mark in self._anywhere)
         self._longest = max(map(len, self._anywhere), default=0)
         self._after_json = tuple(map(spell, places.after_json))
-        self.is_whole = replace(places, keys_run_out=False) == WHOLE_TEXT
+        self.is_single_value = replace(places, keys_run_out=False) == WHOLE_TEXT
         """Whether the text is one value and nothing else."""
         at_start = PartialMarks(tuple(map(spell, places.at_start)))
-        if self.is_whole:
-            self.start = FoundValues((JsonText(),))
+        if self.is_single_value:
+            self.start = TextState((JsonText(),))
         else:
-            self.start = self._read(FoundValues(partial_marks=(at_start,)), b"")
+            self.start = self._read(TextState(partial_marks=(at_start,)), b"")
         """The state of an empty text."""
 
-    def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
+    def read(self, text_state: TextState, data: bytes) -> TextState | None:
         """Reads more bytes and returns the new state. Returns None if the bytes repeat or misspell a key."""
-        if self.is_whole:
-            state, _ = found.states[0].read(data)
-            return None if state.mode is JsonMode.REFUSED else FoundValues((state,))
-        found = self._read(found, data)
-        return None if any(state.mode is JsonMode.REFUSED for state in found.states) else found
+        if self.is_single_value:
+            state, _ = text_state.states[0].read(data)
+            return None if state.mode is JsonMode.REFUSED else TextState((state,))
+        text_state = self._read(text_state, data)
+        return None if any(state.mode is JsonMode.REFUSED for state in text_state.states) else text_state
 
-    def _read(self, found: FoundValues, data: bytes) -> FoundValues:
+    def _read(self, text_state: TextState, data: bytes) -> TextState:
         """Reads more bytes of all open values and incomplete marks. Returns the new state."""
-        open_now: list[JsonText | PartialMarks] = []
-        parts: list[JsonText | PartialMarks] = [*found.states, *found.partial_marks]
-        for part in parts:
-            open_now += self._follow(part, data, 0)
+        new_items: list[JsonText | PartialMarks] = []
+        open_items: list[JsonText | PartialMarks] = [*text_state.states, *text_state.partial_marks]
+        for item in open_items:
+            new_items += self._follow(item, data, 0)
         tail = b""
         if self._anywhere:
-            text = found.tail + data
-            mark_ends = self._find_mark_ends(text, len(found.tail))
-            for at in mark_ends:
-                open_now += self._follow(JsonText(), data, at)
+            text = text_state.tail + data
+            mark_ends = self._find_mark_ends(text, len(text_state.tail))
+            for index in mark_ends:
+                new_items += self._follow(JsonText(), data, index)
             tail = text[-self._longest :]
-        states = tuple(each for each in open_now if isinstance(each, JsonText))
-        partial_marks = tuple(each for each in open_now if isinstance(each, PartialMarks))
-        return FoundValues(states, partial_marks, tail)
+        states = tuple(each for each in new_items if isinstance(each, JsonText))
+        partial_marks = tuple(each for each in new_items if isinstance(each, PartialMarks))
+        return TextState(states, partial_marks, tail)
 
     def _follow(
-        self, part: JsonText | PartialMarks, data: bytes, at: int
+        self, item: JsonText | PartialMarks, data: bytes, index: int
     ) -> Iterator[JsonText | PartialMarks]:
         """Reads bytes of one open value or of incomplete marks. Yields the values and marks that are open
         afterwards."""
-        if isinstance(part, PartialMarks):
-            yield from self._follow_marks(part, data, at)
+        if isinstance(item, PartialMarks):
+            yield from self._follow_marks(item, data, index)
             return
-        value, at = part.read(data, at)
+        value, index = item.read(data, index)
         if value.mode is JsonMode.DONE:
-            yield from self._follow_marks(PartialMarks(self._after_json), data, at)
+            yield from self._follow_marks(PartialMarks(self._after_json), data, index)
         elif value.mode is not JsonMode.BROKEN:
             yield value
 
-    def _follow_marks(self, marks: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
+    def _follow_marks(
+        self, marks: PartialMarks, data: bytes, index: int
+    ) -> Iterator[JsonText | PartialMarks]:
         """Reads the bytes after incomplete marks. Yields the values that begin after complete marks, and the
         marks that are still incomplete."""
-        following = data[at:]
+        following = data[index:]
         incomplete = []
         for text in marks.texts:
             rest = text[marks.size :]
             if following.startswith(rest):
-                yield from self._follow(JsonText(), data, at + len(rest))
+                yield from self._follow(JsonText(), data, index + len(rest))
             elif rest.startswith(following):
                 incomplete.append(text)
         if incomplete:
@@ -325,6 +327,6 @@ class JsonFinder:
 
     def _find_mark_ends(self, text: bytes, start: int) -> Iterator[int]:
         """Yields the indices where marks end, counted from `start`."""
-        for at in range(start, len(text)):
-            if text[at] in self._last_bytes and text.endswith(self._anywhere, 0, at + 1):
-                yield at + 1 - start
+        for index in range(start, len(text)):
+            if text[index] in self._last_bytes and text.endswith(self._anywhere, 0, index + 1):
+                yield index + 1 - start

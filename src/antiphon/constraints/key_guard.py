@@ -3,9 +3,8 @@
 A guard follows the JSON of one text token by token. It removes from each mask the tokens that would repeat or
 misspell a key. It must be fast, so it does not read every token of the vocabulary. Tables have the effect of
 every token on keys, for each state of a text. A state is the expected next part, and whether an object is
-open. Most tokens have no effect on a key. The others are in three groups: tokens that are always refused,
-tokens that are refused for some keys of the open object, and tokens that must be read.
-"""
+open. Most tokens have no effect on a key. All other tokens are in three groups: tokens that are always
+refused, tokens that are refused for some keys of the open object, and tokens that must be read."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -20,10 +19,10 @@ from antiphon.constraints.json_text import (
     ESCAPES,
     PARTIAL_ESCAPES,
     QUOTE,
-    FoundValues,
     JsonFinder,
     JsonMode,
     JsonText,
+    TextState,
 )
 from antiphon.errors import EngineError
 
@@ -43,7 +42,7 @@ class SuspectTokens(NamedTuple):
     """Tokens that complete a key of the open object, when no part of the key is written yet."""
     keys: frozenset[bytes]
     """The keys of `by_key`."""
-    others: Sequence[int]
+    undecided: Sequence[int]
     """Tokens that must be read to decide."""
 
 
@@ -71,10 +70,10 @@ class KeyTables:
     def find_completing_tokens(self, rest: bytes) -> Sequence[int]:
         """Returns tokens that begin with the rest of a key and its closing quote."""
         rest += QUOTE
-        first = last = bisect_left(self._closing_pieces, rest)
-        while last < len(self._closing_pieces) and self._closing_pieces[last].startswith(rest):
-            last += 1
-        return self._closing_ids[first:last]
+        begin = end = bisect_left(self._closing_pieces, rest)
+        while end < len(self._closing_pieces) and self._closing_pieces[end].startswith(rest):
+            end += 1
+        return self._closing_ids[begin:end]
 
     @cached_property
     def _ids(self) -> Mapping[bytes, Sequence[int]]:
@@ -148,16 +147,16 @@ class KeyTables:
     def _contains_refused_value(self, token: int) -> bool:
         """Whether the token contains the beginning of a JSON value, and repeats or misspells a key in it."""
         piece = self.spellings[token]
-        starts = (at for at, sign in enumerate(piece) if sign in b"{[")
-        return any(JsonText().read(piece, at)[0].mode is JsonMode.REFUSED for at in starts)
+        starts = (index for index, sign in enumerate(piece) if sign in b"{[")
+        return any(JsonText().read(piece, start)[0].mode is JsonMode.REFUSED for start in starts)
 
 
 def _opens_key(text: JsonText, piece: bytes) -> bool:
     """Whether a key can be needed or open after a token."""
     if QUOTE not in piece and b"," not in piece and not piece.isspace():
         return False
-    after, end = text.read(piece)
-    return after.mode in (JsonMode.KEY, JsonMode.NEXT_KEY) or b"," in piece[end:]
+    next_text, end = text.read(piece)
+    return next_text.mode in (JsonMode.KEY, JsonMode.NEXT_KEY) or b"," in piece[end:]
 
 
 def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
@@ -183,11 +182,11 @@ class KeyGuard:
     def __init__(self, places: JsonPlaces, tables: KeyTables) -> None:
         self._tables = tables
         self._finder = JsonFinder(places, tables.spellings.__getitem__)
-        self._found = self._finder.start
+        self._text_state = self._finder.start
         self._last_search = KeySearch(frozenset(), b"", [])
         self.keys_run_out = places.keys_run_out
         """Whether the text can reach a state in which no new key is possible."""
-        self.continuations: dict[FoundValues, bool] = {}
+        self.continuations: dict[TextState, bool] = {}
         """Whether the text can continue, for states that it can reach soon. The entries are valid while the
         same objects and keys are open."""
 
@@ -198,33 +197,33 @@ class KeyGuard:
     def consume(self, tokens: Iterable[int]) -> None:
         """Appends tokens. Raises EngineError for a token that repeats or misspells a key."""
         for token in tokens:
-            found = self._read(self._found, token)
-            if found is None:
-                raise EngineError("a token came that repeats or misspells a key")
-            if not _are_alike(found, self._found):
+            text_state = self._read(self._text_state, token)
+            if text_state is None:
+                raise EngineError("the text got a token that repeats or misspells a key")
+            if not _are_alike(text_state, self._text_state):
                 self.continuations = {}
-            self._found = found
+            self._text_state = text_state
 
-    def read_token(self, token: int) -> FoundValues | None:
+    def read_token(self, token: int) -> TextState | None:
         """Returns the state of the text after a token; None if the token is refused."""
-        return self._read(self._found, token)
+        return self._read(self._text_state, token)
 
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
         """Returns the tokens before the first token that repeats or misspells a key."""
-        found: FoundValues | None = self._found
-        for at, token in enumerate(tokens):
-            if found is None or (found := self._read(found, token)) is None:
-                return tokens[:at]
+        text_state: TextState | None = self._text_state
+        for index, token in enumerate(tokens):
+            if text_state is None or (text_state := self._read(text_state, token)) is None:
+                return tokens[:index]
         return tokens
 
     def restrict(self, mask: bytes) -> bytes:
         """Returns the mask without tokens that repeat or misspell a key."""
         bits, refused = list[Bit](), list[int]()
-        suspected = [] if self._finder.is_whole else [*self._tables.tokens_with_value]
-        for state in self._found.states:
+        suspected = [] if self._finder.is_single_value else [*self._tables.tokens_with_value]
+        for state in self._text_state.states:
             suspects = self._tables.get_suspects(state)
             bits += suspects.refused
-            suspected += suspects.others
+            suspected += suspects.undecided
             if keys := state.levels and state.levels[-1]:
                 refused += self._find_completing_tokens(state, keys, suspects)
         refused += [
@@ -236,7 +235,7 @@ class KeyGuard:
         """Returns the allowed tokens after which the open key begins like an existing key, or an object needs
         another key."""
         tokens = list[int]()
-        for state in self._found.states:
+        for state in self._text_state.states:
             if state.mode is not JsonMode.KEY:
                 tokens += self._tables.find_key_openers(state)
             elif keys := state.levels[-1]:
@@ -247,8 +246,8 @@ class KeyGuard:
 
     def _is_risky_token(self, token: int) -> bool:
         """Whether a key is needed after the token, and perhaps only existing keys are possible."""
-        found = self.read_token(token)
-        return found is not None and any(map(_is_risky_state, found.states))
+        text_state = self.read_token(token)
+        return text_state is not None and any(map(_is_risky_state, text_state.states))
 
     def _find_completing_tokens(
         self, state: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
@@ -266,18 +265,18 @@ class KeyGuard:
         """Returns the keys that begin like the open key. While the same key is open, it searches only the
         result of the last call."""
         last_search = self._last_search
-        within = (
+        candidates = (
             last_search.matches
             if last_search.keys is keys and key_start.startswith(last_search.key_start)
             else keys
         )
-        matches = [key for key in within if key.startswith(key_start)]
+        matches = [key for key in candidates if key.startswith(key_start)]
         self._last_search = KeySearch(keys, key_start, matches)
         return matches
 
-    def _read(self, found: FoundValues, token: int) -> FoundValues | None:
-        """Returns the text after a token; None if the token repeats or misspells a key."""
-        return self._finder.read(found, self._tables.spellings[token])
+    def _read(self, text_state: TextState, token: int) -> TextState | None:
+        """Returns the state of the text after a token; None if the token repeats or misspells a key."""
+        return self._finder.read(text_state, self._tables.spellings[token])
 
 
 def _is_allowed(mask: bytes, token: int) -> bool:
@@ -294,7 +293,7 @@ def _is_risky_state(state: JsonText) -> bool:
     return state.mode is JsonMode.KEY and any(key.startswith(key_start) for key in keys)
 
 
-def _are_alike(left: FoundValues, right: FoundValues) -> bool:
+def _are_alike(left: TextState, right: TextState) -> bool:
     """Whether the same objects are open, with the same keys."""
     pairs = zip(left.states, right.states, strict=False)
     return len(left.states) == len(right.states) and all(a.levels is b.levels for a, b in pairs)
@@ -314,37 +313,37 @@ LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "$defs", "definitions")
 SINGLE = ("items", "additionalProperties")
 
-DECIDED_ELSEWHERE = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf"})
+COMPLETE_KEYWORDS = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf"})
 """Keywords that restrict the values of a schema completely: by listing them, or by other schemas."""
 
 
 def has_open_objects(schema: object) -> bool:
-    """Whether a compiled schema, or any schema in it, can accept keys that it does not list. A negative
-    answer is certain."""
+    """Whether a compiled schema, or any schema in it, may accept keys that it does not list. The result False
+    is certain."""
     if not isinstance(schema, dict):
         return schema is not False
     return _is_open(schema) or any(map(has_open_objects, _list_schemas(schema)))
 
 
 def has_key_patterns(schema: object) -> bool:
-    """Whether the keys of any object must match a pattern with an end. Then perhaps few new keys are
-    possible."""
+    """Whether the keys of any object must match a pattern with an end. Such an object may have few possible
+    keys."""
     if not isinstance(schema, dict):
         return False
     patterns = schema.get("patternProperties")
-    ends = isinstance(patterns, dict) and any("$" in pattern for pattern in patterns)
-    return ends or any(map(has_key_patterns, _list_schemas(schema)))
+    has_anchored_pattern = isinstance(patterns, dict) and any("$" in pattern for pattern in patterns)
+    return has_anchored_pattern or any(map(has_key_patterns, _list_schemas(schema)))
 
 
 def _is_open(schema: dict[str, object]) -> bool:
     """Whether the schema itself accepts keys that it does not list, in an object or in the items of an
     array."""
-    if not schema.keys().isdisjoint(DECIDED_ELSEWHERE):
+    if not schema.keys().isdisjoint(COMPLETE_KEYWORDS):
         return False
     if "type" not in schema:
         return True
-    kind = schema["type"]
-    types = kind if isinstance(kind, list) else [kind]
+    allowed_type = schema["type"]
+    types = allowed_type if isinstance(allowed_type, list) else [allowed_type]
     has_all_keys = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     return ("object" in types and not has_all_keys) or ("array" in types and "items" not in schema)
 

@@ -22,14 +22,14 @@ from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as VocabularyTable
 from antiphon.errors import UnsupportedParameter
 
-MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""The most estimated bytes of kept matchers. The estimate is usually several times too high."""
+MAX_CACHED_BYTES = 64 * 1024 * 1024
+"""The most estimated bytes of cached matchers. The estimate is usually several times too high."""
 
-ENTRIES = 1024
+MAX_MATCHERS = 1024
 
-PER_SECOND, PER_CHARACTER, LEAST = 400e6, 100, 32 * 1024
+PER_SECOND, PER_CHARACTER, MIN_BYTES = 400e6, 100, 32 * 1024
 """Estimates the bytes of a compiled grammar, because the compiler does not report them. The estimate is the
-largest of three: bytes per CPU second of compiling, bytes per character of the text, and a least number.
+largest of three: bytes per CPU second of compiling, bytes per character of the text, and MIN_BYTES.
 Measured grammars, hostile and usual ones, had 18 to 300 MB for each second."""
 
 
@@ -37,10 +37,12 @@ class MatcherCache:
     """Caches compiled grammars of one vocabulary. A request with a cached grammar gets a copy, which costs
     microseconds. Any thread may use it."""
 
-    def __init__(self, capacity: int = MAX_KEPT_BYTES, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self, capacity: int = MAX_CACHED_BYTES, clock: Callable[[], float] = time.thread_time
+    ) -> None:
         """`clock`: returns the calling thread's CPU seconds."""
         self._clock = clock
-        self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(capacity, ENTRIES)
+        self._matchers: SegmentedLRU[bytes, Matcher] = SegmentedLRU(capacity, MAX_MATCHERS)
         """Unused matchers, from which copies are made. A copy needs the lock, because it reads the
         matcher."""
         self._lock = threading.Lock()
@@ -48,20 +50,20 @@ class MatcherCache:
     @property
     def held_bytes(self) -> int:
         """The estimated bytes of all cached matchers."""
-        return self._kept.held_size
+        return self._matchers.held_size
 
     def get_matcher(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> Matcher:
         """Returns a matcher for a checked grammar. Raises EngineError if it does not compile."""
         key = sha256(repr(grammar).encode()).digest()
         with self._lock:
-            matcher = self._kept.get(key)
+            matcher = self._matchers.get(key)
             if matcher is not None:
                 return matcher.copy()
-        began = self._clock()
+        start_s = self._clock()
         new_matcher = Matcher(grammar, vocabulary)
-        size = max(PER_SECOND * (self._clock() - began), PER_CHARACTER * len(grammar.text), LEAST)
+        size = max(PER_SECOND * (self._clock() - start_s), PER_CHARACTER * len(grammar.text), MIN_BYTES)
         with self._lock:
-            self._kept.put(key, new_matcher.copy(), int(size))
+            self._matchers.put(key, new_matcher.copy(), int(size))
         return new_matcher
 
 
@@ -91,19 +93,20 @@ def create_cpu_clock() -> Clock:
     returns a wall clock."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
-    number = time.pthread_getcpuclockid(threading.get_ident())
+    clock_id = time.pthread_getcpuclockid(threading.get_ident())
 
     def clock() -> float:
         try:
-            return time.clock_gettime(number)
+            return time.clock_gettime(clock_id)
         except OSError:  # the thread has ended
             return 0.0
 
     return clock
 
 
-def measure_since(began: float, clock: Clock) -> float:
-    return clock() - began
+def measure_since(start_s: float, clock: Clock) -> float:
+    """Returns the seconds of a clock since `start_s`."""
+    return clock() - start_s
 
 
 class MaskWorkers:
@@ -117,11 +120,11 @@ class MaskWorkers:
         self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
-        """Guides that were abandoned while a worker computed for them. This worker ends after its work."""
+        """Guides that were abandoned while a worker computed for them. Such a worker ends after its work."""
         self._in_progress: set[Guide] = set()
         """The guides for which workers compute now."""
-        self._closed = False
-        self.answer_ready = threading.Event()
+        self._is_closed = False
+        self.result_ready = threading.Event()
         for _ in range(WORKERS):
             self._start()
 
@@ -131,11 +134,11 @@ class MaskWorkers:
         return self._vocabulary.size
 
     def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
-        """Makes a guide for a checked grammar, and queues its first answer."""
+        """Makes a guide for a checked grammar, and queues its first result."""
         return Guide(grammar, self, clock)
 
     def put(self, guide: Guide) -> None:
-        """Queues the guide's next answer."""
+        """Queues the guide's next result."""
         self._jobs.put(guide)
 
     def abandon(self, guide: Guide) -> None:
@@ -148,16 +151,16 @@ class MaskWorkers:
 
     def close(self) -> None:
         """Ends the workers after their current work."""
-        self._closed = True
+        self._is_closed = True
         for _ in range(WORKERS):
             self._jobs.put(None)
 
     def _start(self) -> None:
         """Starts one worker thread."""
-        threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
+        threading.Thread(target=self._run_worker, name="antiphon-masks", daemon=True).start()
 
-    def _work(self) -> None:
-        """Computes the answers of queued guides, until the workers are closed or this worker is replaced."""
+    def _run_worker(self) -> None:
+        """Computes the results of queued guides, until the workers are closed or this worker is replaced."""
         cpu = create_cpu_clock()
         while (guide := self._jobs.get()) is not None:
             if guide.is_abandoned:
@@ -191,22 +194,23 @@ def split_after_line_break(
     text.
 
     The function tokenizes a line break and the text, and removes the line break's tokens. If they cannot be
-    separated from the text, it returns no tokens; then the compiler takes the longest pieces.
+    separated from the text, it returns no tokens. In that case the compiler takes the longest pieces.
     """
-    head = tokenize(LINE_BREAK)
+    break_tokens = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
         tokens = tokenize(LINE_BREAK + text)
-        rest = tokens[len(head) :]
-        is_separable = tokens[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
-        return rest if is_separable else []
+        text_tokens = tokens[len(break_tokens) :]
+        has_break = tokens[: len(break_tokens)] == break_tokens
+        is_separable = has_break and b"".join(table.pieces[token] for token in text_tokens) == text
+        return text_tokens if is_separable else []
 
     return split
 
 
 class RevocableTokenizer:
-    """The model's tokenizer, which can be disabled. Mask threads can run longer than the model, and must not
-    call its tokenizer then."""
+    """The model's tokenizer, which can be disabled. Mask threads can run longer than the model. They must not
+    call the tokenizer after the model has ended."""
 
     def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
         self._tokenize: Callable[[bytes], list[int]] | None = tokenize
@@ -233,7 +237,7 @@ class ModelConstraints:
         self._vocabulary = vocabulary
         self._tokenize = RevocableTokenizer(tokenize)
         self._checker: Checker | None = None
-        self._masks: MaskWorkers | None = None
+        self._workers: MaskWorkers | None = None
         self._start_lock = asyncio.Lock()
 
     async def check(self, constraint: Constraint) -> Grammar:
@@ -249,22 +253,22 @@ class ModelConstraints:
         return masks.create_guide(grammar)
 
     async def aclose(self) -> None:
-        """Ends the process and the threads; the tokenizer is not called afterwards."""
+        """Ends the process and the threads. The tokenizer is not called afterwards."""
         await asyncio.to_thread(self._tokenize.revoke)
         if self._checker is not None:
             await self._checker.aclose()
-        if self._masks is not None:
-            self._masks.close()
+        if self._workers is not None:
+            self._workers.close()
 
     async def _ensure_checker(self) -> tuple[Checker, MaskWorkers]:
         """Returns the checker and the workers. The first call makes both."""
         async with self._start_lock:
-            if self._checker is None or self._masks is None:
+            if self._checker is None or self._workers is None:
                 table = await self._vocabulary()
                 tokens = build_token_table(table)
                 tokenize = (
                     split_after_line_break(self._tokenize, table) if table.space_prefix else self._tokenize
                 )
-                self._masks = await asyncio.to_thread(MaskWorkers, tokens, tokenize)
+                self._workers = await asyncio.to_thread(MaskWorkers, tokens, tokenize)
                 self._checker = Checker(tokens)
-            return self._checker, self._masks
+            return self._checker, self._workers

@@ -16,7 +16,7 @@ from functools import cached_property
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.json_text import FoundValues
+from antiphon.constraints.json_text import TextState
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
@@ -31,7 +31,7 @@ class DeadEndSearch:
 
     matcher: LLMatcher
     key_guard: KeyGuard
-    continuations: dict[FoundValues, bool]
+    continuations: dict[TextState, bool]
     """Whether the text can continue, for each examined state."""
 
     def find_dead_ends(self, mask: bytes) -> list[int]:
@@ -69,9 +69,9 @@ LIMIT_PASSED = re.compile(
 )
 """Compiler messages about exceeded limits. They contain no text of a caller."""
 
-BEYOND = "the constraint passed a limit: "
+LIMIT_CAUSE = "the constraint passed a limit: "
 DEAD_END = "the model has no token that the constraint allows"
-STOPPED = "the constraint's matcher stopped: "
+STOP_CAUSE = "the constraint's matcher stopped: "
 """The causes of errors while a grammar is followed. The first two are caused by the constraint."""
 
 
@@ -141,15 +141,15 @@ class _TokenizerSource:
     def split_longest(self, text: bytes) -> list[int]:
         """Splits a text into the longest pieces. Stops where no piece matches."""
         tokens: list[int] = []
-        at = 0
-        while at < len(text):
-            size = min(self._longest_piece, len(text) - at)
-            while size and text[at : at + size] not in self._ids:
+        index = 0
+        while index < len(text):
+            size = min(self._longest_piece, len(text) - index)
+            while size and text[index : index + size] not in self._ids:
                 size -= 1
             if not size:
                 return tokens
-            tokens.append(self._ids[text[at : at + size]])
-            at += size
+            tokens.append(self._ids[text[index : index + size]])
+            index += size
         return tokens
 
 
@@ -166,11 +166,11 @@ class Matcher:
 
     def copy(self) -> "Matcher":
         """Returns an independent copy with the same text."""
-        other = object.__new__(Matcher)
-        other._vocabulary = self._vocabulary
-        other._matcher = self._matcher.deep_copy()
-        other._key_guard = None if self._key_guard is None else self._key_guard.copy()
-        return other
+        new_matcher = object.__new__(Matcher)
+        new_matcher._vocabulary = self._vocabulary
+        new_matcher._matcher = self._matcher.deep_copy()
+        new_matcher._key_guard = None if self._key_guard is None else self._key_guard.copy()
+        return new_matcher
 
     def compute_mask(self) -> bytes:
         """Computes the mask: one bit for each id, the lowest first, in little-endian words of 32 bits. Raises
@@ -200,7 +200,7 @@ class Matcher:
         is_accepted = self._matcher.consume_tokens(list(tokens))
         self._require_no_error()
         if not is_accepted:
-            raise EngineError("a token came that the constraint does not allow")
+            raise EngineError("the text got a token that the constraint does not allow")
         if self._key_guard is not None:
             self._key_guard.consume(tokens)
 
@@ -216,7 +216,7 @@ class Matcher:
             is_limit = LIMIT_PASSED.match(problem) is not None
             raise EngineError(
                 f"the constraint cannot be followed any further: {first_line}",
-                cause=BEYOND + first_line if is_limit else STOPPED + self._get_reason(),
+                cause=LIMIT_CAUSE + first_line if is_limit else STOP_CAUSE + self._get_reason(),
             )
 
     def _get_reason(self) -> str:
@@ -226,7 +226,7 @@ class Matcher:
 
 def is_caused_by_constraint(error: AntiphonError) -> bool:
     """Whether the constraint, and not the server, caused an error along a text."""
-    return (error.cause or "").startswith((BEYOND, DEAD_END))
+    return (error.cause or "").startswith((LIMIT_CAUSE, DEAD_END))
 
 
 def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: str) -> None:

@@ -28,74 +28,76 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names the refused part, unless the pattern has the same meaning
-    everywhere."""
-    at, in_class = 0, False
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at = _skip_escape(pattern, at, field)
+    """Raises InvalidValue, which names the refused part, unless the pattern has the same meaning in Python,
+    in JavaScript and in the compiler."""
+    index, in_class = 0, False
+    while index < len(pattern):
+        if pattern[index] == "\\":
+            index = _skip_escape(pattern, index, field)
         elif in_class:
-            in_class = pattern[at] != "]"
-            _require_plain_class_character(pattern, at, field)
-            at += 1
-        elif pattern[at] == "[":
-            at += 1 + pattern.startswith("^", at + 1)
+            in_class = pattern[index] != "]"
+            _require_plain_class_character(pattern, index, field)
+            index += 1
+        elif pattern[index] == "[":
+            index += 1 + pattern.startswith("^", index + 1)
             in_class = True
-            if pattern.startswith("]", at):
-                raise _build_refusal(pattern, at, "write a bracket in a class as \\]", field)
+            if pattern.startswith("]", index):
+                raise _build_refusal(pattern, index, "write a bracket in a class as \\]", field)
         else:
-            at = _skip_outside_class(pattern, at, field)
+            index = _skip_outside_class(pattern, index, field)
 
 
-def _skip_escape(pattern: str, at: int, field: str) -> int:
-    """Returns the index after the escape at `at`. Raises InvalidValue for an unsupported escape."""
-    escaped = pattern[at + 1 : at + 2]
+def _skip_escape(pattern: str, index: int, field: str) -> int:
+    """Returns the index after the escape at `index`. Raises InvalidValue for an unsupported escape."""
+    escaped = pattern[index + 1 : index + 2]
     digits = HEX.get(escaped, 0)
-    if digits and re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", pattern[at + 2 : at + 2 + digits]):
-        return at + 2 + digits
+    if digits and re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", pattern[index + 2 : index + 2 + digits]):
+        return index + 2 + digits
     punctuation = escaped.isascii() and escaped.isprintable() and not escaped.isalnum()
     if escaped and (escaped in CLASSES | CONTROLS or (punctuation and escaped not in UNESCAPABLE)):
-        return at + 2
+        return index + 2
     raise _build_refusal(
-        pattern, at, f"\\{escaped} is not supported; backreferences and word boundaries are not", field
+        pattern, index, f"\\{escaped} is not supported; backreferences and word boundaries are not", field
     )
 
 
-def _require_plain_class_character(pattern: str, at: int, field: str) -> None:
+def _require_plain_class_character(pattern: str, index: int, field: str) -> None:
     """Raises InvalidValue for a nested class or a set operation inside a class."""
-    if pattern[at] == "[":
-        raise _build_refusal(pattern, at, "write a bracket in a class as \\[", field)
-    if pattern.startswith(SET_OPERATORS, at):
+    if pattern[index] == "[":
+        raise _build_refusal(pattern, index, "write a bracket in a class as \\[", field)
+    if pattern.startswith(SET_OPERATORS, index):
         raise _build_refusal(
-            pattern, at, "set operations in a class are not supported; escape the signs", field
+            pattern, index, "set operations in a class are not supported; escape the signs", field
         )
 
 
-def _skip_outside_class(pattern: str, at: int, field: str) -> int:
+def _skip_outside_class(pattern: str, index: int, field: str) -> int:
     """Returns the index after the next part of a pattern outside a class. Raises InvalidValue for an
     unsupported group or quantifier."""
-    if pattern.startswith("(?", at):
-        if not (group := GROUP.match(pattern, at)):
+    if pattern.startswith("(?", index):
+        if not (group := GROUP.match(pattern, index)):
             raise _build_refusal(
-                pattern, at, "lookaround, flags and other (? groups are not supported", field
+                pattern, index, "lookaround, flags and other (? groups are not supported", field
             )
         return group.end()
-    if quantifier := QUANTIFIER.match(pattern, at):
+    if quantifier := QUANTIFIER.match(pattern, index):
         end = quantifier.end()
         if pattern.startswith(("+", "*"), end):
-            raise _build_refusal(pattern, at, "possessive and doubled quantifiers are not supported", field)
+            raise _build_refusal(
+                pattern, index, "possessive and doubled quantifiers are not supported", field
+            )
         return end + pattern.startswith("?", end)
-    if pattern[at] == "{":
+    if pattern[index] == "{":
         raise _build_refusal(
-            pattern, at, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field
+            pattern, index, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field
         )
-    return at + 1
+    return index + 1
 
 
-def _build_refusal(pattern: str, at: int, reason: str, field: str) -> InvalidValue:
+def _build_refusal(pattern: str, index: int, reason: str, field: str) -> InvalidValue:
     """Returns the error for a refused part of a pattern."""
-    excerpt = pattern[at : at + 12]
-    return InvalidValue(f"the regular expression at character {at}, {excerpt!r}: {reason}", param=field)
+    excerpt = pattern[index : index + 12]
+    return InvalidValue(f"the regular expression at character {index}, {excerpt!r}: {reason}", param=field)
 
 
 CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
@@ -120,7 +122,7 @@ def make_quotable(pattern: str, field: str) -> str:
         return CLASS.sub(lambda match: _remove_controls(match, field), pattern)
     except re.error as problem:
         raise InvalidValue(
-            f"the regular expression holds a class that is none: {problem.msg}", param=field
+            f"the regular expression holds an invalid class: {problem.msg}", param=field
         ) from None
 
 
@@ -135,7 +137,7 @@ def _remove_controls(match: re.Match[str], field: str) -> str:
     if any(re.fullmatch(match[0], chr(code), re.ASCII) for code in {*range(32)} - {9, 10, 11, 12, 13}):
         raise InvalidValue(
             f"the class {match[0][:32]} holds control characters and not both of quote and backslash, which "
-            "cannot be kept in JSON; leave the control characters out",
+            "cannot be enforced in JSON; leave the control characters out",
             param=field,
         )
     return match[0]
@@ -146,15 +148,15 @@ WHITESPACE = re.compile(
 )
 """A whitespace pattern: JSON whitespace characters, which may be repeated."""
 
-LONGEST = 256
+MAX_WHITESPACE_LENGTH = 256
 """The most characters of a whitespace pattern."""
 
 
 def require_whitespace(pattern: str, field: str) -> None:
     """Raises InvalidValue, which names `field`, unless the pattern is a whitespace pattern."""
-    if len(pattern) > LONGEST or not WHITESPACE.fullmatch(pattern):
+    if len(pattern) > MAX_WHITESPACE_LENGTH or not WHITESPACE.fullmatch(pattern):
         raise InvalidValue(
             f"{field}: the whitespace pattern must be one class of spaces, tabs and line ends, perhaps "
-            f"repeated, in at most {LONGEST} characters: [ \\n]{{0,2}}",
+            f"repeated, in at most {MAX_WHITESPACE_LENGTH} characters: [ \\n]{{0,2}}",
             param=field,
         )

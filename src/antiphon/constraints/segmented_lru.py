@@ -1,4 +1,5 @@
-"""A cache of recently used values with a limited size. It keeps new values and reused values apart.
+"""A cache of recently used values with a limited size. New values and reused values have separate shares of
+the size.
 
 A caller who sends a new value each time pushes out only new values. To push out the reused values of other
 callers, the caller would have to send every value twice.
@@ -25,10 +26,10 @@ class _Entry(Generic[Value]):
 class SegmentedLRU(Generic[Key, Value]):
     """A cache of values by key. It is not thread safe."""
 
-    def __init__(self, capacity: int, entries: int) -> None:
-        """`capacity`: the largest sum of all sizes, in the callers' unit. `entries`: the most values."""
+    def __init__(self, capacity: int, max_entries: int) -> None:
+        """`capacity`: the largest sum of all sizes, in the callers' unit. `max_entries`: the most values."""
         self._capacity = capacity
-        self._entries = entries
+        self._max_entries = max_entries
         self._new: OrderedDict[Key, _Entry[Value]] = OrderedDict()
         """Values that were used once. Both dictionaries are in the order of last use, the latest last."""
         self._reused: OrderedDict[Key, _Entry[Value]] = OrderedDict()
@@ -55,7 +56,7 @@ class SegmentedLRU(Generic[Key, Value]):
         self._reused_size += entry.size
         while (
             self._reused_size > REUSED_SHARE * self._capacity
-            or len(self._reused) > REUSED_SHARE * self._entries
+            or len(self._reused) > REUSED_SHARE * self._max_entries
         ):
             oldest_key, oldest = self._reused.popitem(last=False)
             self._reused_size -= oldest.size
@@ -69,5 +70,5 @@ class SegmentedLRU(Generic[Key, Value]):
             return
         self._new[key] = _Entry(value, size)
         self._size += size
-        while self._new and (self._size > self._capacity or len(self) > self._entries):
+        while self._new and (self._size > self._capacity or len(self) > self._max_entries):
             self._size -= self._new.popitem(last=False)[1].size

@@ -1,11 +1,11 @@
 """Adapters as models: loads, replaces and unloads them while requests run. This module manages names. The
 adapter store manages files, and engines manage adapters by their digests.
 
-A name exists from the moment its engine has the adapter until it is unloaded. After that, new requests get
-"no such model", and running requests finish as before. Several names can have the same content. The engine
-releases the content with the last name. All processes of a server have the same names: every process applies
-a change before the caller gets the answer. After a restart the server has the names of its settings, and
-those in `KeptNames`.
+A name exists from the moment the engine has the adapter until the name is unloaded. After that, new requests
+get "no such model", and running requests finish as before. Several names can have the same content. The
+engine releases the content with the last name. All processes of a server have the same names: every process
+applies a change before the caller gets the answer. After a restart the server has the names of its settings,
+and those in `KeptNames`.
 
 An adapter that a project's key loaded belongs to that project. Other projects cannot see its name, and two
 projects can use the same name. The operator's names take precedence.
@@ -48,7 +48,7 @@ MAX_ADAPTERS = 2048
 """The most names at once. Each name is an entry of /v1/models and several series of /metrics."""
 
 MAX_STORES = 10
-"""How often one request stores its file, if the file is removed again."""
+"""The most times that one request stores its file. An unload can remove the file before it is loaded."""
 
 StoreAdapter = Callable[[str, Path | None], Awaitable[Adapter]]
 """Checks the files at a path that a caller sent, and stores them by digest. The second argument is the one
@@ -88,10 +88,10 @@ class AdapterRequest:
     """The one allowed directory; None allows the operator's directories."""
     may_use: Callable[[str], bool] = lambda _: True
     """Whether the caller can see a base model."""
-    deployed: Callable[[str], DeployedAdapter] | None = None
-    """Makes the record of a deployment from the base model's name."""
+    build_record: Callable[[str], DeployedAdapter] | None = None
+    """Builds the record of a deployment from the base model's name; None if the adapter is not deployed."""
     project: str | None = None
-    """The project to which the adapter shall belong; None for the operator's."""
+    """The project that owns the adapter; None for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ class SharedNames(Protocol):
         """The revision of the names that this process knows; 0 if none were published yet."""
 
     async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
-        """Replaces the names of a revision. `change`: the NameChange to keep over a restart, if any. When it
-        returns True, every process has the new names, and the change is kept. Returns False if another
-        process has published first. Raises EngineError."""
+        """Replaces the names of a revision. `change`: the encoded NameChange to store for the next start, if
+        there is one. Returns True when every process has the new names and the change is stored. Returns
+        False if another process has published names before. Raises EngineError."""
 
 
 class KeptNames(Protocol):
@@ -157,16 +157,16 @@ class AdapterRegistry:
         clock: Clock,
         metrics: Metrics,
         shared: SharedNames | None = None,
-        kept: KeptNames | None = None,
+        kept_names: KeptNames | None = None,
     ) -> None:
-        """`targets`: by the base model's name. `shared`: None if there is no other process. `kept`: None if
-        names end with the server."""
+        """`targets`: by the base model's name. `shared`: None if there is no other process. `kept_names`:
+        None if names end with the server."""
         self._models = models
         self._targets = targets
         self._clock = clock
         self._metrics = metrics
         self._shared = shared
-        self._kept = kept
+        self._kept_names = kept_names
         self.quota = NO_QUOTA
         """The quota of each project. Set it before anything is loaded."""
         self._file_lock = asyncio.Lock()
@@ -187,27 +187,29 @@ class AdapterRegistry:
         self._add_model(AdapterName(name, base, adapter, int(self._clock.wall())))
 
     def restore_kept(self) -> None:
-        """Adds the names that an earlier server kept. A name that cannot be served is logged and stays kept.
+        """Adds the kept names of an earlier server. A name that cannot be served is logged and stays kept.
         Call it after `declare`, before anything is served. It reads files."""
-        if self._kept is None or (self._shared is not None and self._shared.revision):
+        if self._kept_names is None or (self._shared is not None and self._shared.revision):
             return  # another process of this server has published the names
-        for kept in self._kept.read():
-            entry = kept.entry
-            obstacle = self._find_obstacle(kept) or self._kept.find_obstacle(entry.adapter)
+        for kept_name in self._kept_names.read():
+            entry = kept_name.entry
+            obstacle = self._find_obstacle(kept_name) or self._kept_names.find_obstacle(entry.adapter)
             if obstacle is None:
-                self._add_model(replace(entry, adapter=self._kept.locate(entry.adapter), is_kept=True))
+                self._add_model(replace(entry, adapter=self._kept_names.locate(entry.adapter), is_kept=True))
             else:
                 _log_unrestored(entry.name, entry.project, entry.base, obstacle)
 
-    def _find_obstacle(self, kept: KeptName) -> str | None:
+    def _find_obstacle(self, kept_name: KeptName) -> str | None:
         """Returns why a kept name cannot be served now; None if it can."""
-        entry = kept.entry
+        entry = kept_name.entry
         if entry.project is None and self._models.is_reserved(entry.name):
             return "the settings have a model or an alias of this name"
         if entry.base not in self._targets:
             return f"the model {entry.base} is not served, or takes no adapters"
-        if kept.fingerprint != self._targets[entry.base].fingerprint:
-            return f"the model {entry.base} is another one than when the adapter was loaded; load it again"
+        if kept_name.fingerprint != self._targets[entry.base].fingerprint:
+            return (
+                f"the file of {entry.base} has changed since the adapter was loaded; load the adapter again"
+            )
         if entry.project is not None and not self.quota.adapters:
             return "projects may have no adapters: lora.project_adapters is 0"
         return None
@@ -238,7 +240,7 @@ class AdapterRegistry:
         """Loads all named adapters into the engine of a base model. Raises EngineUnavailable.
 
         The engine can refuse an adapter. While the server starts, this raises InvalidValue for an adapter of
-        the settings, and removes the name of a kept one. Later only requests for this adapter fail, until the
+        the settings, and removes a kept name. After the start only requests for this adapter fail, until the
         engine accepts it.
         """
         for model in tuple(self._list_adapters(base)):
@@ -268,8 +270,8 @@ class AdapterRegistry:
         """Makes an adapter a model. The same content can be loaded again under the same name, for example if
         an engine could not load it after a restart.
 
-        Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError, and changes nothing then.
-        """
+        Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError. After an error nothing has
+        changed."""
         base, target = self._find_target(adapter_request.base, adapter_request.may_use)
         self._require_free(adapter_request)
         for _ in range(MAX_STORES):
@@ -281,13 +283,14 @@ class AdapterRegistry:
     async def _store_and_load(
         self, adapter_request: AdapterRequest, base: str, target: AdapterTarget
     ) -> str | None:
-        """Stores the adapter's file and loads the adapter. Returns None, or why the stored file cannot be
-        used: when the last other name of its content was unloaded meanwhile, the file was removed."""
+        """Stores the adapter's file and loads the adapter. Returns None if the adapter is loaded. Returns why
+        the stored file cannot be used if it was removed meanwhile: the unload of the last name with the same
+        content removes the file."""
         async with self._file_lock:
             adapter = await target.store_adapter(adapter_request.path, adapter_request.directory)
         async with self._hold_changes():
-            if self._kept is not None:
-                obstacle = await asyncio.to_thread(self._kept.find_obstacle, adapter)
+            if self._kept_names is not None:
+                obstacle = await asyncio.to_thread(self._kept_names.find_obstacle, adapter)
                 if obstacle is not None:
                     return obstacle
             try:
@@ -302,12 +305,12 @@ class AdapterRegistry:
 
     @asynccontextmanager
     async def _hold_changes(self) -> AsyncIterator[None]:
-        """Excludes other changes until the block ends, including those of other processes. Otherwise one
-        change could remove an adapter from the engine while another gives it a name. Raises EngineError."""
+        """Excludes other changes until the block ends, including those of other processes, so that no change
+        removes an adapter from the engine while another change gives it a name. Raises EngineError."""
         async with self._change_lock, AsyncExitStack() as stack:
-            if self._kept is not None:
+            if self._kept_names is not None:
                 try:
-                    await stack.enter_async_context(self._kept.hold_changes())
+                    await stack.enter_async_context(self._kept_names.hold_changes())
                 except OSError as error:
                     raise EngineError(
                         "the adapters cannot be changed: the registry (ANTIPHON_LORA_REGISTRY) cannot be "
@@ -320,19 +323,19 @@ class AdapterRegistry:
         the names first."""
         self._require_free(adapter_request)
         earlier_model = self._models.find_own(adapter_request.name, adapter_request.project)
-        self._require_room(adapter_request, adapter, earlier_model)
-        is_same_content = earlier_model is not None and _is_same(earlier_model, base, adapter)
+        self._require_quota(adapter_request, adapter, earlier_model)
+        is_same_content = earlier_model is not None and _is_adapter_of(earlier_model, base, adapter)
         if earlier_model is not None and not is_same_content and not adapter_request.in_place:
             raise InvalidValue(
                 f"the adapter {adapter_request.name!r} is loaded already, with other content; send "
-                "load_inplace true to put this in its place, or unload it first",
+                "load_inplace true to replace it, or unload it first",
                 param="lora_name",
             )
         try:
             await self._targets[base].engine.add_adapter(adapter.digest, adapter.path)
         except InvalidValue as error:
             raise InvalidValue(error.message, param="lora_path") from None
-        deployed = adapter_request.deployed and adapter_request.deployed(base)
+        deployed = adapter_request.build_record and adapter_request.build_record(base)
         if is_same_content and deployed is None:
             return True
         name, project = adapter_request.name, adapter_request.project
@@ -371,10 +374,10 @@ class AdapterRegistry:
 
     async def _has_kept(self, name: str, owner: str | None) -> bool:
         """Whether `KeptNames` has the name, even if it is not served."""
-        if self._kept is None:
+        if self._kept_names is None:
             return False
-        kept_names = await asyncio.to_thread(self._kept.read)
-        return any(kept.entry.key == (owner, name) for kept in kept_names)
+        kept_names = await asyncio.to_thread(self._kept_names.read)
+        return any(kept_name.entry.key == (owner, name) for kept_name in kept_names)
 
     def update_names(self, names: bytes) -> None:
         """Applies the names that this process or another one has published."""
@@ -421,7 +424,7 @@ class AdapterRegistry:
         model = self._models.find_own(entry.name, entry.project)
         if model is None:
             return False
-        return _is_same(model, entry.base, entry.adapter) and model.deployed == entry.deployed
+        return _is_adapter_of(model, entry.base, entry.adapter) and model.deployed == entry.deployed
 
     def _collect_names(self) -> dict[AdapterKey, AdapterName]:
         """Returns the current names of all adapters."""
@@ -435,13 +438,15 @@ class AdapterRegistry:
         self, names: Mapping[AdapterKey, AdapterName], change: NameChange | None = None
     ) -> bool:
         """Makes every process serve these names, and keeps the change over a restart. Returns False if
-        another process changed the names first. Raises EngineError if this fails, and changes nothing
-        then."""
+        another process changed the names first. Raises EngineError if this fails; after that nothing has
+        changed."""
         if self._shared is None:
             self._apply_names(names)
             return True
-        kept = b"" if change is None or self._kept is None else to_line(change)
-        return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())), kept)
+        stored_change = b"" if change is None or self._kept_names is None else to_line(change)
+        return await self._shared.publish(
+            self._shared.revision, to_line(tuple(names.values())), stored_change
+        )
 
     def _add_model(self, entry: AdapterName) -> None:
         """Adds a model for an adapter's name in this process. If the base model has several hosts, the model
@@ -486,16 +491,16 @@ class AdapterRegistry:
         """Removes the file of a project's adapter if no name uses it any more, so a project cannot fill the
         disk. Files of the operator's adapters stay."""
         is_used = any(_has_digest(model, digest) for model in self._models.list_adapters())
-        if project is not None and self._kept is not None and not is_used:
-            await asyncio.to_thread(self._kept.remove_file, digest)
+        if project is not None and self._kept_names is not None and not is_used:
+            await asyncio.to_thread(self._kept_names.remove_file, digest)
 
     def _list_adapters(self, base: str) -> Iterable[Model]:
         """Yields the models that are adapters of a base model."""
         return (model for model in self._models.list_adapters() if model.parent == base)
 
     def _find_target(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
-        """Returns the base model for an adapter, with its name. Raises MissingParameter, ModelNotFound or
-        UnsupportedParameter."""
+        """Returns the name and the target of the base model for an adapter. Raises MissingParameter,
+        ModelNotFound or UnsupportedParameter."""
         if name is None:
             usable = [base for base in self._targets if may_use(base)]
             if len(self._targets) == len(usable) == 1:
@@ -516,8 +521,8 @@ class AdapterRegistry:
         return name, self._targets[name]
 
     def require_no_alias(self, name: str) -> None:
-        """Raises InvalidValue if the name is an alias. Otherwise callers of the alias would get the
-        adapter."""
+        """Raises InvalidValue if the name is an alias. An adapter with that name would answer the callers of
+        the alias."""
         if self._models.is_alias(name):
             raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
 
@@ -549,24 +554,24 @@ class AdapterRegistry:
                 "(ANTIPHON_LORA_PROJECT_ADAPTERS) and restart the server"
             )
 
-    def _require_room(
+    def _require_quota(
         self, adapter_request: AdapterRequest, adapter: Adapter, earlier_model: Model | None
     ) -> None:
         """Raises PermissionDenied if a project would have too many adapters, or too many bytes of them."""
         project, quota = adapter_request.project, self.quota
         if project is None:
             return
-        others = [
+        other_adapters = [
             model
             for model in self._models.list_adapters()
             if model.project == project and model != earlier_model
         ]
-        if len(others) >= quota.adapters:
+        if len(other_adapters) >= quota.adapters:
             raise PermissionDenied(
-                f"the project has {len(others)} adapters, which is the most; unload one first",
+                f"the project has {len(other_adapters)} adapters, which is the most; unload one first",
                 param="lora_name",
             )
-        size = adapter.size + sum(model.adapter.size for model in others if model.adapter)
+        size = adapter.size + sum(model.adapter.size for model in other_adapters if model.adapter)
         if size > quota.total_bytes:
             raise PermissionDenied(
                 f"the project's adapters would have {size:,} bytes, and {quota.total_bytes:,} are the most; "
@@ -585,7 +590,7 @@ def _build_name(model: Model, base: str, adapter: Adapter) -> AdapterName:
     return AdapterName(model.name, base, adapter, model.created, model.deployed, model.project, model.is_kept)
 
 
-def _is_same(model: Model, base: str, adapter: Adapter) -> bool:
+def _is_adapter_of(model: Model, base: str, adapter: Adapter) -> bool:
     """Whether the model is this adapter of this base model."""
     return model.parent == base and _has_digest(model, adapter.digest)
 

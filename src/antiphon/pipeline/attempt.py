@@ -54,7 +54,8 @@ FIRST_PAUSE_S = 0.05
 """Seconds before the first retry. An engine's process needs at least this long to come back."""
 
 MAX_ENGINE_DEATHS = 1
-"""Deaths of engine processes after which a request is tried again. It may itself cause the second death."""
+"""Deaths of engine processes after which a request is tried again. The request may itself cause the second
+death."""
 
 MAX_PAUSE_S = 0.5
 """The longest pause in seconds. It is short compared with loading a model, and long compared with a retry."""
@@ -126,17 +127,17 @@ async def try_routes(
     affinity: bytes | None = None,
 ) -> T:
     """Returns the result of `start` for the first route that works. Raises the error of the last try, or
-    ProviderUnavailable or ProviderRateLimited if no route can be tried. `start` closes its use after a
+    ProviderUnavailable or ProviderRateLimited if no route can be tried. `start` closes the `RouteUse` after a
     success."""
     search = RouteSearch(model, context, policy.restart_patience)
     while True:
         route = search.choose(affinity)
         if route is None:
-            await search.wait()
+            await search.pause()
             continue
         use = RouteUse(route, model, context, policy)
         try:
-            if route.in_flight_limit is None or await use.claim(model):
+            if route.in_flight_limit is None or await use.count_in_limit(model):
                 return await start(use)
             search.add_full(route)
         except AntiphonError as error:
@@ -200,7 +201,7 @@ class RouteSearch:
             raise self._build_error()
         return route
 
-    async def wait(self) -> None:
+    async def pause(self) -> None:
         """Pauses for a restarting or loading engine. Raises the error of the last try if the pause would end
         too late."""
         is_loading = any(route.engine.state() in LOADS_ON_REQUEST for route in self._restarting)
@@ -223,7 +224,11 @@ class RouteSearch:
         if self._is_final(error):
             return True
         progress = self._context.progress
-        progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False  # those of this route
+        progress.unread, progress.relaxed, progress.has_own_schemas = (
+            (),
+            (),
+            False,
+        )  # they belong to this route
         error.with_traceback(None)  # the traceback refers to a frame that refers to this search
         if _can_wait(use.route, error):
             self._restarting += (use.route,)

@@ -41,20 +41,16 @@ class PromptSize:
     context_length: int | None
     """The model's context; None if it is unknown."""
     is_counted: bool = True
-    """Whether the model's own tokenizer counted. Otherwise `tokens` is an upper bound."""
+    """Whether the model's own tokenizer counted. If not, `tokens` is an upper bound."""
 
 
 async def measure_prompt(engine: Engine, request: GenerationRequest, context: Context) -> PromptSize:
     """Returns the size of the request's prompt on the engine. `count_tokens` explains the count."""
     size = await _prepare_probe(engine, request, context)
-    context_length = (
-        await engine.profile()
-    ).context_length  # after the preparation, which loads a parked model
-    return (
-        PromptSize(None, context_length)
-        if size is None
-        else PromptSize(size.prompt_tokens, context_length, size.is_counted)
-    )
+    profile = await engine.profile()  # after the preparation, which loads a parked model
+    if size is None:
+        return PromptSize(None, profile.context_length)
+    return PromptSize(size.prompt_tokens, profile.context_length, size.is_counted)
 
 
 async def count_tokens(engine: Engine, request: GenerationRequest, context: Context) -> int | None:
@@ -66,13 +62,13 @@ async def count_tokens(engine: Engine, request: GenerationRequest, context: Cont
 
 async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Context) -> RequestSize | None:
     """Returns the size of a request with the same prompt and token limit, and without options that do not
-    change the prompt. Returns None if it does not fit the context."""
-    requested = request.output
+    change the prompt. Returns None if prompt and answer do not fit the context."""
+    caller_output = request.output
     output = Output(
-        max_tokens=requested.max_tokens or None,
-        constraint=requested.constraint,
-        overflow=requested.overflow,
-        is_usual=requested.is_usual,
+        max_tokens=caller_output.max_tokens or None,
+        constraint=caller_output.constraint,
+        overflow=caller_output.overflow,
+        is_usual=caller_output.is_usual,
     )
     probe = changed(request, output=output, sampling=SamplingOptions())
     try:

@@ -87,10 +87,8 @@ class Deployments:
             if deployment.source is AdapterOrigin.LOCAL:
                 if owner is not None:
                     raise PermissionDenied(HUB_ONLY, param="model_source")
-                path, build_record = (
-                    _require_relative(deployment),
-                    self._create_record_builder(deployment, None, actor),
-                )
+                path = _require_relative(deployment)
+                build_record = self._create_record_builder(deployment, None, actor)
                 await adapters.load(
                     AdapterRequest(
                         deployment.name, path, deployment.base, True, None, actor.may_use, build_record
@@ -129,7 +127,8 @@ class Deployments:
         return self._build_record(model, actor)
 
     def list_deployed(self, actor: Actor) -> Iterator[DeployedAdapter]:
-        """Returns all adapters that the actor's key allows, including adapters that nobody deployed."""
+        """Returns the records of all adapters that the actor's key allows. Adapters that were not deployed
+        have a record, too."""
         return (
             self._build_record(model, actor)
             for model in self._models.list_usable(actor)
@@ -155,8 +154,8 @@ class Deployments:
         return self._adapters
 
     def _require_free(self, name: str, owner: str | None, adapters: AdapterRegistry) -> None:
-        """Raises InvalidValue if the name belongs to a model that was not deployed. Raises PermissionDenied
-        if projects may have no adapters."""
+        """Raises InvalidValue if the name belongs to a model that was not deployed, or if a project wants a
+        name of the operator. Raises PermissionDenied if projects may have no adapters."""
         if owner is not None:
             adapters.require_project_adapters()
         if name not in self._models:
@@ -188,8 +187,8 @@ class Deployments:
             self._fetch_slots.release()
 
     def _guess_base(self, adapters: AdapterRegistry, adapter: FetchedAdapter) -> str | None:
-        """Returns the base model that the adapter's configuration names. Returns None if there is no choice,
-        or if the configuration does not match exactly one base model."""
+        """Returns the base model that the adapter's configuration names. Returns None if there is only one
+        base model, or if the configuration does not match exactly one."""
         if len(adapters.bases) == 1 or adapter.base is None:
             return None
         names = {adapter.base.casefold(), adapter.base.rpartition("/")[2].casefold()}
@@ -257,8 +256,7 @@ def _require_relative(deployment: DeploymentRequest) -> str:
     for an absolute path, since the answer would show it."""
     if deployment.model_name.startswith("/"):
         raise InvalidValue(
-            "model_name must be a path below one of the directories that the operator allows, not an "
-            "absolute one",
+            "model_name must be a relative path, below one of the directories that the operator allows",
             param="model_name",
         )
     return deployment.model_name

@@ -51,7 +51,7 @@ class RequestInfo:
     requested_model: str
     """The model's name as the caller wrote it."""
     inputs: int
-    count: Callable[[str, str, int, float], None]
+    count_request: Callable[[str, str, int, float], None]
     """Counts the request in the metrics: label of the model, status, tokens, seconds."""
 
 
@@ -64,7 +64,7 @@ class EmbeddingStages:
     accounting: Accounting | None = None
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """Returns the vectors of a request. Retries until an engine has begun, if the error allows a retry.
+        """Returns the vectors of a request. After an error it tries other routes, like a generation.
         Cancelling ends the work.
 
         Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model,
@@ -104,7 +104,7 @@ class EmbeddingStages:
         status = OK
         try:
             if meter is not None:
-                await meter.open()
+                await meter.reserve_early()
             answer = await try_routes(model, lambda use: attempt(use, reserve), context, self.policy)
         except BaseException as error:
             status = find_status(error, context)
@@ -148,7 +148,7 @@ async def _rank(request: RerankRequest, context: Context, use: RouteUse, reserve
     """Scores the documents on one route."""
     engine = use.route.engine
     if not isinstance(engine, RerankEngine):
-        raise UnsupportedParameter(f"{request.model} is not a reranker; name one", param="model")
+        raise UnsupportedParameter(f"{request.model} is not a reranker; name a reranker", param="model")
     prepared = await engine.prepare_rerank(request, context)
     await reserve(use.route, prepared.size)
     use.begin_attempt()
@@ -162,12 +162,12 @@ def _report(outcome: RequestOutcome, info: RequestInfo, context: Context, logged
     """Counts the request in the metrics. Writes its log record, or passes the fields to the HTTP edge if the
     edge writes the record."""
     tokens = outcome.usage.prompt_tokens
-    info.count(info.model.label, outcome.status, tokens, outcome.total)
+    info.count_request(info.model.label, outcome.status, tokens, outcome.total_s)
     fields = {
         "actor": context.actor.id,
         "inputs": info.inputs,
         "prompt_tokens": tokens,
-        "total_ms": round(outcome.total * 1000, 1),
+        "total_ms": round(outcome.total_s * 1000, 1),
     }
     if logged_by_edge:
         context.progress.log_fields = fields

@@ -1,6 +1,6 @@
-"""Counts the tokens of each generation. When it ends, for any reason, reports once: a log record, the
-metrics, and with keys on the ledger entry and the limits. If it ends with an error, the HTTP edge writes the
-log record with these numbers.
+"""Counts the tokens of each generation, and reports the generation once when it ends, for any reason. The
+report goes to the log and the metrics, and to the ledger and the limits if keys are on. If a generation ends
+with an error, the HTTP edge writes its log record, with the counts of this module.
 
 A generation that is cut short counts the tokens that were generated. A vendor's deltas have no token counts,
 so these tokens are estimated from the text so far. This module contains no limits and no prices.
@@ -51,8 +51,10 @@ class GenerationTally:
 
     started_at: float
     """Monotonic seconds."""
-    first_token: float | None = None
-    queued: float | None = None
+    first_token_at: float | None = None
+    """Monotonic seconds."""
+    queued_s: float | None = None
+    """Seconds in the queue of the engine."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -67,7 +69,7 @@ class GenerationTally:
     is_whole: bool = False
     """Whether the stream has ended normally, with its usage."""
     answer: RecordedAnswer | None = None
-    """The texts so far, if spans contain texts; otherwise None."""
+    """The texts so far; None if spans contain no texts."""
 
     def add(self, event: Event, clock: Clock) -> None:
         """Counts an event. The most frequent kind is tested first: nearly all events of a stream are text
@@ -80,9 +82,9 @@ class GenerationTally:
             self.completion_tokens += event.tokens
             self.finish_reasons.append(event.reason)
         elif isinstance(event, Started):
-            self.first_token = clock.monotonic()
+            self.first_token_at = clock.monotonic()
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-            self.queued, self.source = event.queued, event.source
+            self.queued_s, self.source = event.queued, event.source
             self.is_estimated = event.source is UsageSource.ESTIMATED
         elif isinstance(event, ReasoningDelta):
             self.completion_tokens += event.tokens
@@ -116,8 +118,8 @@ class GenerationTally:
             self.reasoning_tokens,
             self.source,
         )
-        first_token = None if self.first_token is None else self.first_token - self.started_at
-        return RequestOutcome(status, usage, now - self.started_at, self.queued, first_token)
+        first_token_s = None if self.first_token_at is None else self.first_token_at - self.started_at
+        return RequestOutcome(status, usage, now - self.started_at, self.queued_s, first_token_s)
 
 
 def measure_delta(event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> int:
@@ -129,7 +131,7 @@ def measure_delta(event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> int:
 
 
 class Settlement:
-    """A context that settles a generation when it ends, for any reason."""
+    """A context that reports a generation when it ends, for any reason, and settles its limits."""
 
     __slots__ = ("_context", "_meter", "_metrics", "_model", "_tally")
 
@@ -153,8 +155,8 @@ class Settlement:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settles the generation and reports it. Raises LedgerFull if a complete generation cannot be written
-        to the ledger."""
+        """Settles the limits of the generation and reports it. Raises LedgerFull if a complete generation
+        cannot be written to the ledger."""
         tally, context = self._tally, self._context
         is_complete = tally.is_whole and not isinstance(error, AntiphonError)
         outcome = tally.build_outcome(
@@ -184,8 +186,8 @@ async def meter_stream(
     """Starts a stream and yields its events. Reserves more tokens when the reserved ones are used up. Settles
     the generation when it ends, for any reason.
 
-    Raises LedgerFull if a complete generation cannot be written to the ledger. Its last bytes are then not
-    sent.
+    Raises LedgerFull if a complete generation cannot be written to the ledger. The client does not get the
+    end of that stream.
     """
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
@@ -201,7 +203,7 @@ async def meter_stream(
                 tally.answer.add(event)
             if (
                 meter is not None
-                and tally.completion_tokens > meter.granted
+                and tally.completion_tokens > meter.granted_tokens
                 and not tally.is_whole  # the final count of the vendor must not refuse the request
             ):
                 await meter.grow(tally.completion_tokens)
@@ -212,9 +214,9 @@ async def meter_stream(
 async def _start_metered(
     start_stream: Callable[[], Awaitable[StartedStream]], meter: RequestMeter | None
 ) -> StartedStream:
-    """Reserves the request early if its limits need that, then starts the stream."""
+    """Starts the stream. Before that, reserves the request if one of its limits was exhausted recently."""
     if meter is not None:
-        await meter.open()
+        await meter.reserve_early()
     return await start_stream()
 
 
@@ -239,7 +241,7 @@ def _report(
 ) -> None:
     """Counts the generation in the metrics. Writes its log record, or passes the fields to the HTTP edge if
     the edge writes the record."""
-    usage, first_token = outcome.usage, outcome.first_token
+    usage, first_token_s = outcome.usage, outcome.first_token_s
     metrics.end_generation(
         Generation(
             model.label,
@@ -247,8 +249,8 @@ def _report(
             usage.prompt_tokens,
             usage.completion_tokens,
             usage.cached_tokens,
-            outcome.total,
-            first_token,
+            outcome.total_s,
+            first_token_s,
         )
     )
     fields: dict[str, object] = {
@@ -257,8 +259,8 @@ def _report(
         "completion_tokens": usage.completion_tokens,
         "cached_tokens": usage.cached_tokens,
         "finish_reasons": finish_reasons,
-        "ttft_ms": None if first_token is None else round(first_token * 1000, 1),
-        "total_ms": round(outcome.total * 1000, 1),
+        "ttft_ms": None if first_token_s is None else round(first_token_s * 1000, 1),
+        "total_ms": round(outcome.total_s * 1000, 1),
     }
     if model.is_routed:
         fields["route"] = context.progress.route.decode()
@@ -270,7 +272,7 @@ def _report(
 
 
 def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
-    """Whether the HTTP edge sends an error for this request. The edge then writes the only log record."""
+    """Whether the HTTP edge sends an error for this request. If so, the edge writes the only log record."""
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )

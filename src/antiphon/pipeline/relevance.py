@@ -1,4 +1,4 @@
-"""Carries out the memory strategy `relevant`: keeps the older turns that are most similar to the last one.
+"""Carries out the memory strategy `relevant`: keeps the older turns that are most similar to the last turn.
 
 Child calls of the request make the vectors. The process caches vectors, so a growing conversation pays for
 each turn about once.
@@ -53,7 +53,7 @@ class TurnVectors:
             self._vectors.move_to_end(key)
         return self._vectors.get(key)
 
-    def keep(self, project: str, model: str, text: str, vector: bytes) -> None:
+    def add(self, project: str, model: str, text: str, vector: bytes) -> None:
         """Caches a vector."""
         self._vectors[_digest(project, model, text)] = vector
         while len(self._vectors) > self._max_vectors:
@@ -61,7 +61,7 @@ class TurnVectors:
 
 
 def _digest(*texts: str) -> bytes:
-    """Returns a digest of these texts, of 32 bytes."""
+    """Returns a digest of 32 bytes of these texts."""
     return sha256(repr(texts).encode(errors="surrogatepass")).digest()
 
 
@@ -141,11 +141,11 @@ class RelevanceStages:
         model = f"{encoder.name} {encoder.created}"  # a reload can give the name to another model
         vectors = {text: self.vectors.find(project, model, text) for text in texts}
         missing = [text for text, vector in vectors.items() if vector is None]
-        for begin in range(0, len(missing), BATCH):
-            batch = missing[begin : begin + BATCH]
+        for batch_start in range(0, len(missing), BATCH):
+            batch = missing[batch_start : batch_start + BATCH]
             inputs = tuple(RawPrompt(text=text) for text in batch)
             embeddings = await calls.embed(EmbeddingRequest(encoder.name, inputs))
             for text, vector in zip(batch, embeddings, strict=True):
-                self.vectors.keep(project, model, text, vector)
+                self.vectors.add(project, model, text, vector)
                 vectors[text] = vector
-        return [found for text in texts if (found := vectors[text]) is not None]
+        return [text_vector for text in texts if (text_vector := vectors[text]) is not None]

@@ -68,13 +68,13 @@ async def _keep_last_tokens(
         use.close()
         if turns.kept_messages is not None:
             return turns.kept_messages
-        needed_room, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
+        needed_tokens, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
         if turns.last_turn_tokens is None:
-            needed_room = "more tokens than the model's context has beside the answer"
+            needed_tokens = "more tokens than the model's context has beside the answer"
             remedy = "ask for a shorter answer"
         raise InvalidValue(
             f"{strategy.place}.tokens is {strategy.tokens}, and the system messages with the last turn take "
-            f"{needed_room}; {remedy}, or shorten them",
+            f"{needed_tokens}; {remedy}, or shorten them",
             param=f"{strategy.place}.tokens",
         )
 

@@ -22,19 +22,22 @@ from antiphon.telemetry.metrics import Metrics
 
 MILLISECONDS = 1000
 
-NUL, UNKNOWN = "\0", "\ufffd"
+NUL, REPLACEMENT = "\0", "\ufffd"
 """NUL, which no database stores in a text, and its replacement."""
 
 
 class RequestOutcome(Value, frozen=True):
-    """How a request ended. Times are in seconds since it began."""
+    """How a request ended."""
 
     status: str
     usage: Usage
     """The tokens that were computed and generated."""
-    total: float
-    queued: float | None = None
-    first_token: float | None = None
+    total_s: float
+    """Seconds from the start of the request to its end."""
+    queued_s: float | None = None
+    """Seconds in the queue of the engine; None if it is unknown."""
+    first_token_s: float | None = None
+    """Seconds from the start of the request to its first token; None without a token."""
 
 
 class RequestMeter:
@@ -51,7 +54,7 @@ class RequestMeter:
         "_requested_name",
         "_reservation",
         "_route",
-        "granted",
+        "granted_tokens",
         "id",
         "is_admitted",
         "started_ms",
@@ -85,20 +88,21 @@ class RequestMeter:
         self._price: Price | None = None
         if len(model.routes) == 1:
             self._set_price()
-        self.granted = 0
+        self.granted_tokens = 0
         """The number of output tokens that are reserved. Call `grow` before the engine makes more."""
         self._reservation = Reservation(accounting, self.id, model.counted_name, context, metrics)
 
-    async def open(self) -> None:
-        """Reserves one request early if one of its limits was exhausted lately. Raises the refusal."""
-        await self._reservation.open()
+    async def reserve_early(self) -> None:
+        """Reserves one request before its size is known, if one of its limits was exhausted recently. Raises
+        the refusal."""
+        await self._reservation.reserve_early()
 
     async def admit(self) -> None:
-        """Reserves one request and writes the intent, before the request makes child calls. So a parent has
-        an entry even if it is refused later. Raises the refusal, or LedgerFull."""
+        """Reserves one request and writes the intent, before the request makes child calls. So the parent of
+        child calls has an entry even if it is refused later. Raises the refusal, or LedgerFull."""
         if not self.is_admitted:
-            await self._reservation.require()
-            self._begin(Usage(0, 0, source=UsageSource.ESTIMATED))
+            await self._reservation.reserve_minimum()
+            self._write_intent(Usage(0, 0, source=UsageSource.ESTIMATED))
 
     async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
         """Reserves what the request needs on a route, and writes the intent to the ledger. A later route
@@ -107,12 +111,12 @@ class RequestMeter:
             self._route = route
             self._set_price()
         self._is_counted = size.is_counted
-        await self._reservation.take(size, self._price, self._is_bounded or not size.is_counted)
+        await self._reservation.reserve(size, self._price, self._is_bounded or not size.is_counted)
         if not self.is_admitted:
-            self._begin(Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED))
-        self.granted = self._reservation.granted
+            self._write_intent(Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED))
+        self.granted_tokens = self._reservation.granted_tokens
 
-    def _begin(self, estimate: Usage) -> None:
+    def _write_intent(self, estimate: Usage) -> None:
         """Writes the intent."""
         cost = self._compute_cost(estimate) if estimate.total_tokens else 0
         self._accounting.ledger.begin(self._build_entry(estimate, cost))
@@ -121,7 +125,7 @@ class RequestMeter:
     async def grow(self, output_tokens: int) -> None:
         """Reserves more output tokens. `output_tokens`: the tokens made so far. Raises the refusal."""
         await self._reservation.grow(output_tokens)
-        self.granted = self._reservation.granted
+        self.granted_tokens = self._reservation.granted_tokens
 
     def _set_price(self) -> None:
         """Sets the price of the route. Raises PermissionDenied if a cost limit applies and the route has no
@@ -140,7 +144,7 @@ class RequestMeter:
         if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
             self._price = None  # the currency has changed since, and sums can have only one currency
         usage = outcome.usage
-        if not self._is_counted and outcome.first_token is None:  # the vendor's first event never came
+        if not self._is_counted and outcome.first_token_s is None:  # the vendor's first event never came
             usage = changed(usage, source=UsageSource.ESTIMATED)
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
@@ -153,7 +157,7 @@ class RequestMeter:
         finally:
             requests = 0 if self._context.parent is not None else 1
             used = Amounts(requests, usage.prompt_tokens, usage.completion_tokens, cost)
-            self._reservation.settle(used, self.started_ms + round(outcome.total * MILLISECONDS))
+            self._reservation.settle(used, self.started_ms + round(outcome.total_s * MILLISECONDS))
         return None
 
     def _compute_cost(self, usage: Usage) -> int:
@@ -181,7 +185,7 @@ class RequestMeter:
             user=actor.user,
             dialect=origin.dialect,
             operation=origin.operation,
-            asked=self._requested_name.replace(NUL, UNKNOWN),
+            asked=self._requested_name.replace(NUL, REPLACEMENT),
             model=model.counted_name,
             adapter=None if model.adapter is None else model.adapter.digest,
             engine=self._route.kind,
@@ -195,9 +199,9 @@ class RequestMeter:
             cost=cost,
             currency="" if price is None else price.currency,
             status=status,
-            queue_ms=None if outcome is None else _to_milliseconds(outcome.queued),
-            ttft_ms=None if outcome is None else _to_milliseconds(outcome.first_token),
-            total_ms=None if outcome is None else _to_milliseconds(outcome.total),
+            queue_ms=None if outcome is None else _to_milliseconds(outcome.queued_s),
+            ttft_ms=None if outcome is None else _to_milliseconds(outcome.first_token_s),
+            total_ms=None if outcome is None else _to_milliseconds(outcome.total_s),
             end_user=origin.end_user,
             parent=context.parent,
             tags=origin.tags,

@@ -40,17 +40,17 @@ class RuleSet:
         self.currency = find_currency(prices)
         """Currency of all costs."""
         self._prices_by_model: dict[str, tuple[Price, ...]] = {}
-        self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
+        self._limits_by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families
         for limit in limits:
             is_key_limit = limit.subject is Subject.KEY
             target = families.get(limit.target, limit.target) if is_key_limit else limit.target
-            self._by_target.setdefault((limit.subject, target), []).append(limit)
+            self._limits_by_target.setdefault((limit.subject, target), []).append(limit)
         self._limits_by_request: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
     def find_limits(self, actor: Actor, model: str) -> tuple[Limit, ...]:
         """Returns every limit that applies to requests of this actor to this model."""
-        if not self._by_target:
+        if not self._limits_by_target:
             return ()
         cache_key = (actor.id, actor.user, actor.project, model)
         limits = self._limits_by_request.get(cache_key)
@@ -68,7 +68,7 @@ class RuleSet:
         if actor.user is not None:
             targets.append((Subject.USER, actor.user))
         for target in targets:
-            for limit in self._by_target.get(target, ()):
+            for limit in self._limits_by_target.get(target, ()):
                 if limit.models is None or matches((limit.models,), model):
                     yield limit
 
@@ -121,26 +121,26 @@ REFUSALS = (RateLimited, BudgetExceeded, LargerThanLimit)
 
 
 class ExhaustedLimits:
-    """Limits that recently had no room. Requests under these limits are reserved before their size is
+    """Limits that recently refused a request. Requests under these limits are reserved before their size is
     known. This class refuses nothing."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        """For each limit id, the monotonic seconds at which the limit is forgotten. The earliest comes
+        """For each limit id, the monotonic seconds at which the limit is removed. The earliest comes
         first."""
 
     def __len__(self) -> int:
-        """Number of remembered limits."""
+        """The number of these limits."""
         return len(self._until)
 
     def add(self, limit: Limit, now: float) -> None:
-        """Remembers a limit that has no room. `now`: monotonic seconds."""
+        """Adds a limit that refused a request. `now`: monotonic seconds."""
         self._until.pop(limit.id, None)
         self._until[limit.id] = now + EXHAUSTED_SECONDS
         while (
-            self._until[first := next(iter(self._until))] <= now
-        ):  # removes limits that no request uses any more
-            del self._until[first]
+            self._until[oldest_id := next(iter(self._until))] <= now
+        ):  # limits that no request uses any more
+            del self._until[oldest_id]
 
     def includes_any(self, limits: tuple[Limit, ...], now: float) -> bool:
         """Whether one of these limits was exhausted recently. Removes the limits whose time has passed."""
@@ -161,7 +161,7 @@ class Accounting:
     reserve_tokens: int
     """Output tokens that a request without a maximum reserves, at first and with each extension."""
     recorder: Recorder | None = None
-    """Keeps the texts of requests, for projects that turned it on."""
+    """Stores the texts of requests, for projects that turned it on."""
     exhausted: ExhaustedLimits = field(default_factory=ExhaustedLimits)
 
 
@@ -188,7 +188,7 @@ class Reservation:
         "_reserved",
         "_rules",
         "_step_tokens",
-        "granted",
+        "granted_tokens",
     )
 
     def __init__(
@@ -215,55 +215,52 @@ class Reservation:
         self._reserved = NOTHING
         self._is_open = False
         self._prompt_tokens = self._max_output_tokens = 0
-        self.granted = 0 if self._limits else UNLIMITED
+        self.granted_tokens = 0 if self._limits else UNLIMITED
         """Output tokens that can be made before more must be reserved."""
 
-    async def open(self) -> None:
-        """Reserves the request early if one of its limits was exhausted recently. So many refused requests
-        cost no template and no tokenizing. Other requests are reserved once their size is known. Raises
+    async def reserve_early(self) -> None:
+        """Reserves the request before its size is known, if one of its limits was exhausted recently. So most
+        refused requests cost no template and no tokenizing. Other requests are reserved by `reserve`. Raises
         RateLimited, BudgetExceeded or LimitsUnavailable."""
         if self._limits and self._exhausted.includes_any(self._limits, self._clock.monotonic()):
-            await self.require()
+            await self.reserve_minimum()
 
-    async def require(self) -> None:
+    async def reserve_minimum(self) -> None:
         """Reserves the request before its size is known. Raises RateLimited, BudgetExceeded or
         LimitsUnavailable."""
         if self._limits:
             try:
-                await self._take(self._minimum)
+                await self._reserve_amounts(self._minimum)
             except REFUSALS as refusal:
                 self._count_refusal(refusal)
                 raise
 
-    async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
+    async def reserve(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
         """Reserves the prompt, the output and their cost. `is_bounded`: whether the caller limited the
-        output; if so, the whole output is reserved. Otherwise one step of output is reserved, or as much of
-        the step as the limits allow."""
-        if self.granted == UNLIMITED:
+        output; if so, the whole output is reserved. If not, one step of output is reserved, or as much of the
+        step as the limits allow."""
+        if self.granted_tokens == UNLIMITED:
             return None
-        self._prompt_tokens, self._max_output_tokens, self._price = (
-            size.prompt_tokens,
-            size.output_tokens,
-            price,
-        )
-        output = size.output_tokens if is_bounded else min(size.output_tokens, self._step_tokens)
+        self._prompt_tokens, self._max_output_tokens = size.prompt_tokens, size.output_tokens
+        self._price = price
+        output_tokens = size.output_tokens if is_bounded else min(size.output_tokens, self._step_tokens)
         while True:
             try:
-                return await self._extend(max(output, self.granted))
+                return await self._extend(max(output_tokens, self.granted_tokens))
             except REFUSALS as refusal:
-                if is_bounded or output <= 1 or not isinstance(refusal, LargerThanLimit):
+                if is_bounded or output_tokens <= 1 or not isinstance(refusal, LargerThanLimit):
                     self._count_refusal(refusal)
                     raise
-            output //= 2
+            output_tokens //= 2
 
     async def grow(self, output_tokens: int) -> None:
         """Reserves another step of output, or as much of it as the limits allow. `output_tokens`: the output
-        so far. Raises RateLimited or BudgetExceeded if there is no room for these."""
-        needed_tokens = output_tokens - self.granted
-        step = max(needed_tokens, min(self._step_tokens, self._max_output_tokens - self.granted))
+        so far. Raises RateLimited or BudgetExceeded if the limits do not allow this output."""
+        needed_tokens = output_tokens - self.granted_tokens
+        step = max(needed_tokens, min(self._step_tokens, self._max_output_tokens - self.granted_tokens))
         while True:
             try:
-                return await self._extend(self.granted + step)
+                return await self._extend(self.granted_tokens + step)
             except REFUSALS as refusal:
                 if step <= needed_tokens:
                     self._count_refusal(refusal)
@@ -277,16 +274,18 @@ class Reservation:
             self._is_open = False
             self._limiter.settle(self._claim, used, ended_ms)
 
-    async def _extend(self, output: int) -> None:
-        """Reserves the part of `output` tokens, and of their cost, that is not reserved yet."""
+    async def _extend(self, output_tokens: int) -> None:
+        """Reserves the part of `output_tokens`, and of their cost, that is not reserved yet."""
         reserved, cost = self._reserved, 0
         if self._price is not None:
-            cost = self._price.most(self._prompt_tokens, output)
+            cost = self._price.most(self._prompt_tokens, output_tokens)
         prompt = max(self._prompt_tokens, reserved.input_tokens)
-        await self._take(Amounts(self._minimum.requests, prompt, output, max(cost, reserved.cost)))
-        self.granted = output
+        await self._reserve_amounts(
+            Amounts(self._minimum.requests, prompt, output_tokens, max(cost, reserved.cost))
+        )
+        self.granted_tokens = output_tokens
 
-    async def _take(self, amounts: Amounts) -> None:
+    async def _reserve_amounts(self, amounts: Amounts) -> None:
         """Reserves the part of these amounts that is not reserved yet."""
         reserved = self._reserved
         if reserved is NOTHING:

@@ -60,7 +60,7 @@ RERANKER_FIELD = f"{RETRIEVAL_FIELD}.reranking_model"
 RANKED_HITS = 4
 """A reranker gets this many times the number of chunks that the caller wants."""
 
-ANSWER_ROOM = 256
+MIN_ANSWER_TOKENS = 256
 """Tokens that stay free for the answer if the caller sets no maximum."""
 
 
@@ -75,15 +75,15 @@ class RetrievalStages:
     async def retrieve(
         self, request: GenerationRequest, model: Model, context: Context, calls: ChildCalls
     ) -> tuple[GenerationRequest, References]:
-        """Returns the request with the chunks in its prompt, and the references. Raises the errors of `open`,
-        and InvalidValue if the messages contain no question."""
+        """Returns the request with the chunks in its prompt, and the references. Raises the errors of
+        `prepare_search`, and InvalidValue if the messages contain no question."""
         search = await self.prepare_search(request, context, calls)
-        retrieval, table = search.retrieval, await search.find_table()
+        retrieval, table = search.retrieval, await search.load_table_settings()
         messages = require_conversation(request, RETRIEVAL_FIELD).messages
-        question = find_question(messages, RETRIEVAL_FIELD)
-        query = retrieval.query or await search.write_query(model.name, messages[: question + 1])
-        chunks = await search.find(query, table)
-        request, fitting = await self._fit_chunks(request, question, chunks, model, context)
+        question_index = find_question(messages, RETRIEVAL_FIELD)
+        query = retrieval.query or await search.write_query(model.name, messages[: question_index + 1])
+        chunks = await search.find_chunks(query, table)
+        request, fitting = await self._fit_chunks(request, question_index, chunks, model, context)
         if len(fitting) < len(chunks):
             search.notes.append(
                 f"{len(chunks) - len(fitting)} of {len(chunks)} chunks did not fit the context of "
@@ -101,16 +101,16 @@ class RetrievalStages:
         retrieval = request.retrieval
         if retrieval is None or self.index is None:
             raise UnsupportedParameter(
-                f"{RETRIEVAL_FIELD}: this server keeps no knowledge tables; the operator turns them on",
+                f"{RETRIEVAL_FIELD}: this server has no knowledge tables; the operator can turn them on",
                 param=RETRIEVAL_FIELD,
             )
         require_conversation(request, RETRIEVAL_FIELD)
-        self._check_reranker(retrieval, context)
+        self._require_reranker(retrieval, context)
         search = ReferenceSearch(self.index, retrieval, context.actor.project, calls)
-        await search.find_table()
+        await search.load_table_settings()
         return search
 
-    def _check_reranker(self, retrieval: Retrieval, context: Context) -> None:
+    def _require_reranker(self, retrieval: Retrieval, context: Context) -> None:
         """Raises ModelNotFound or PermissionDenied if the caller cannot use the reranker."""
         if retrieval.reranker is None:
             return
@@ -122,28 +122,32 @@ class RetrievalStages:
     async def _fit_chunks(
         self,
         request: GenerationRequest,
-        question: int,
+        question_index: int,
         chunks: tuple[ReferencedChunk, ...],
         model: Model,
         context: Context,
     ) -> tuple[GenerationRequest, tuple[ReferencedChunk, ...]]:
-        """Returns the request with as many of the first chunks as fit the model's context, and these
+        """Returns the request with as many of the best chunks as fit the model's context, and these
         chunks."""
         scratch_context = changed(context, progress=RequestProgress())
-        low, high, count = 0, len(chunks), len(chunks)  # mostly all of them fit
+        low, high, count = 0, len(chunks), len(chunks)  # usually all of them fit
         while low < high:
-            if await self._has_room(_insert(request, question, chunks[:count]), model, scratch_context):
+            if await self._fits_context(
+                _insert_before(request, question_index, chunks[:count]), model, scratch_context
+            ):
                 low = count
             else:
                 high = count - 1
             count = (low + high + 1) // 2
-        return _insert(request, question, chunks[:low]), chunks[:low]
+        return _insert_before(request, question_index, chunks[:low]), chunks[:low]
 
-    async def _has_room(self, request: GenerationRequest, model: Model, context: Context) -> bool:
+    async def _fits_context(self, request: GenerationRequest, model: Model, context: Context) -> bool:
         """Whether the prompt leaves room for an answer in the model's context, and is not longer than the
         caller's truncation."""
         output = request.output
-        answer_tokens = min(ANSWER_ROOM, ANSWER_ROOM if output.max_tokens is None else output.max_tokens)
+        answer_tokens = min(
+            MIN_ANSWER_TOKENS, MIN_ANSWER_TOKENS if output.max_tokens is None else output.max_tokens
+        )
         answer_tokens *= max(output.choices, output.best_of or 0)
         max_prompt_tokens = -1 if output.truncate_prompt is None else output.truncate_prompt
         untruncated = changed(request, output=changed(output, truncate_prompt=None))
@@ -174,7 +178,7 @@ class ReferenceSearch:
         self.notes: list[str] = []
         """Notes for the caller about steps that failed, one sentence each."""
 
-    async def find_table(self) -> TableSettings:
+    async def load_table_settings(self) -> TableSettings:
         """Returns the table's settings. Raises NotFound."""
         if self._table is None:
             try:
@@ -205,7 +209,7 @@ class ReferenceSearch:
             self.notes.append("the model wrote no query; the question was searched for")
         return query or question
 
-    async def find(self, query: str, table: TableSettings) -> tuple[ReferencedChunk, ...]:
+    async def find_chunks(self, query: str, table: TableSettings) -> tuple[ReferencedChunk, ...]:
         """Returns the best chunks, the best first."""
         retrieval = self.retrieval
         vector = await self._embed(query, table)
@@ -256,13 +260,15 @@ class ReferenceSearch:
 
 
 class ReferencedEvents:
-    """The events after the references: the answer, and before its usage the citations of unknown chunks."""
+    """Iterates over the events of an answer. Before its usage, yields the citations that name no chunk of the
+    references, if there are any."""
 
-    __slots__ = ("_chunks", "_pending", "_rest", "_texts")
+    __slots__ = ("_chunk_count", "_events", "_pending", "_texts")
 
-    def __init__(self, references: References, started: Event, rest: AsyncIterator[Event]) -> None:
-        self._chunks = len(references.chunks)
-        self._rest = rest
+    def __init__(self, references: References, started: Event, events: AsyncIterator[Event]) -> None:
+        """`started`: the first event of the answer. `events`: its further events."""
+        self._chunk_count = len(references.chunks)
+        self._events = events
         self._texts: dict[int, list[str]] = {}
         self._pending: list[Event] = [started]
 
@@ -272,25 +278,26 @@ class ReferencedEvents:
     async def __anext__(self) -> Event:
         if self._pending:
             return self._pending.pop()
-        event = await anext(self._rest)
+        event = await anext(self._events)
         if isinstance(event, TextDelta):
             self._texts.setdefault(event.choice, []).append(event.text)
         elif isinstance(event, Usage):
             texts = "\n".join("".join(parts) for _, parts in sorted(self._texts.items()))
-            if unknown := find_unknown_citations(texts, self._chunks):
+            if unknown := find_unknown_citations(texts, self._chunk_count):
                 self._pending.append(event)
                 return UnknownCitations(unknown)
         return event
 
 
-def _insert(
-    request: GenerationRequest, question: int, chunks: Sequence[ReferencedChunk]
+def _insert_before(
+    request: GenerationRequest, question_index: int, chunks: Sequence[ReferencedChunk]
 ) -> GenerationRequest:
-    """Returns the request with these chunks before its question, and without its retrieval."""
+    """Returns the request with these chunks before its question, and without its retrieval. `question_index`:
+    the index of the message that asks the question."""
     conversation, retrieval = require_conversation(request, RETRIEVAL_FIELD), request.retrieval
     if chunks:
         cites = retrieval is not None and retrieval.cites
-        messages = insert_chunks(conversation.messages, question, chunks, cites)
+        messages = insert_chunks(conversation.messages, question_index, chunks, cites)
         conversation = replace(conversation, messages=messages)
     return changed(request, prompts=(conversation,), retrieval=None)
 

@@ -30,8 +30,8 @@ from antiphon.telemetry.metrics import Metrics
 RESTING_ERRORS = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, ProviderBroken)
 """The errors that rest a route. Errors about the request say nothing about the route."""
 
-NO_ROOM_ERRORS = (RateLimited, BudgetExceeded, LargerThanLimit)
-"""The errors of a limiter when a limit has no room."""
+EXHAUSTED_ERRORS = (RateLimited, BudgetExceeded, LargerThanLimit)
+"""The errors of a limiter for an exhausted limit."""
 
 NOTHING = Amounts()
 
@@ -86,9 +86,9 @@ class RouteUse:
         if self._is_probe:
             state.is_probed = True
 
-    async def claim(self, model: Model) -> bool:
+    async def count_in_limit(self, model: Model) -> bool:
         """Counts the request in the route's limit of requests in flight over all processes. Returns whether
-        the limit has room. All models of a pattern share the limit. Raises LimitsUnavailable."""
+        the limit allows the request. All models of a pattern share the limit. Raises LimitsUnavailable."""
         max_in_flight, limiter = self.route.in_flight_limit, self._limiter
         if max_in_flight is None:
             return True
@@ -99,7 +99,7 @@ class RouteUse:
         claim = self.context.clock.unique()
         try:
             await limiter.reserve(claim, (limit,), NOTHING)
-        except NO_ROOM_ERRORS:
+        except EXHAUSTED_ERRORS:
             return False
         self._claim = claim
         return True
@@ -150,15 +150,15 @@ class RouteUse:
         """Adds a failed try to the request's list. `code`: the code of its error; None stands for the code
         with which the request ends. Repeated tries of a restarting engine become one try."""
         progress, name = self.context.progress, self.route.name
-        ms = round((self.context.clock.monotonic() - self._started_at) * MILLISECONDS)
+        duration_ms = round((self.context.clock.monotonic() - self._started_at) * MILLISECONDS)
         earlier_tries = progress.tries
         if (
             earlier_tries
             and code is not None
             and (earlier_tries[-1].route, earlier_tries[-1].error) == (name, code)
         ):
-            ms, earlier_tries = ms + earlier_tries[-1].ms, earlier_tries[:-1]
-        progress.tries = (*earlier_tries, RouteTry(name, code, ms))
+            duration_ms, earlier_tries = duration_ms + earlier_tries[-1].ms, earlier_tries[:-1]
+        progress.tries = (*earlier_tries, RouteTry(name, code, duration_ms))
 
 
 def _name_outcome(error: BaseException) -> str:

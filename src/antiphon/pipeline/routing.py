@@ -22,10 +22,12 @@ LONG_PREFIX = 1024
 none."""
 
 LONG_PREFIX_TOKENS = 256
-"""The same for a prompt of token ids."""
+"""The token ids at the beginning of a prompt that determine its preferred route. A shorter prompt has
+none."""
 
 MAX_EXCESS = 4
-"""Requests that a preferred route may have in flight beyond twice those of the least busy route."""
+"""A preferred route is used while its load is at most this much above twice the load of the least busy route.
+The load counts requests in flight."""
 
 _MASK = (1 << 64) - 1
 _HALF = 1 << 32
@@ -107,11 +109,11 @@ def has_retry_after(route: ModelRoute, now: float) -> bool:
 
 def _choose_better(ready: Sequence[ModelRoute], seed: int, now: float) -> ModelRoute:
     """Draws two routes by weight, and returns the better one."""
-    first_draw, second_draw = _mix(seed)
-    first = _draw(ready, first_draw)
-    second = _draw([route for route in ready if route is not first], second_draw)
-    mean = sum([route.weight for route in ready]) / len(ready)
-    loads = _estimate_load(first, mean), _estimate_load(second, mean)
+    first_number, second_number = _draw_numbers(seed)
+    first = _draw_route(ready, first_number)
+    second = _draw_route([route for route in ready if route is not first], second_number)
+    mean_weight = sum([route.weight for route in ready]) / len(ready)
+    loads = _estimate_load(first, mean_weight), _estimate_load(second, mean_weight)
     if first.state.has_latency and second.state.has_latency:
         loads = (
             loads[0] * first.state.estimate_latency(now),
@@ -120,7 +122,7 @@ def _choose_better(ready: Sequence[ModelRoute], seed: int, now: float) -> ModelR
     return second if loads[1] * MIN_ADVANTAGE < loads[0] else first
 
 
-def _mix(seed: int) -> tuple[float, float]:
+def _draw_numbers(seed: int) -> tuple[float, float]:
     """Returns two independent numbers from 0 to 1, even for consecutive seeds."""
     mixed = (seed + 1) * 0x9E3779B97F4A7C15 & _MASK
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
@@ -129,7 +131,7 @@ def _mix(seed: int) -> tuple[float, float]:
     return (mixed >> 32) / _HALF, (mixed & (_HALF - 1)) / _HALF
 
 
-def _draw(routes: Sequence[ModelRoute], position: float) -> ModelRoute:
+def _draw_route(routes: Sequence[ModelRoute], position: float) -> ModelRoute:
     """Returns the route at a position from 0 to 1 on a line where each route is as long as its weight."""
     remaining = position * sum([route.weight for route in routes])
     for route in routes:
@@ -139,19 +141,19 @@ def _draw(routes: Sequence[ModelRoute], position: float) -> ModelRoute:
     return routes[-1]
 
 
-def _estimate_load(route: ModelRoute, mean: float) -> float:
-    """Returns the requests in flight relative to the weight, plus 1 for this request. `mean`: the mean
-    weight."""
-    return route.state.in_flight * mean / route.weight + 1
+def _estimate_load(route: ModelRoute, mean_weight: float) -> float:
+    """Returns the requests in flight relative to the weight, plus 1 for this request. `mean_weight`: the mean
+    weight of the routes that are compared."""
+    return route.state.in_flight * mean_weight / route.weight + 1
 
 
 def _find_preferred(ready: Sequence[ModelRoute], affinity: bytes) -> ModelRoute | None:
-    """Returns the route that these bytes prefer; None if it is much busier than another. When a route comes
-    or goes, other routes keep their requests."""
+    """Returns the route that these bytes prefer; None if it is much busier than another. When a route is
+    added or removed, requests that prefer another route still prefer it."""
     preferred = min(ready, key=lambda route: _score(route, affinity))
-    mean = sum([route.weight for route in ready]) / len(ready)
-    least = min([_estimate_load(route, mean) for route in ready])
-    return preferred if _estimate_load(preferred, mean) <= 2 * least + MAX_EXCESS else None
+    mean_weight = sum([route.weight for route in ready]) / len(ready)
+    least_load = min([_estimate_load(route, mean_weight) for route in ready])
+    return preferred if _estimate_load(preferred, mean_weight) <= 2 * least_load + MAX_EXCESS else None
 
 
 def _score(route: ModelRoute, affinity: bytes) -> float:

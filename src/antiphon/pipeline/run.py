@@ -51,9 +51,9 @@ class Pipeline:
     """Counts the requests in flight of routes with a limit over all HTTP processes; None if there is only
     this process."""
     summary_cache: SummaryCache | None = None
-    """The cache of summaries; None keeps a few in memory."""
+    """The cache of summaries; None stores a few in memory."""
     knowledge: KnowledgeIndex | None = None
-    """The knowledge tables; None if this server keeps none."""
+    """The knowledge tables; None if this server has none."""
     policy: RoutePolicy = field(init=False)
     """The options that all uses of routes share."""
     embedding: EmbeddingStages = field(init=False)
@@ -106,7 +106,7 @@ class Pipeline:
             start_stream: StartStream = partial(attempt, model, request, context, self.policy, reserve)
         else:
             child_calls = ChildCalls(self.run, self.embed, self.rerank, context, meter)
-            start_stream = partial(self._attempt_composed, model, request, context, reserve, child_calls)
+            start_stream = partial(self._prepare_and_attempt, model, request, context, reserve, child_calls)
         events = meter_stream(start_stream, model, context, self.metrics, meter)
         recorder = None if self.accounting is None else self.accounting.recorder
         if meter is None or recorder is None or context.parent is not None:
@@ -115,7 +115,7 @@ class Pipeline:
             events = record_stream(events, meter, context, recorder)
         return aclosing(events)
 
-    async def _attempt_composed(
+    async def _prepare_and_attempt(
         self,
         model: Model,
         request: GenerationRequest,
@@ -123,8 +123,8 @@ class Pipeline:
         reserve: Reserve,
         child_calls: ChildCalls,
     ) -> StartedStream:
-        """Applies the memory strategy, and adds chunks from the knowledge table. Then starts the stream on
-        the first route that works."""
+        """Applies the memory strategy, and adds chunks from the knowledge table. After that, starts the
+        stream on the first route that works."""
         references = None
         if request.memory is not None:
             if request.retrieval is not None:  # refuses an invalid retrieval before a summary costs anything

@@ -25,7 +25,7 @@ CHAT, COMPLETION = "chat", "text_completion"
 """Operations, as the conventions name them."""
 
 EMBEDDINGS, RERANK = "embeddings", "rerank"
-"""Operations; the conventions have no name for the second."""
+"""Operations. The conventions have no name for RERANK."""
 
 OK = "ok"
 
@@ -74,12 +74,12 @@ def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
         "gen_ai.request.max_tokens": output.max_tokens,
         "gen_ai.request.choice.count": output.choices if output.choices > 1 else None,
         "gen_ai.request.stream": None if request.is_buffered else True,
-        "gen_ai.output.type": _name_output(output.constraint),
+        "gen_ai.output.type": _name_output_type(output.constraint),
     }
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _name_output(constraint: Constraint | None) -> str | None:
+def _name_output_type(constraint: Constraint | None) -> str | None:
     """Returns the output type in the conventions' words; None for plain text."""
     return "json" if constraint is not None and constraint.kind in JSON_KINDS else None
 
@@ -110,32 +110,32 @@ def close_operation(
         attributes["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning_tokens
     if finish_reasons:
         attributes["gen_ai.response.finish_reasons"] = tuple(finish_reasons)
-    if outcome.first_token is not None:
-        attributes["gen_ai.response.time_to_first_chunk"] = outcome.first_token
+    if outcome.first_token_s is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = outcome.first_token_s
     if answer is not None:
         attributes["gen_ai.output.messages"] = _encode_answer(answer)
     span.add(attributes)
-    _measure(span, outcome)
+    _record_metrics(span, outcome)
     span.close()
 
 
-def _measure(span: Span, outcome: RequestOutcome) -> None:
+def _record_metrics(span: Span, outcome: RequestOutcome) -> None:
     """Records the duration and the tokens of a model's work as metrics."""
     usage = outcome.usage
-    span.measure("gen_ai.server.request.duration", outcome.total)
+    span.measure("gen_ai.server.request.duration", outcome.total_s)
     span.measure("gen_ai.client.token.usage", usage.prompt_tokens, {"gen_ai.token.type": "input"})
     if usage.completion_tokens:
         span.measure("gen_ai.client.token.usage", usage.completion_tokens, {"gen_ai.token.type": "output"})
-    if outcome.first_token is None:
+    if outcome.first_token_s is None:
         return
-    span.measure("gen_ai.server.time_to_first_token", outcome.first_token)
+    span.measure("gen_ai.server.time_to_first_token", outcome.first_token_s)
     if usage.completion_tokens > 1:
-        seconds_per_token = (outcome.total - outcome.first_token) / (usage.completion_tokens - 1)
+        seconds_per_token = (outcome.total_s - outcome.first_token_s) / (usage.completion_tokens - 1)
         span.measure("gen_ai.server.time_per_output_token", seconds_per_token)
 
 
 def find_route(model: Model, context: Context) -> ModelRoute:
-    """Returns the route that served a request; the first one if none did."""
+    """Returns the route that served a request; the model's first route if no route did."""
     header = context.progress.route
     return next((route for route in model.routes if route.header == header), model.routes[0])
 

@@ -2,7 +2,8 @@
 
 A cached summary is used again while it and the turns after it fit the budget. A new summary covers enough
 turns to free about half of the budget. It continues the summary before it, so a growing conversation pays for
-each turn once. `antiphon.memory.summary` contains the prompts.
+each turn once. `antiphon.memory.summary` contains the prompts. A cut is the index of the first message that a
+summary does not cover. The writer is the model that writes the summary.
 """
 
 from contextlib import AbstractContextManager
@@ -118,10 +119,8 @@ class SummarisedConversation:
         """`context`: has a progress of its own, which is discarded."""
         self._stages = stages
         self._request = summary_request.request
-        self._tokens_field, self._model_field = (
-            summary_request.strategy.tokens_field,
-            summary_request.strategy.model_field,
-        )
+        strategy = summary_request.strategy
+        self._tokens_field, self._model_field = strategy.tokens_field, strategy.model_field
         self._model = summary_request.model
         self._writer = summary_request.writer
         self._budget = summary_request.budget.tokens
@@ -144,8 +143,7 @@ class SummarisedConversation:
         return messages, MemoryReport(len(messages), summarised=len(self._messages) - len(messages))
 
     async def _find_summaries(self) -> dict[int, str]:
-        """Returns the cached summaries by their cut: the index of the first message that a summary does not
-        cover."""
+        """Returns the cached summaries by their cuts."""
         summaries = await self._stages.cache.find(self._context.actor.project, list(self._digests.values()))
         return {cut: summaries[digest] for cut, digest in self._digests.items() if digest in summaries}
 
@@ -154,7 +152,7 @@ class SummarisedConversation:
         budget. Raises InvalidValue if the last turn leaves no room for a summary."""
         search = TurnSearch(self._messages, self._budget // 2)
         while (messages := search.choose()) is not None:
-            search.add_count(await self._count(messages))
+            search.add_count(await self._count_tokens(messages))
         cut = (
             search.first_kept_index
             if search.first_kept_index in self._digests
@@ -169,33 +167,33 @@ class SummarisedConversation:
             )
         return cut
 
-    async def _write_up_to(self, end: int, summaries: dict[int, str]) -> int:
+    async def _write_up_to(self, end_cut: int, summaries: dict[int, str]) -> int:
         """Writes the missing parts of the summary up to a cut, and caches each part. Returns the cut. Raises
         InvalidValue if that takes too many calls."""
         cut = max(
-            (summary_cut for summary_cut in summaries if summary_cut <= end),
+            (summary_cut for summary_cut in summaries if summary_cut <= end_cut),
             default=count_leading(self._messages),
         )
         for _ in range(MAX_PARTS):
-            if cut >= end:
-                return end
-            cut, text = await self._write_part(cut, end, summaries.get(cut))
+            if cut >= end_cut:
+                return end_cut
+            cut, text = await self._write_part(cut, end_cut, summaries.get(cut))
             summaries[cut] = text
             project, digest = self._context.actor.project, self._digests[cut]
             await self._stages.cache.save(project, digest, text, self._calls.started_ms)
-        if cut >= end:
-            return end
+        if cut >= end_cut:
+            return end_cut
         raise InvalidValue(
             f"{MEMORY_FIELD}: one request writes at most {MAX_PARTS} parts of a summary, and this "
-            "conversation needs more; what was written is kept, so send it again, or name a model with a "
-            f"longer context in {self._model_field}",
+            "conversation needs more; the parts that were written are stored, so send the request again, or "
+            f"name a model with a longer context in {self._model_field}",
             param=MEMORY_FIELD,
         )
 
-    async def _write_part(self, begin: int, end: int, previous: str | None) -> tuple[int, str]:
+    async def _write_part(self, begin_cut: int, end_cut: int, previous: str | None) -> tuple[int, str]:
         """Writes a summary of as many turns as fit the writer's context. Returns its cut and its text. Raises
         InvalidValue if the writer returns no text."""
-        cut, request = await self._choose_part(begin, end, previous)
+        cut, request = await self._choose_part(begin_cut, end_cut, previous)
         with self._name_writer():
             answer = await self._calls.generate(request)
         text = answer.choices[0].text.strip()
@@ -206,27 +204,31 @@ class SummarisedConversation:
             )
         return cut, text
 
-    async def _choose_part(self, begin: int, end: int, previous: str | None) -> tuple[int, GenerationRequest]:
+    async def _choose_part(
+        self, begin_cut: int, end_cut: int, previous: str | None
+    ) -> tuple[int, GenerationRequest]:
         """Returns the cut of the next part, and the request to the writer."""
-        cuts = [cut for cut in self._cuts if begin < cut <= end]
+        cuts = [cut for cut in self._cuts if begin_cut < cut <= end_cut]
         request_that_fits: GenerationRequest | None = None
         low, high = 0, len(cuts)
-        index = high - 1  # mostly all of it fits
+        index = high - 1  # usually all of it fits
         while low < high:
-            request = self._build_request(previous, write_transcript(self._messages[begin : cuts[index]]))
+            request = self._build_request(previous, write_transcript(self._messages[begin_cut : cuts[index]]))
             if await self._fits_writer(request):
                 request_that_fits, low = request, index + 1
             else:
                 high = index
             index = (low + high) // 2
         if request_that_fits is None:
-            return cuts[0], await self._build_long_turn_request(previous, begin, cuts[0])
+            return cuts[0], await self._build_long_turn_request(previous, begin_cut, cuts[0])
         return cuts[low - 1], request_that_fits
 
-    async def _build_long_turn_request(self, previous: str | None, begin: int, cut: int) -> GenerationRequest:
+    async def _build_long_turn_request(
+        self, previous: str | None, begin_cut: int, cut: int
+    ) -> GenerationRequest:
         """Returns the request to the writer for one turn that is longer than the writer's context. Cuts the
         middle of the turn's text."""
-        transcript = write_transcript(self._messages[begin:cut])
+        transcript = write_transcript(self._messages[begin_cut:cut])
         length = len(transcript) // 2
         while length:
             request = self._build_request(previous, cut_middle(transcript, length))
@@ -249,16 +251,16 @@ class SummarisedConversation:
     async def _fits_writer(self, request: GenerationRequest) -> bool:
         """Whether the request fits the writer's context."""
 
-        async def prepare(use: RouteUse) -> bool:
+        async def check_size(use: RouteUse) -> bool:
             engine = use.route.engine
             size = (await engine.prepare(request, self._context)).size
-            length = None if size.is_counted else (await engine.profile()).context_length
+            context_length = None if size.is_counted else (await engine.profile()).context_length
             use.close()
-            return length is None or size.prompt_tokens + self._summary_tokens <= length
+            return context_length is None or size.prompt_tokens + self._summary_tokens <= context_length
 
         try:
             with self._name_writer():
-                return await try_routes(self._writer, prepare, self._context, self._stages.policy)
+                return await try_routes(self._writer, check_size, self._context, self._stages.policy)
         except ContextLengthExceeded:
             return False
 
@@ -275,11 +277,11 @@ class SummarisedConversation:
                 return messages
             text = text[: len(text) * 3 // 4]
 
-    async def _fits(self, messages: tuple[Message, ...], room: int = 0) -> bool:
-        """Whether a prompt of these messages fits the budget and leaves `room` tokens of it free."""
-        tokens = await self._count(messages)
-        return tokens is not None and tokens + room <= self._budget
+    async def _fits(self, messages: tuple[Message, ...], free_tokens: int = 0) -> bool:
+        """Whether a prompt of these messages fits the budget and leaves `free_tokens` of it free."""
+        tokens = await self._count_tokens(messages)
+        return tokens is not None and tokens + free_tokens <= self._budget
 
-    async def _count(self, messages: tuple[Message, ...]) -> int | None:
+    async def _count_tokens(self, messages: tuple[Message, ...]) -> int | None:
         """Returns the tokens of a prompt of these messages; None if they do not fit the context."""
         return await count_messages(self._request, messages, self._model, self._context, self._stages.policy)

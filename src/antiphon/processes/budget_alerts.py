@@ -28,7 +28,7 @@ MAX_WAITING = 1_000
 """The most warnings that wait for the store. Further warnings are dropped."""
 
 PAUSES_S: Sequence[float] = (0.5, 2.0, 10.0, 30.0)
-"""Seconds before each further attempt if the store does not answer. The last one repeats."""
+"""Seconds before each further attempt if the store does not respond. The last pause repeats."""
 
 AddTotals = Callable[[Totals], None]
 """Adds counts to the metrics of this server."""
@@ -50,7 +50,7 @@ class BudgetAlerts:
         except asyncio.QueueFull:
             record("budget_warning_dropped", logging.ERROR, limit=warning.limit.id, share=warning.share)
 
-    def count(self, family: Family, labels: tuple[str, ...]) -> None:
+    def count_event(self, family: Family, labels: tuple[str, ...]) -> None:
         """Counts one event of a metric family."""
         self._add_totals(Totals.from_series([(family, {labels: 1})]))
 
@@ -62,14 +62,14 @@ class BudgetAlerts:
                 self._send(warning)
 
     async def _claim(self, warning: BudgetWarning) -> bool:
-        """Whether this process sends the warning. Waits while the store does not answer."""
-        tries = 0
+        """Whether this process sends the warning. Waits while the store does not respond."""
+        failures = 0
         while True:
             try:
                 return await asyncio.to_thread(self._store.claim, warning)
             except StoreUnavailable:
-                await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
-                tries += 1
+                await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                failures += 1
 
     def _send(self, warning: BudgetWarning) -> None:
         """Logs and counts a warning, and queues it for the webhook."""
@@ -86,7 +86,9 @@ class BudgetAlerts:
             used=format_amount(limit.measure, warning.used),
             amount=format_amount(limit.measure, limit.amount),
         )
-        self.count(BUDGET_WARNINGS, (limit.subject, limit.measure, str(limit.window), str(warning.share)))
+        self.count_event(
+            BUDGET_WARNINGS, (limit.subject, limit.measure, str(limit.window), str(warning.share))
+        )
         if self.webhook is not None:
             from antiphon.processes.webhook import WebhookMessage
 
@@ -94,7 +96,8 @@ class BudgetAlerts:
 
 
 def build_id(warning: BudgetWarning) -> str:
-    """Returns the id of a warning. It is the same in each attempt."""
+    """Returns the id of a warning. Each attempt to deliver it sends the same id, so the receiver recognises a
+    repetition."""
     return f"{warning.limit.id}.{warning.begin}.{warning.share}"
 
 
@@ -138,8 +141,8 @@ def _format_time(seconds: int) -> str:
 async def open_budget_watch(
     settings: LimitsSettings, store: WarningStore, clock: Clock, add_totals: AddTotals
 ) -> AsyncIterator[BudgetWatch | None]:
-    """Yields the watch of a limiter, and sends its warnings until the block ends. Yields None if warnings are
-    off. Raises SettingsError."""
+    """Yields the budget watch of a limiter, and sends its warnings until the block ends. Yields None if
+    warnings are off. Raises SettingsError."""
     if not settings.warn_at:
         yield None
         return
@@ -162,7 +165,7 @@ def _build_sender(settings: LimitsSettings, url: str, clock: Clock, alerts: Budg
     SettingsError."""
     from antiphon.processes.webhook import WebhookSender
 
-    def count(outcome: str) -> None:
-        alerts.count(WEBHOOKS, (outcome,))
+    def count_outcome(outcome: str) -> None:
+        alerts.count_event(WEBHOOKS, (outcome,))
 
-    return WebhookSender(url, settings.webhook_secret or "", clock, count, settings.webhook_private)
+    return WebhookSender(url, settings.webhook_secret or "", clock, count_outcome, settings.webhook_private)

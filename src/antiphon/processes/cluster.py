@@ -34,15 +34,27 @@ from antiphon.settings.schema import Settings
 NODE = "antiphon.engines.host.ray.node"
 DRIVER = "antiphon.engines.host.ray"
 
-VARIABLES = INTERPRETER_VARIABLES | {"USER", "TZ", "XDG_CACHE_HOME", "PYTHONWARNINGS"}
-PREFIXES = ("LC_", "DYLD_", "OMP_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "RAY_", "VLLM_", "HF_HUB_")
+RAY_VARIABLES = INTERPRETER_VARIABLES | {"USER", "TZ", "XDG_CACHE_HOME", "PYTHONWARNINGS"}
+RAY_PREFIXES = (
+    "LC_",
+    "DYLD_",
+    "OMP_",
+    "GGML_",
+    "CUDA_",
+    "NVIDIA_",
+    "HIP_",
+    "ROCR_",
+    "RAY_",
+    "VLLM_",
+    "HF_HUB_",
+)
 """Prefixes of the variables that Ray's processes get, including the replicas of a local cluster. None of them
 is a credential; the token is sent through the pipe."""
 
 
 def find_cluster(settings: Settings) -> ClusterAddress | None:
-    """Returns the cluster of the settings; None if there is none. A local cluster gets a free port, and a
-    token if it has none. Raises SettingsError."""
+    """Returns the cluster of the settings; None if there is none. A local cluster gets a free port. A cluster
+    without a token gets a random one. Raises SettingsError."""
     cluster = settings.cluster
     if cluster.address is None:
         return None
@@ -60,17 +72,18 @@ def filter_ray_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if (name in VARIABLES or name.startswith(PREFIXES)) and name not in AUTH_VARIABLES
+        if (name in RAY_VARIABLES or name.startswith(RAY_PREFIXES)) and name not in AUTH_VARIABLES
     }
 
 
 @dataclass(slots=True)
 class ClusterNode:
-    """The node process of one server."""
+    """The node process of one server. It starts or joins the Ray cluster."""
 
     settings: Settings
     address: ClusterAddress
     runtime: Path
+    """The runtime directory of the server."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the node has joined the cluster, or has failed to join."""
     error: AntiphonError | None = None
@@ -81,8 +94,9 @@ class ClusterNode:
     def __post_init__(self) -> None:
         self.watch = ChildWatch("the Ray node", self._start, self._update, always_restart=True)
 
-    async def keep(self) -> None:
-        """Keeps the node running. If it never becomes ready, stores the reason in `error`."""
+    async def keep_running(self) -> None:
+        """Starts the node, and restarts it until it is stopped. If it never becomes ready, stores the reason
+        in `error`."""
         try:
             await self.watch.keep_running()
         except AntiphonError as error:
@@ -111,8 +125,13 @@ class ClusterNode:
 def build_node_config(
     settings: Settings, address: ClusterAddress, status_fd: int, directory: str, waits: bool
 ) -> NodeConfig:
-    """Returns the configuration of the node process. All replicas must have room in a local cluster, whose
-    size is known; other clusters can lack a machine for a while and need one replica of each model."""
+    """Returns the configuration of the node process. `waits`: whether the node waits for a cluster that is
+    unavailable.
+
+    The node checks that the cluster is large enough for the models. All replicas must fit into a local
+    cluster, because its size does not change. Another cluster can lack a machine for a while, so one replica
+    of each model must fit.
+    """
     cluster = settings.cluster
     is_local = cluster.address == LOCAL
     models = [model for model in settings.models if is_in_cluster(model, cluster)]

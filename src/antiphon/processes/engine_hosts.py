@@ -1,6 +1,6 @@
 """Starts, watches and ends the engine hosts of one server: one or several for each local model.
 
-A host that is added while the server runs serves nothing until it is ready and `adopt` assigns it to its
+A host that is added while the server runs serves nothing until it is ready and `assign` gives it to its
 model.
 """
 
@@ -75,7 +75,8 @@ class EngineHost:
     model: ModelSettings
     socket: str
     watch: ChildWatch
-    news: EngineStateNotice | None = None
+    latest_state: EngineStateNotice | None = None
+    """The latest state, as reported to the HTTP processes; None before the first report."""
     info: EngineInfo | None = None
     """The facts of the loaded engine; None until it is ready for the first time."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,23 +95,23 @@ class EngineHost:
     """For a model loaded on request: why its host was given up."""
     end: asyncio.Event = field(default_factory=asyncio.Event)
     """For a model loaded on request: set when its host has ended."""
-    reply: "asyncio.Future[Status] | None" = None
-    """Gets the report of such a host to an order."""
+    order_reply: "asyncio.Future[Status] | None" = None
+    """Receives the host's report on its latest order."""
 
     @property
     def is_on_request(self) -> bool:
         """Whether the model is loaded on request."""
         return self.model.load == "request"
 
-    async def send_order(self, unload: bool, within: float) -> Status | None:
-        """Sends an order to the host and returns its report; None if there is none within `within`
-        seconds."""
-        reply: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-        self.reply = reply
+    async def send_order(self, unload: bool, timeout_s: float) -> Status | None:
+        """Orders the host to unload its model if no call needs it, or only to report its use. Returns the
+        host's report; None if there is none within `timeout_s` seconds."""
+        order_reply: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self.order_reply = order_reply
         self.watch.send(to_line(HostOrder(unload)))
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                return await reply
+            async with asyncio.timeout(timeout_s):
+                return await order_reply
         return None
 
     async def unload_when_idle(self) -> None:
@@ -123,7 +124,8 @@ class EngineHost:
 
 
 class EngineHosts:
-    """All engine hosts."""
+    """The engine hosts of one server. A host is assigned to a model when the settings name the model and the
+    host serves it."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class EngineHosts:
         cluster: ClusterAddress | None = None,
     ) -> None:
         """`factory`: `module:attribute` of the token engine. `tell` sends a line to all HTTP processes.
-        `on_change` is called when a host becomes ready or stops being ready. `cluster`: the cluster in which
+        `on_change` is called after each state of a host that `tell` sends. `cluster`: the cluster in which
         models run, if there is one."""
         self._settings = settings
         self._runtime = runtime
@@ -143,61 +145,63 @@ class EngineHosts:
         self._tell = tell
         self._on_change = on_change
         self._cluster = cluster
-        self._numbers = itertools.count()
-        self._serving = {
-            name: self.make(model, name) for model in settings.models for name in list_host_names(model)
+        self._socket_numbers = itertools.count()
+        self._assigned = {
+            name: self.create_host(model, name)
+            for model in settings.models
+            for name in list_host_names(model)
         }
-        self._others: set[EngineHost] = set()
-        """Hosts that are not yet, or no longer, assigned to a model."""
+        self._unassigned: set[EngineHost] = set()
+        """New hosts that are not assigned to a model yet, and old ones that are not any more."""
 
     @property
     def sockets(self) -> dict[str, str]:
         """The path of each host's socket, by the host's name."""
-        return {name: host.socket for name, host in self._serving.items()}
+        return {name: host.socket for name, host in self._assigned.items()}
 
     @property
     def infos(self) -> Mapping[str, EngineInfo]:
         """The facts of each engine that was ready at least once."""
-        return {name: host.info for name, host in self._serving.items() if host.info is not None}
+        return {name: host.info for name, host in self._assigned.items() if host.info is not None}
 
     @property
     def are_loaded(self) -> bool:
         """Whether every engine was ready at least once, except models loaded on request."""
-        return all(host.info is not None or host.is_on_request for host in self._serving.values())
+        return all(host.info is not None or host.is_on_request for host in self._assigned.values())
 
-    def list_serving(self) -> tuple[EngineHost, ...]:
+    def list_assigned(self) -> tuple[EngineHost, ...]:
         """Returns the hosts that are assigned to models."""
-        return tuple(self._serving.values())
+        return tuple(self._assigned.values())
 
     def find(self, name: str) -> EngineHost | None:
-        """Returns the host with this name; None if there is none."""
-        return self._serving.get(name)
+        """Returns the assigned host with this name; None if there is none."""
+        return self._assigned.get(name)
 
     def list_running(self) -> list[EngineHost]:
         """Returns the running hosts of models loaded on request."""
-        return [host for host in (*self._serving.values(), *self._others) if host.is_running]
+        return [host for host in (*self._assigned.values(), *self._unassigned) if host.is_running]
 
     def list_watches(self) -> list[ChildWatch]:
         """Returns the watches of all hosts."""
-        return [host.watch for host in (*self._serving.values(), *self._others)]
+        return [host.watch for host in (*self._assigned.values(), *self._unassigned)]
 
-    def list_news(self) -> Iterable[bytes]:
-        """Yields the latest news of each host, for a new HTTP process. The reason of a failed load is left
-        out."""
-        known_news = (host.news for host in self._serving.values() if host.news is not None)
+    def list_state_lines(self) -> Iterable[bytes]:
+        """Yields a line with the latest state of each assigned host, for a new HTTP process. Leaves out why a
+        load failed, so that a request of the new process can try again at once."""
+        states = (host.latest_state for host in self._assigned.values() if host.latest_state is not None)
         return (
             to_line(
                 SupervisorMessage(
-                    engine=replace(news, detail="") if news.state is EngineState.PARKED else news
+                    engine=replace(state, detail="") if state.state is EngineState.PARKED else state
                 )
             )
-            for news in known_news
+            for state in states
         )
 
-    def make(self, model: ModelSettings, name: str) -> EngineHost:
+    def create_host(self, model: ModelSettings, name: str) -> EngineHost:
         """Creates a host of a model. Does not start it."""
         watch = self._create_watch(model, name, lambda: host)
-        host = EngineHost(name, model, build_socket_path(self._runtime, next(self._numbers)), watch)
+        host = EngineHost(name, model, build_socket_path(self._runtime, next(self._socket_numbers)), watch)
         return host
 
     def prepare_restart(self, host: EngineHost) -> None:
@@ -206,14 +210,16 @@ class EngineHosts:
         host.error, host.problem, host.is_ready, host.is_running = None, "", False, True
         host.end.clear()
 
-    def _create_watch(self, model: ModelSettings, name: str, find: Callable[[], EngineHost]) -> ChildWatch:
-        """Creates the watch of one host. `find` returns the host."""
+    def _create_watch(
+        self, model: ModelSettings, name: str, get_host: Callable[[], EngineHost]
+    ) -> ChildWatch:
+        """Creates the watch of one host. `get_host` returns the host, which is created after its watch."""
         return ChildWatch(
             f"the engine of {name}",
-            lambda: self._start(find()),
-            lambda state, info: self._update(find(), state, info),
+            lambda: self._start(get_host()),
+            lambda state, info: self._update(get_host(), state, info),
             always_restart=self._is_driver(model),  # a lost cluster can always come back
-            on_report=lambda status: self._receive(find(), status),
+            on_report=lambda status: self._receive(get_host(), status),
         )
 
     def _is_driver(self, model: ModelSettings) -> bool:
@@ -224,11 +230,12 @@ class EngineHosts:
         """Passes a host's report to `send_order`. A host that has unloaded is not restarted."""
         if status.state is ChildState.UNLOADED:
             host.watch.forbid_restart()
-        if host.reply is not None and not host.reply.done():
-            host.reply.set_result(status)
+        if host.order_reply is not None and not host.order_reply.done():
+            host.order_reply.set_result(status)
 
-    async def keep(self, host: EngineHost) -> None:
-        """Keeps a host running. If it never becomes ready, stores the reason in `error`."""
+    async def keep_running(self, host: EngineHost) -> None:
+        """Starts a host, and restarts it until it is stopped or given up. If it never becomes ready, stores
+        the reason in `error`."""
         try:
             await host.watch.keep_running()
         except AntiphonError as error:
@@ -239,26 +246,26 @@ class EngineHosts:
     # --- reload ---------------------------------------------------------------------------------------------
 
     def add(self, models: Iterable[ModelSettings]) -> list[EngineHost]:
-        """Creates hosts without assigning them to their models. The caller runs `keep` for each."""
-        hosts = [self.make(model, name) for model in models for name in list_host_names(model)]
-        self._others.update(hosts)
+        """Creates hosts without assigning them to their models. The caller runs `keep_running` for each."""
+        hosts = [self.create_host(model, name) for model in models for name in list_host_names(model)]
+        self._unassigned.update(hosts)
         return hosts
 
-    def adopt(self, added: Iterable[EngineHost], names: Iterable[str]) -> list[EngineHost]:
+    def assign(self, added: Iterable[EngineHost], names: Iterable[str]) -> list[EngineHost]:
         """Assigns added hosts to their models. Returns the hosts that no model uses any more. `names`: the
-        hosts of all local models, in order."""
-        before, new = self._serving, {host.name: host for host in added}
-        self._serving = {name: new.get(name) or before[name] for name in names}
-        unused = [host for name, host in before.items() if self._serving.get(name) is not host]
-        self._others.difference_update(new.values())
-        self._others.update(unused)
+        names of the hosts of all local models, in order."""
+        old_hosts, new_hosts = self._assigned, {host.name: host for host in added}
+        self._assigned = {name: new_hosts.get(name) or old_hosts[name] for name in names}
+        unused = [host for name, host in old_hosts.items() if self._assigned.get(name) is not host]
+        self._unassigned.difference_update(new_hosts.values())
+        self._unassigned.update(unused)
         return unused
 
     async def stop(self, hosts: Iterable[EngineHost], deadline: float) -> None:
         """Ends hosts that are not assigned to a model. Kills them after `deadline` seconds."""
         for host in hosts:
             await host.watch.stop(deadline)
-            self._others.discard(host)
+            self._unassigned.discard(host)
 
     # --- one host -------------------------------------------------------------------------------------------
 
@@ -302,26 +309,27 @@ class EngineHosts:
         """Stores the state of a host. If the host is assigned to a model, tells all HTTP processes."""
         name = host.name
         host.is_ready = state is EngineState.READY
-        failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
+        failure = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         if state is EngineState.FAILED and host.is_on_request:
-            host.problem = failed  # a later request tries again
+            host.problem = failure  # a later request tries again
             return
         if info is not None:
             host.info = info
             host.settled.set()
-        self.report_state(host, state, failed if state is EngineState.FAILED else "")
+        self.report_state(host, state, failure if state is EngineState.FAILED else "")
 
     def report_state(
         self, host: EngineHost, state: EngineState, detail: str = "", retry_after: float = 0.0
     ) -> None:
-        """Stores the news of a host. If the host is assigned to a model, tells all HTTP processes."""
-        host.news = EngineStateNotice(host.name, state, detail, retry_after)
-        self.repeat_news(host)
+        """Stores the state of a host. If the host is assigned to a model, tells all HTTP processes.
+        `detail` and `retry_after`: see `EngineStateNotice`."""
+        host.latest_state = EngineStateNotice(host.name, state, detail, retry_after)
+        self.repeat_state(host)
 
-    def repeat_news(self, host: EngineHost) -> None:
-        """Sends the latest news of a host to all HTTP processes, if it is assigned to a model."""
-        if host.news is not None and self._serving.get(host.name) is host:
-            self._tell(to_line(SupervisorMessage(engine=host.news)))
+    def repeat_state(self, host: EngineHost) -> None:
+        """Sends the latest state of a host to all HTTP processes, if the host is assigned to a model."""
+        if host.latest_state is not None and self._assigned.get(host.name) is host:
+            self._tell(to_line(SupervisorMessage(engine=host.latest_state)))
             self._on_change()
 
 
@@ -330,17 +338,17 @@ def filter_host_environment(
 ) -> dict[str, str]:
     """Returns the environment of an engine host: the allowed variables of `environ`, and defaults for OpenMP
     and glibc. `prefixes`: further allowed prefixes."""
-    passed_on = {
+    allowed = {
         name: value
         for name, value in environ.items()
         if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES + prefixes)
     }
-    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | passed_on
+    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | allowed
 
 
-def build_load_spec(model: ModelSettings, settings: Settings, host: str | None = None) -> LoadSpec:
-    """Builds the description of the model that an engine host loads. `host`: its name; None means the first
-    host."""
+def build_load_spec(model: ModelSettings, settings: Settings, host_name: str | None = None) -> LoadSpec:
+    """Builds the description of the model that an engine host loads. `host_name`: the name of the host; None
+    means the model's first host."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,
@@ -349,7 +357,7 @@ def build_load_spec(model: ModelSettings, settings: Settings, host: str | None =
         exact=model.exact,
         kv_type=model.kv_type,
         gpu_layers=None if model.gpu_layers == "auto" else model.gpu_layers,
-        devices=choose_devices(model, host),
+        devices=choose_devices(model, host_name),
         hosts=model.hosts,
         tensor_split=model.tensor_split,
         library=settings.engine.library,
@@ -364,12 +372,12 @@ def build_load_spec(model: ModelSettings, settings: Settings, host: str | None =
         dtype=model.dtype,
         memory_share=model.memory_share,
         tensor_parallel=model.tensor_parallel,
-        adapters=takes_adapters(model, settings),
+        adapters=can_use_adapters(model, settings),
     )
 
 
-def takes_adapters(model: ModelSettings, settings: Settings) -> bool:
-    """Whether the model has adapters, or callers can load some."""
+def can_use_adapters(model: ModelSettings, settings: Settings) -> bool:
+    """Whether the settings give the model an adapter, or callers can load adapters."""
     lora = settings.lora
     return bool(lora.directories or lora.repositories) or any(
         adapter.model == model.name for adapter in settings.adapters

@@ -87,7 +87,8 @@ class FrameReader(Generic[M]):
 
     def feed(self, data: bytes) -> Iterator[M]:
         """Yields the messages of complete frames in order. The caller must exhaust the iterator. Raises
-        FrameError at an invalid frame, after the messages before it. Then the reader is unusable."""
+        FrameError at an invalid frame, after the messages before it. The reader is unusable after an
+        error."""
         self._pending += data
         start = 0
         while (end := self._find_frame_end(start)) is not None:
@@ -118,7 +119,7 @@ class FrameReader(Generic[M]):
         return messages
 
 
-# --- lines of JSON, for the supervisor's pipes (see `control`) ----------------------------------------------
+# --- lines of JSON, for the supervisor's pipes (see `engines.host.control`) ---------------------------------
 
 
 def to_line(value: object) -> bytes:
@@ -142,7 +143,7 @@ FULL_FRAME = 1024 * 1024
 
 @runtime_checkable
 class FrameTransport(Protocol):
-    """The used methods of a transport. Each event loop has its own classes."""
+    """The methods of a transport that `Channel` uses. Each event loop has its own transport classes."""
 
     def write(self, data: bytes) -> None: ...
     def is_closing(self) -> bool: ...
@@ -151,17 +152,17 @@ class FrameTransport(Protocol):
 
 
 class Channel(asyncio.Protocol, Generic[Sent]):
-    """Sends and receives frames over one transport. `received` is called with each message after the
-    greeting. `lost` is called once, at the end, with the reason."""
+    """Sends and receives frames over one transport. `on_message` is called with each message after the
+    greeting. `on_lost` is called once, at the end of the connection, with the reason."""
 
     def __init__(
-        self, reader: FrameReader[Sent], received: Callable[[Sent], None], lost: Callable[[str], None]
+        self, reader: FrameReader[Sent], on_message: Callable[[Sent], None], on_lost: Callable[[str], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._writer = FrameWriter()
-        self._received = received
-        self._lost = lost
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._transport: FrameTransport | None = None
         self._waiting: deque[tuple[bytes, str]] = deque()
         """Waiting messages, each with the owner whose unsent bytes include it."""
@@ -278,13 +279,14 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(self._reason))
         if not self.greeted.cancelled():
-            self.greeted.exception()  # marks the error as seen: `lost` reports it too
-        self._lost(self._reason)
+            self.greeted.exception()  # marks the error as retrieved: `on_lost` reports the reason too
+        self._on_lost(self._reason)
 
     def _handle(self, message: Sent) -> None:
-        """Handles one message. Raises FrameError or Incompatible if the first one is not a matching Hello."""
+        """Handles one message. Raises FrameError or Incompatible if the first message is no matching
+        Hello."""
         if self.greeted.done():
-            self._received(message)
+            self._on_message(message)
         elif not isinstance(message, Hello):
             raise FrameError("the peer did not begin with Hello")
         elif (message.protocol, message.release) != (PROTOCOL, antiphon.__version__):
@@ -310,7 +312,7 @@ def bind_private(path: str) -> socket.socket:
 
 
 def remove_socket(path: str) -> None:
-    """Removes a socket's path, if it exists. Does nothing without the permission; the supervisor then removes
-    it."""
+    """Removes a socket's path, if it exists. If this process lacks the permission, the path stays until the
+    supervisor removes it."""
     with suppress(PermissionError):
         Path(path).unlink(missing_ok=True)

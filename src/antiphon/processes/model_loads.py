@@ -21,21 +21,21 @@ from antiphon.weights.kv_cache_size import estimate_memory, measure_available_me
 
 H = TypeVar("H")
 
-NO_ROOM_S = 2.0
+NO_MEMORY_S = 2.0
 """Seconds before another attempt at a load that failed for lack of memory."""
 
 FAILURE_S = 5.0
 """Seconds before another attempt at a load that failed for another reason."""
 
 IDLE_REPLY_S = 2.0
-"""Seconds in which a host must report its use. Otherwise it counts as in use."""
+"""Seconds in which a host must report its use. A host without a report counts as in use."""
 
 GIB = 1024**3
 
 
 @dataclass(slots=True)
 class ModelLoads:
-    """The loads of all models that are loaded on request. `keep` must run in a task."""
+    """The loads of all models that are loaded on request. `run` must run in a task."""
 
     hosts: EngineHosts
     budget: int | None
@@ -52,14 +52,14 @@ class ModelLoads:
         if host is None or not host.is_on_request:
             return
         if host.is_running or host.is_queued:
-            self.hosts.repeat_news(host)
+            self.hosts.repeat_state(host)
             return
         host.is_queued = True
         self._waiting.put_nowait(host)
         self.hosts.report_state(host, EngineState.LOADING)
 
-    async def keep(self) -> None:
-        """Frees memory for one model after the other, and starts their hosts."""
+    async def run(self) -> None:
+        """Loads the requested models, one after the other: frees memory, and starts the host."""
         while True:
             host = await self._waiting.get()
             try:
@@ -67,45 +67,45 @@ class ModelLoads:
                 await self._free_memory(host, size)
             except AntiphonError as error:
                 host.is_queued = False
-                self._park(host, error.message, NO_ROOM_S)
+                self._park(host, error.message, NO_MEMORY_S)
                 continue
             host.is_queued = False
             host.memory = size
             self.hosts.prepare_restart(host)
-            self.tasks.create_task(self._run(host))
+            self.tasks.create_task(self._run_host(host))
 
-    async def _run(self, host: EngineHost) -> None:
-        """Runs a host from its start to its end. Then the model is parked."""
+    async def _run_host(self, host: EngineHost) -> None:
+        """Runs a host from its start to its end, and parks the model after that."""
         record("model_loading", model=host.model.name, bytes=host.memory)
-        await self.hosts.keep(host)
+        await self.hosts.keep_running(host)
         host.is_running = False
         host.end.set()
         self._park(host, host.error.message if host.error is not None else host.problem, FAILURE_S)
 
-    def _park(self, host: EngineHost, problem: str, seconds: float) -> None:
-        """Reports that a model is parked. `problem`: why it could not be loaded; it is valid for
-        `seconds`."""
+    def _park(self, host: EngineHost, problem: str, retry_after: float) -> None:
+        """Reports that a model is parked. `problem`: why it could not be loaded; empty after an unload.
+        `retry_after`: the seconds during which requests are refused with the problem."""
         if problem:
             record("model_not_loaded", logging.ERROR, model=host.model.name, error=problem)
         else:
             record("model_unloaded", model=host.model.name)
-        self.hosts.report_state(host, EngineState.PARKED, problem, seconds if problem else 0.0)
+        self.hosts.report_state(host, EngineState.PARKED, problem, retry_after if problem else 0.0)
 
-    # --- room -----------------------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------------------
 
-    async def _free_memory(self, new_host: EngineHost, needed: int) -> None:
+    async def _free_memory(self, new_host: EngineHost, needed_bytes: int) -> None:
         """Unloads idle models until there is enough memory for a model. Raises LoadError if that is not
         possible."""
         in_use: set[EngineHost] = set()
-        while (free := self._measure_free_budget()) < needed:
+        while (free_bytes := self._measure_free_budget()) < needed_bytes:
             sizes = {host: host.memory for host in self.hosts.list_running() if host not in in_use}
-            idle = await self._ask_idle([host for host in sizes if host.is_ready])
-            unloads = choose_unloads(needed - free, sizes, idle)
+            idle_s = await self._ask_idle_seconds([host for host in sizes if host.is_ready])
+            unloads = choose_unloads(needed_bytes - free_bytes, sizes, idle_s)
             if not unloads:
                 raise LoadError(
-                    f"the model {new_host.model.name} cannot be loaded now: it needs {needed / GIB:.2f} GiB "
-                    "of "
-                    f"memory, {max(0, free) / GIB:.2f} GiB are free, and the loaded models are in use"
+                    f"the model {new_host.model.name} cannot be loaded now: it needs "
+                    f"{needed_bytes / GIB:.2f} GiB of memory, {max(0, free_bytes) / GIB:.2f} GiB are free, "
+                    "and the models that are idle would not free enough; try again later"
                 )
             if not await self._unload(unloads[0]):
                 in_use.add(unloads[0])
@@ -117,8 +117,8 @@ class ModelLoads:
             return self.budget - sum(host.memory for host in running)
         return self.measure_free() - sum(host.memory for host in running if not host.is_ready)
 
-    async def _ask_idle(self, hosts: Sequence[EngineHost]) -> dict[EngineHost, float]:
-        """Returns the seconds since the last call of each idle host."""
+    async def _ask_idle_seconds(self, hosts: Sequence[EngineHost]) -> dict[EngineHost, float]:
+        """Asks hosts for their use. Returns the seconds since the last call of each idle host."""
         async with asyncio.TaskGroup() as group:
             reply_tasks = {host: group.create_task(host.send_order(False, IDLE_REPLY_S)) for host in hosts}
         replies = {host: task.result() for host, task in reply_tasks.items()}
@@ -138,14 +138,14 @@ class ModelLoads:
         return True
 
 
-def choose_unloads(needed: int, sizes: Mapping[H, int], idle: Mapping[H, float]) -> list[H]:
-    """Returns the models to unload for `needed` bytes, the longest idle one first. Returns an empty list if
-    all idle models together are too small. `sizes`: the bytes of each model. `idle`: the idle seconds of each
-    idle model."""
+def choose_unloads(needed_bytes: int, sizes: Mapping[H, int], idle_s: Mapping[H, float]) -> list[H]:
+    """Returns the hosts to unload for `needed_bytes`, the longest idle one first. Returns an empty list if
+    all idle hosts together are too small. `sizes`: the bytes of each host. `idle_s`: the idle seconds of each
+    idle host."""
     chosen: list[H] = []
-    for host in sorted(idle, key=lambda host: -idle[host]):
+    for host in sorted(idle_s, key=lambda host: -idle_s[host]):
         chosen.append(host)
-        needed -= sizes[host]
-        if needed <= 0:
+        needed_bytes -= sizes[host]
+        if needed_bytes <= 0:
             return chosen
     return []

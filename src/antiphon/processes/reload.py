@@ -49,7 +49,7 @@ class ReloadHooks:
 
 @dataclass(frozen=True, slots=True)
 class Reloadable:
-    """The parts of the supervisor that a reload changes."""
+    """The state of the supervisor that a reload changes."""
 
     hosts: EngineHosts
     workers: Workers
@@ -59,37 +59,39 @@ class Reloadable:
 
 @dataclass(slots=True)
 class Reloads:
-    """The reloads of one server. `keep` must run in a task."""
+    """The reloads of one server. `run` must run in a task."""
 
-    parts: Reloadable
+    server_state: Reloadable
     hooks: ReloadHooks | None
     tasks: asyncio.TaskGroup
     """Runs new engine hosts until the server ends."""
     _waiting: asyncio.Queue[Callable[[ReloadReply], None]] = field(default_factory=asyncio.Queue)
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    """For each requested reload, the function that sends its reply."""
+    _order_numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def request(self) -> None:
         """Requests a reload. Does not wait."""
         self._waiting.put_nowait(lambda _: None)
 
-    def request_for(self, number: int, send: Callable[[bytes], None]) -> None:
-        """Requests a reload for an HTTP process. `send` sends the reply to its question with this number."""
+    def request_for(self, number: int, send_line: Callable[[bytes], None]) -> None:
+        """Requests a reload for an HTTP process. `number`: the process's number for its request, which the
+        reply repeats. `send_line` sends the reply to the process."""
         self._waiting.put_nowait(
-            lambda reply: send(to_line(SupervisorMessage(reply=replace(reply, number=number))))
+            lambda reply: send_line(to_line(SupervisorMessage(reply=replace(reply, number=number))))
         )
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Runs the requested reloads, one after the other."""
         async with asyncio.TaskGroup() as group:
             while True:
-                answer = await self._waiting.get()
-                answer(await self._reload(group))
+                send_reply = await self._waiting.get()
+                send_reply(await self._reload(group))
 
     async def _reload(self, group: asyncio.TaskGroup) -> ReloadReply:
         """Runs one reload, and returns its report or its refusal."""
         report = problem = None
         try:
-            report = await self._change(group)
+            report = await self._switch_settings(group)
             record("reloaded", changes=report.describe())
         except AntiphonError as error:
             problem = ErrorReport.from_error(error)
@@ -98,75 +100,87 @@ class Reloads:
             self.hooks.on_end(report, None if problem is None else problem.message)
         return ReloadReply(0, report, problem)
 
-    async def _change(self, group: asyncio.TaskGroup) -> ReloadReport:
+    async def _switch_settings(self, group: asyncio.TaskGroup) -> ReloadReport:
         """Loads the settings, and switches the server to them. Raises the error that refuses the reload."""
         if self.hooks is None:
-            raise SettingsError("this server was started without a function that loads its settings again")
-        before = self.parts.get_settings()
-        after, restart = await asyncio.to_thread(self.hooks.load, before)
-        added = self.parts.hosts.add([model for model in after.models if model not in before.models])
+            raise SettingsError(
+                "this server was started without a function that loads its settings again; restart it"
+            )
+        old_settings = self.server_state.get_settings()
+        new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
+        added = self.server_state.hosts.add(
+            [model for model in new_settings.models if model not in old_settings.models]
+        )
         try:
             await self._load_models(added)
-            await self._prepare(after, added)
+            await self._prepare(new_settings, added)
         except BaseException:
-            await self.parts.hosts.stop(added, HOST_DEADLINE)
+            await self.server_state.hosts.stop(added, HOST_DEADLINE)
             raise
-        late = await self._apply(after, added, group)
-        return replace(compare_settings(before, after, restart), late=late)
+        late_processes = await self._apply(new_settings, added, group)
+        return replace(compare_settings(old_settings, new_settings, restart_only), late=late_processes)
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
         """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot
         be loaded. Does not load models with load = "request"."""
         added = [host for host in added if not host.is_on_request]
         for host in added:
-            self.tasks.create_task(self.parts.hosts.keep(host))
+            self.tasks.create_task(self.server_state.hosts.keep_running(host))
         for host in added:
             await host.settled.wait()
             if host.info is None:
-                reason = host.error.message if host.error else "it ended"
+                reason = host.error.message if host.error else "its process ended"
                 raise SettingsError(f"the model {host.name} cannot be loaded: {reason}")
 
-    async def _prepare(self, after: Settings, added: Sequence[EngineHost]) -> None:
-        """Makes all HTTP processes build the objects of the new settings. Raises the error of one that
-        refuses."""
-        order = self._build_order(ReloadStep.PREPARE, after, added)
-        refusals, _ = await self.parts.workers.ask(
+    async def _prepare(self, new_settings: Settings, added: Sequence[EngineHost]) -> None:
+        """Makes all HTTP processes build the objects of the new settings. If a process refuses, makes all of
+        them drop these objects, and raises its error."""
+        order = self._build_order(ReloadStep.PREPARE, new_settings, added)
+        refusals, _ = await self.server_state.workers.ask(
             to_line(SupervisorMessage(order=order)), order.number, PREPARE_S
         )
         if refusals:
-            drop_order = self._build_order(ReloadStep.DROP, after, added)
-            await self.parts.workers.ask(
+            drop_order = self._build_order(ReloadStep.DROP, new_settings, added)
+            await self.server_state.workers.ask(
                 to_line(SupervisorMessage(order=drop_order)), drop_order.number, APPLY_S
             )
             raise refusals[0].to_exception()
 
     async def _apply(
-        self, after: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
+        self, new_settings: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
     ) -> tuple[str, ...]:
-        """Makes all HTTP processes use the new settings. Returns the names of those that do not confirm this
-        in time. Hosts of removed models end after their last requests."""
-        order = self._build_order(ReloadStep.APPLY, after, added)
-        names = [name for model in after.models for name in list_host_names(model)]
-        unused = self.parts.hosts.adopt(added, names)
-        self.parts.set_settings(after)  # new HTTP processes now start with these
+        """Makes all HTTP processes use the new settings. Returns the names of the processes that do not
+        confirm this in time. Hosts of removed models end after their last requests."""
+        order = self._build_order(ReloadStep.APPLY, new_settings, added)
+        names = [name for model in new_settings.models for name in list_host_names(model)]
+        unused = self.server_state.hosts.assign(added, names)
+        self.server_state.set_settings(new_settings)  # new HTTP processes now start with these
         for host in unused:
-            group.create_task(self._end_host(host, after.server))
-        _, late = await self.parts.workers.ask(to_line(SupervisorMessage(order=order)), order.number, APPLY_S)
-        return late
+            group.create_task(self._end_host(host, new_settings.server))
+        _, late_processes = await self.server_state.workers.ask(
+            to_line(SupervisorMessage(order=order)), order.number, APPLY_S
+        )
+        return late_processes
 
     async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
-        """Ends a host when no call needs it, or after the retire timeout. First waits for the drain timeout,
-        for requests that have not reached the host yet."""
+        """Ends a host when no call needs it, or after the retire timeout. Before that, waits for the drain
+        timeout, for requests that have not reached the host yet."""
         host.watch.forbid_restart()
         await asyncio.sleep(server.drain_timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(server.retire_timeout):
                 await host.unload_when_idle()
-        await self.parts.hosts.stop([host], HOST_DEADLINE)
+        await self.server_state.hosts.stop([host], HOST_DEADLINE)
 
-    def _build_order(self, step: ReloadStep, after: Settings, added: Sequence[EngineHost]) -> ReloadOrder:
+    def _build_order(
+        self, step: ReloadStep, new_settings: Settings, added: Sequence[EngineHost]
+    ) -> ReloadOrder:
         """Builds the order of a step, with the sockets after the reload."""
         new_sockets = {host.name: host.socket for host in added}
-        sockets = self.parts.hosts.sockets | new_sockets
-        served_sockets = {name: sockets[name] for model in after.models for name in list_host_names(model)}
-        return ReloadOrder(next(self._numbers), step, encode_settings(after).decode(), served_sockets)
+        sockets = self.server_state.hosts.sockets | new_sockets
+        served_sockets = {
+            name: sockets[name] for model in new_settings.models for name in list_host_names(model)
+        }
+        return ReloadOrder(
+            next(self._order_numbers), step, encode_settings(new_settings).decode(), served_sockets
+        )

@@ -1,9 +1,10 @@
 """Runs a function of this package on untrusted data, in a process that has hard limits and can be killed.
 
 A template, regular expression or schema can run forever or use all memory, and native code cannot be
-interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper:
-it reads one job as JSON from standard input and writes its answer as JSON to standard output. Only functions
-of this package can be jobs. This protects against hostile data, not against hostile native code.
+interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper
+process: it reads one job as JSON from standard input and writes the output as JSON to standard output. Only
+functions of this package can be jobs. The sandbox protects against hostile data, not against hostile native
+code.
 """
 
 import json
@@ -34,14 +35,14 @@ INTERPRETER_VARIABLES = frozenset(
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""A helper cannot start threads; numpy would start some on import."""
+"""A helper process cannot start threads; numpy would start some on import."""
 
 START_DEADLINE = 20.0
 """Seconds for the start of the interpreter. It runs only our own code, so it is slow only on a busy
 machine."""
 
 START_CPU = 2
-"""CPU seconds for the start, in addition to the job's."""
+"""CPU seconds for the start of the interpreter, in addition to the job's CPU seconds."""
 
 OPEN_FILES = 64
 """The most open files: enough to import the job's modules."""
@@ -60,12 +61,12 @@ class Limits:
     """CPU seconds after the start of the function. A busy machine needs more time for a job, but no more
     CPU."""
     patience: float = 20.0
-    """Seconds of wall clock after the start of the function. They end a job that waits instead of
+    """Seconds of wall clock after the start of the function. This limit ends a job that waits instead of
     computing."""
     memory: int = 256 * 1024 * 1024
     """Bytes of address space, including the interpreter's."""
-    answer: int = 4 * 1024 * 1024
-    """The most bytes of the result's JSON."""
+    output: int = 4 * 1024 * 1024
+    """The most bytes of the output, which is the result as JSON."""
     writes: int = 0
     """The most bytes of one file that the job writes."""
 
@@ -78,8 +79,8 @@ class Stop(StrEnum):
     WAIT = "wait"
     """It waited too long, for example for the machine, or another process ended it."""
     MEMORY = "memory"
-    ANSWER = "answer"
-    """Its answer was larger than its limit."""
+    OUTPUT = "output"
+    """Its output was larger than its limit."""
     CRASH = "crash"
     """The process died, for example because the function raised an exception."""
 
@@ -93,8 +94,8 @@ class JobStopped(Exception):
         self.stop = stop
 
     def raise_if_waited(self) -> None:
-        """Raises ServerBusy if a busy machine delayed the job. Only for jobs that wait for nothing else, so
-        that their data are not the reason."""
+        """Raises ServerBusy if the job waited too long. Use it only for jobs that wait for nothing but the
+        machine: their data cannot be the reason."""
         if self.stop is Stop.WAIT:
             problem = "the machine is too busy for the helper process of this request; try again"
             raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
@@ -110,8 +111,8 @@ async def run_job(
     limits: Limits = Limits(),
     variables: Mapping[str, str] = NOTHING,
 ) -> object:
-    """Runs the function `module:name` with the payload and returns its result, both of JSON's types.
-    `variables`: further environment variables for the job.
+    """Runs the function `target`, written as `module:name`, with the payload. Returns its result. Payload and
+    result have JSON's types. `variables`: further environment variables for the job.
 
     Raises the AntiphonError that the function raised, or JobStopped. The process ends before this call
     returns, also if the call is cancelled.
@@ -121,32 +122,32 @@ async def run_job(
     except OSError as problem:
         raise JobStopped(Stop.WAIT, f"the helper cannot be started: {problem.strerror}") from None
     try:
-        answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
+        output = await _send_job(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
-        code = await _finish(process)
-    return _parse_answer(answer, code)
+        exit_status = await _finish(process)
+    return _parse_output(output, exit_status)
 
 
-def was_killed(code: int | None) -> bool:
+def was_killed(exit_status: int | None) -> bool:
     """Whether another process or the kernel ended the process: by an operator's signal, or when memory is
     short. The data cannot cause this."""
     import signal
 
-    return code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+    return exit_status in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
-def kill(process: "Process", number: int = 9) -> None:
+def kill(process: "Process", signal_number: int = 9) -> None:
     """Sends a signal to a process that can have ended. It replaces `Process.kill`, which can read the exit
     status before asyncio does."""
     import os
 
     if process.returncode is None:
         with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+            os.kill(process.pid, signal_number)
 
 
 async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
-    """Starts the helper's process with the given variables and no credentials."""
+    """Starts the helper process with these environment variables and those that Python needs."""
     import asyncio
     import os
 
@@ -161,7 +162,7 @@ async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
 
 
 async def _finish(process: "Process") -> int:
-    """Ends the helper, if it still runs, and returns its exit status."""
+    """Ends the helper process, if it still runs, and returns its exit status."""
     kill(process)
     if process.stdout is not None:
         while await process.stdout.read(CHUNK):  # unread output would keep the pipe open
@@ -169,47 +170,47 @@ async def _finish(process: "Process") -> int:
     return await process.wait()
 
 
-async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
-    """Sends the job and returns the answer; empty if the helper died first. Raises JobStopped if the helper
-    takes too long."""
+async def _send_job(process: "Process", job: bytes, limits: Limits) -> bytes:
+    """Sends the job and returns the output; empty if the helper process died before. Raises JobStopped if the
+    helper process takes too long."""
     import asyncio
 
     if process.stdin is None or process.stdout is None:
         raise JobStopped(Stop.CRASH, "the helper has no pipes")
-    if not process.stdin.is_closing():  # otherwise the helper is dead, and its exit status has the reason
+    if not process.stdin.is_closing():  # it closes when the helper is dead; the exit status tells why
         process.stdin.write(job)
         process.stdin.close()
     seconds = START_DEADLINE
     try:
         async with asyncio.timeout(seconds):
-            await process.stdout.read(1)
+            await process.stdout.read(1)  # the helper writes it when the function starts
         seconds = limits.patience
         async with asyncio.timeout(seconds):
-            return await _read_bounded(process.stdout, limits.answer)
+            return await _read_bounded(process.stdout, limits.output)
     except TimeoutError:
         raise JobStopped(Stop.WAIT, f"it did not end within {seconds:g} s") from None
 
 
-async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
-    """Reads a stream to its end. Raises JobStopped if it has more than `most` bytes."""
-    answer = bytearray()
+async def _read_bounded(stream: "StreamReader", max_bytes: int) -> bytes:
+    """Reads a stream to its end. Raises JobStopped if it has more than `max_bytes` bytes."""
+    output = bytearray()
     while chunk := await stream.read(CHUNK):
-        answer += chunk
-        if len(answer) > most:
-            raise JobStopped(Stop.ANSWER, f"its answer has more than {most} bytes")
-    return bytes(answer)
+        output += chunk
+        if len(output) > max_bytes:
+            raise JobStopped(Stop.OUTPUT, f"its output has more than {max_bytes} bytes")
+    return bytes(output)
 
 
-def _parse_answer(answer: bytes, code: int) -> object:
+def _parse_output(output: bytes, exit_status: int) -> object:
     """Returns the job's result. Raises the AntiphonError of the function, or JobStopped."""
     import signal
 
-    if code in (-signal.SIGPROF, -signal.SIGXCPU):
+    if exit_status in (-signal.SIGPROF, -signal.SIGXCPU):
         raise JobStopped(Stop.TIME, "it took too much time")
     try:
-        parsed = json.loads(answer)
+        parsed = json.loads(output)
     except ValueError:
-        raise _to_job_stopped(code) from None
+        raise _to_job_stopped(exit_status) from None
     if "result" in parsed:
         return parsed["result"]
     if "error" in parsed:
@@ -217,16 +218,16 @@ def _parse_answer(answer: bytes, code: int) -> object:
     raise JobStopped(Stop(parsed["stop"]), parsed["message"])
 
 
-def _to_job_stopped(code: int) -> JobStopped:
-    """Returns the error for a helper that ended without a complete answer. `code`: its exit status."""
+def _to_job_stopped(exit_status: int) -> JobStopped:
+    """Returns the error for a helper process that ended without a complete output."""
     import signal
 
-    if code == -signal.SIGALRM or was_killed(code):
-        return JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-code).name}")
-    return JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
+    if exit_status == -signal.SIGALRM or was_killed(exit_status):
+        return JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-exit_status).name}")
+    return JobStopped(Stop.CRASH, f"the helper ended with status {exit_status} and no output")
 
 
-# --- the helper's side --------------------------------------------------------------------------------------
+# --- the side of the helper process -------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -251,7 +252,7 @@ def _confine(limits: Limits) -> None:
     import resource
 
     cpu = math.ceil(limits.seconds) + START_CPU
-    for kind, most in (
+    for resource_id, limit in (
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_CPU, cpu),
         (resource.RLIMIT_FSIZE, limits.writes),
@@ -259,7 +260,7 @@ def _confine(limits: Limits) -> None:
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
     ):
-        resource.setrlimit(kind, (most, most))
+        resource.setrlimit(resource_id, (limit, limit))
 
 
 def _set_timers(limits: Limits) -> None:
@@ -280,7 +281,8 @@ def _load_function(target: str) -> Callable[[Mapping[str, object]], object]:
 
 
 def _run_function(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
-    """Runs the function, and encodes its result or its AntiphonError. Any other exception ends the helper."""
+    """Runs the function, and encodes its result or its AntiphonError. Any other exception ends this
+    process."""
     try:
         return json.dumps({"result": function(payload)}).encode()
     except AntiphonError as error:

@@ -1,17 +1,20 @@
 """Starts, watches and ends every process of one server, and binds its TCP socket.
 
-    supervisor ─┬─ Ray node, in a cluster        (python -m antiphon.engines.host.ray.node; `cluster`)
-                ├─ engine host of each model     (python -m antiphon.engines.host)
-                ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
-                ├─ coordinator, of several       (python -m antiphon.processes.coordinator)
-                └─ knowledge, from its first use (python -m antiphon.processes.knowledge; `knowledge.host`)
+    supervisor ─┬─ node of a Ray cluster      (python -m antiphon.engines.host.ray.node; `cluster`)
+                ├─ engine hosts of each model (python -m antiphon.engines.host; `engine_hosts`)
+                ├─ HTTP processes             (python -m antiphon.assembly; `workers`)
+                ├─ coordinator                (python -m antiphon.processes.coordinator)
+                └─ knowledge process          (python -m antiphon.processes.knowledge; `knowledge.host`)
+
+Only a server in a cluster has a node. Only a server with several HTTP processes has a coordinator process.
+The knowledge process starts when a request needs it.
 
 Each child has one end of a pipe, and only this process has the other end. So the children end when the
 supervisor is killed. An engine host that dies is restarted immediately. After three deaths in a minute it is
-given up, and the HTTP processes are told. A host that cannot load at the first start ends the server with its
-reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. SIGUSR1 loads the
-settings again (`reload`). This module imports no framework and no code that only the children run.
-"""
+given up, and the HTTP processes are told. A host that cannot load its model when the server starts ends the
+server with the reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves.
+SIGUSR1 loads the settings again (`reload`). This module imports no framework and no code that only the
+children run."""
 
 import asyncio
 import errno
@@ -95,8 +98,8 @@ def supervise(
     Returns the exit status. Raises a StartupError if the server cannot start or cannot continue.
     """
     _disable_core_dumps()
-    for number in (RETIRE_SIGNAL, RELOAD_SIGNAL):
-        signal.signal(number, signal.SIG_IGN)  # until there are HTTP processes
+    for signal_number in (RETIRE_SIGNAL, RELOAD_SIGNAL):
+        signal.signal(signal_number, signal.SIG_IGN)  # until there are HTTP processes
     if settings.engine.user is not None:
         find_other_user(settings.engine.user)  # raises an error before any process is started
     cluster = find_cluster(settings)  # raises an error before any process is started
@@ -143,7 +146,8 @@ def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
     match problem.errno:
         case errno.EADDRINUSE:
             return (
-                f"port {port} of {host} is taken; stop what listens there, or choose another port with --port"
+                f"port {port} of {host} is taken; stop the program that listens there, "
+                "or choose another port with --port"
             )
         case errno.EACCES:
             return f"port {port} needs rights that this user lacks; choose one above 1023 with --port"
@@ -222,16 +226,16 @@ class _Supervisor:
         self._watch_signals()
         async with asyncio.TaskGroup() as group:
             await self._join_cluster(group)
-            reloads = Reloads(self._list_reloadable(), reload, group)
-            self._workers.on_question = reloads.request_for
+            reloads = Reloads(self._build_reloadable(), reload, group)
+            self._workers.on_reload_request = reloads.request_for
             loads = ModelLoads(self._hosts, self._settings.engine.memory_budget, group)
             self._workers.on_load = loads.request
             self._knowledge = KnowledgeHost(self._settings, self._runtime, group)
             self._workers.on_knowledge = self._knowledge.request
             service_tasks = [
                 group.create_task(self._announce_ready(on_serving, reloads)),
-                group.create_task(reloads.keep()),
-                group.create_task(loads.keep()),
+                group.create_task(reloads.run()),
+                group.create_task(loads.run()),
             ]
             if not self._stop.is_set():
                 self._start_children(group)
@@ -245,12 +249,12 @@ class _Supervisor:
 
     def _start_children(self, group: asyncio.TaskGroup) -> None:
         """Starts the engine hosts, the coordinator and the HTTP processes."""
-        for host in self._hosts.list_serving():
+        for host in self._hosts.list_assigned():
             if not host.is_on_request:
-                group.create_task(self._keep_host(host))
+                group.create_task(self._run_host(host))
         if self._has_coordinator:
             group.create_task(self._coordinator.keep_running())
-        group.create_task(self._workers.keep())
+        group.create_task(self._workers.run())
 
     async def _join_cluster(self, group: asyncio.TaskGroup) -> None:
         """Starts or joins the cluster, if there is one, and then opens the port. Ends the server if the
@@ -258,7 +262,7 @@ class _Supervisor:
         node = self._node
         if node is None:
             return
-        group.create_task(node.keep())
+        group.create_task(node.keep_running())
         stopping, settling = group.create_task(self._stop.wait()), group.create_task(node.settled.wait())
         await asyncio.wait((stopping, settling), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -273,9 +277,9 @@ class _Supervisor:
     def _watch_signals(self) -> None:
         """Handles the signals that end the server or replace its HTTP processes."""
         loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, which stays so
-                loop.add_signal_handler(number, self._request_stop)
+        for signal_number in STOP_SIGNALS:
+            if signal.getsignal(signal_number) is not signal.SIG_IGN:  # nohup makes programs ignore SIGHUP
+                loop.add_signal_handler(signal_number, self._request_stop)
         loop.add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
 
     async def _announce_ready(self, on_serving: Callable[[ServingInfo], None], reloads: Reloads) -> None:
@@ -291,17 +295,18 @@ class _Supervisor:
         watches = self._hosts.list_watches()
         return [*watches, self._coordinator] if self._has_coordinator else watches
 
-    def _list_reloadable(self) -> Reloadable:
-        """Returns the parts that a reload changes."""
+    def _build_reloadable(self) -> Reloadable:
+        """Returns the state that a reload changes."""
 
         def set_settings(settings: Settings) -> None:
             self._settings = settings
 
         return Reloadable(self._hosts, self._workers, lambda: self._settings, set_settings)
 
-    async def _keep_host(self, host: EngineHost) -> None:
-        """Keeps a host running from the start. If it never becomes ready, ends the server with its error."""
-        await self._hosts.keep(host)
+    async def _run_host(self, host: EngineHost) -> None:
+        """Runs a host that starts with the server. If it never becomes ready, ends the server with its
+        error."""
+        await self._hosts.keep_running(host)
         if host.error is not None:
             self._fail(host.error)
 
@@ -325,8 +330,8 @@ class _Supervisor:
         self._stop.set()
 
     async def _end_all(self) -> None:
-        """Closes the port. Ends the HTTP processes, which finish their requests; then the engine hosts; and
-        last the coordinator, which receives the usage."""
+        """Closes the port. Ends the HTTP processes first: they finish their requests and report their usage
+        to the coordinator. After them ends the engine hosts, the coordinator and the knowledge process."""
         self._listener.close()
         await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
@@ -344,8 +349,8 @@ class _Supervisor:
 
         def build_configuration(status_fd: int) -> bytes:
             config = HttpConfig(listen_fd, status_fd, str(self._runtime), self._hosts.sockets)
-            news = b"".join(self._hosts.list_news())
-            return encode_settings(self._settings) + b"\n" + to_line(config) + news
+            states = b"".join(self._hosts.list_state_lines())
+            return encode_settings(self._settings) + b"\n" + to_line(config) + states
 
         command = [sys.executable, "-P", "-m", self._programs.http]
         return await start_child(
@@ -361,6 +366,6 @@ class _Supervisor:
         return await start_child(command, build_configuration, filter_http_environment(os.environ))
 
     def _note_progress(self) -> None:
-        """Notes when all HTTP processes and engines are ready."""
+        """Ends the wait for readiness when all HTTP processes and engines are ready."""
         if self._workers.are_ready and self._hosts.are_loaded:
             self._is_ready.set()

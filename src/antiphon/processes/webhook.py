@@ -58,16 +58,16 @@ class WebhookSender:
         url: str,
         secret: str,
         clock: Clock,
-        count: Callable[[str], None] = lambda _: None,
+        count_outcome: Callable[[str], None] = lambda _: None,
         allows_private: bool = False,
         look_up: LookUp | None = None,
     ) -> None:
-        """`count` is called with the outcome of each message. `look_up` resolves names instead of the system.
-        Raises SettingsError for an unusable address or secret."""
+        """`count_outcome` is called with the outcome of each message. `look_up` resolves host names; without
+        it the system does. Raises SettingsError for an unusable address or secret."""
         self._url = _parse_address(url)
         self._secret = _decode_secret(secret)
         self._clock = clock
-        self._count = count
+        self._count_outcome = count_outcome
         self._allows_private = allows_private
         self._look_up = look_up
         self._waiting: asyncio.Queue[WebhookMessage] = asyncio.Queue(MAX_WAITING)
@@ -80,7 +80,7 @@ class WebhookSender:
             self._waiting.put_nowait(message)
         except asyncio.QueueFull:
             record("webhook_dropped", logging.ERROR, id=message.id)
-            self._count("dropped")
+            self._count_outcome("dropped")
 
     async def run(self) -> None:
         """Delivers messages until cancelled."""
@@ -103,17 +103,17 @@ class WebhookSender:
         """Posts a message until the receiver accepts it, refuses it permanently, or all attempts have
         failed."""
         problem: str | None = None
-        for number, pause in enumerate((0.0, *self.pauses)):
+        for attempts, pause in enumerate((0.0, *self.pauses), start=1):
             await asyncio.sleep(pause)
             problem, is_final = await self._post(session, message)
             if problem is None:
-                record("webhook_delivered", logging.DEBUG, id=message.id, tries=number + 1)
-                self._count("delivered")
+                record("webhook_delivered", logging.DEBUG, id=message.id, tries=attempts)
+                self._count_outcome("delivered")
                 return
             if is_final:
                 break
-        record("webhook_failed", logging.ERROR, id=message.id, tries=number + 1, problem=problem)
-        self._count("failed")
+        record("webhook_failed", logging.ERROR, id=message.id, tries=attempts, problem=problem)
+        self._count_outcome("failed")
 
     async def _post(self, session: aiohttp.ClientSession, message: WebhookMessage) -> tuple[str | None, bool]:
         """Posts a message. Returns the problem, or None, and whether the problem is permanent."""
@@ -131,7 +131,7 @@ class WebhookSender:
             if 200 <= status < 300:
                 return None, False
             return f"status {status}", status < 500 and status not in TEMPORARY_ERRORS
-        return "no answer in time", False
+        return "no response in time", False
 
 
 def sign_message(message: WebhookMessage, secret: bytes, now: int) -> dict[str, str]:
@@ -153,8 +153,8 @@ def _parse_address(url: str) -> URL:
         return URL(url)
     except ValueError:
         raise SettingsError(
-            "limits.webhook is not an address: write https://, a host, a port up to 65535 if needed, and a "
-            "path"
+            "limits.webhook is not an address: write https://, a host, a port up to 65535 if needed, "
+            "and a path"
         ) from None
 
 

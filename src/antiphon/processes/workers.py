@@ -34,47 +34,48 @@ class Worker:
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is ready, or cannot become ready."""
-    question: int = -1
-    """The number of the latest question."""
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the process has answered the question, or cannot answer it any more."""
+    step_number: int = -1
+    """The number of the latest reload step that the process was asked to do."""
+    step_replied: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the process has replied to the step, or cannot reply any more."""
     refusal: ErrorReport | None = None
-    """The error with which the process answered."""
+    """The error with which the process refused the step."""
 
 
 class Workers:
-    """The HTTP processes. `keep` must run in a task."""
+    """The HTTP processes of one server. `run` must run in a task."""
 
     def __init__(
         self,
         count: int,
-        patience: float,
+        retire_timeout: float,
         start: Callable[[], Awaitable[Child]],
         on_change: Callable[[], None],
         on_failure: Callable[[AntiphonError], None],
         on_replaced: Callable[[str | None], None],
     ) -> None:
-        """`patience`: seconds that a replaced process gets for its requests. `on_change` is called when a
-        process becomes ready or stops being ready. `on_failure` is called with the error that ends the
+        """`retire_timeout`: seconds that a replaced process gets for its requests. `on_change` is called when
+        a process becomes ready or stops being ready. `on_failure` is called with the error that ends the
         server. `on_replaced` is called after a replacement of all processes, with the problem if it
         failed."""
-        self.on_question: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
-        """Called when a process asks for a reload, with the number of its question and a function that sends
+        self.on_reload_request: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
+        """Called when a process asks for a reload, with the number of its request and a function that sends
         the process a line."""
         self.on_load: Callable[[str], None] = lambda _: None
         """Called with the name of a model that a request of a process needs."""
         self.on_knowledge: Callable[[], None] = lambda: None
         """Called when a request of a process needs the knowledge process."""
         self._count = count
-        self._patience = patience + MARGIN
+        self._retire_timeout = retire_timeout + MARGIN
         self._start = start
         self._on_change = on_change
         self._on_failure = on_failure
         self._on_replaced = on_replaced
         self._serving: list[Worker] = []
-        self._leaving: set[Worker] = set()
+        self._in_replacement: set[Worker] = set()
+        """New workers that are not ready yet, and old workers that finish their requests."""
         self._stopping = asyncio.Event()
-        self._replacing = asyncio.Event()
+        self._replacement_requested = asyncio.Event()
 
     @property
     def are_ready(self) -> bool:
@@ -86,21 +87,23 @@ class Workers:
         for worker in self._list_all():
             worker.watch.send(line)
 
-    async def ask(self, line: bytes, number: int, within: float) -> tuple[list[ErrorReport], tuple[str, ...]]:
-        """Sends a line to every process, and waits for the answers of the ready ones. Returns the refusals,
-        and the names of the processes without an answer within `within` seconds. A process that starts
-        meanwhile reads the line before it serves."""
+    async def ask(
+        self, line: bytes, step_number: int, timeout_s: float
+    ) -> tuple[list[ErrorReport], tuple[str, ...]]:
+        """Sends the line of a reload step to every process, and waits for the replies of the ready processes.
+        Returns the refusals, and the names of the processes without a reply within `timeout_s` seconds. A
+        process that starts meanwhile reads the line before it serves, so nothing waits for it."""
         ready = [worker for worker in self._serving if worker.is_ready]
         for worker in ready:
-            worker.question, worker.refusal = number, None
-            worker.answered.clear()
+            worker.step_number, worker.refusal = step_number, None
+            worker.step_replied.clear()
         self.tell(line)
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_s):
                 for worker in ready:
-                    await worker.answered.wait()
+                    await worker.step_replied.wait()
         refusals = [worker.refusal for worker in ready if worker.refusal is not None]
-        return refusals, tuple(worker.watch.name for worker in ready if not worker.answered.is_set())
+        return refusals, tuple(worker.watch.name for worker in ready if not worker.step_replied.is_set())
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -109,20 +112,20 @@ class Workers:
 
     def replace(self) -> None:
         """Requests the replacement of every process."""
-        self._replacing.set()
+        self._replacement_requested.set()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Runs all processes until `stop`. Restarts a process that dies."""
         if self._stopping.is_set():
             return
         async with asyncio.TaskGroup() as group:
-            for number in range(self._count):
-                worker = self._create_worker(number)
+            for index in range(self._count):
+                worker = self._create_worker(index)
                 self._serving.append(worker)
-                group.create_task(self._guard(worker, self._on_failure))
-            replacing = group.create_task(self._keep_replacing(group))
+                group.create_task(self._run_worker(worker, self._on_failure))
+            replacement_task = group.create_task(self._run_replacements(group))
             await self._stopping.wait()
-            replacing.cancel()
+            replacement_task.cancel()
 
     async def stop(self, seconds: float) -> None:
         """Ends all processes. Kills those that still run after `seconds`."""
@@ -137,12 +140,12 @@ class Workers:
 
     def _list_all(self) -> tuple[Worker, ...]:
         """Returns all workers, including those that are being replaced."""
-        return (*self._serving, *self._leaving)
+        return (*self._serving, *self._in_replacement)
 
-    def _create_worker(self, number: int) -> Worker:
-        """Creates the worker with this number. Does not start it."""
+    def _create_worker(self, index: int) -> Worker:
+        """Creates the worker at an index. Does not start it."""
         is_only = self._count == 1
-        name = "the HTTP process" if is_only else f"the HTTP process {number + 1}"
+        name = "the HTTP process" if is_only else f"the HTTP process {index + 1}"
         watch = ChildWatch(
             name,
             self._start,
@@ -159,7 +162,7 @@ class Workers:
         if worker.is_ready:
             worker.settled.set()
         else:
-            worker.answered.set()
+            worker.step_replied.set()
         if state is EngineState.FAILED:
             self._on_failure(
                 StartupError(
@@ -169,61 +172,62 @@ class Workers:
         self._on_change()
 
     def _receive(self, worker: Worker, status: Status) -> None:
-        """Stores the answer of a worker, or passes its question on."""
+        """Stores a worker's reply to a reload step, or passes its request on."""
         if status.state is ChildState.ASKS_RELOAD:
-            self.on_question(status.number, worker.watch.send)
+            self.on_reload_request(status.number, worker.watch.send)
         elif status.state is ChildState.ASKS_LOAD:
             self.on_load(status.model)
         elif status.state is ChildState.ASKS_KNOWLEDGE:
             self.on_knowledge()
-        elif status.number == worker.question:
+        elif status.number == worker.step_number:
             worker.refusal = status.error
-            worker.answered.set()
+            worker.step_replied.set()
 
-    async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
-        """Keeps a worker running. If it never becomes ready, calls `on_failure` with the error."""
+    async def _run_worker(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
+        """Starts a worker, and restarts it until it is stopped. If it never becomes ready, calls `on_failure`
+        with the error."""
         try:
             await worker.watch.keep_running()
         except AntiphonError as error:
             on_failure(error)
         finally:
             worker.settled.set()
-            worker.answered.set()
-            self._leaving.discard(worker)
+            worker.step_replied.set()
+            self._in_replacement.discard(worker)
 
     # --- replacement ----------------------------------------------------------------------------------------
 
-    async def _keep_replacing(self, group: asyncio.TaskGroup) -> None:
-        """Replaces all processes, one after the other, each time that this is requested."""
+    async def _run_replacements(self, group: asyncio.TaskGroup) -> None:
+        """Replaces all processes, one after the other, whenever `replace` has requested it."""
         while True:
-            await self._replacing.wait()
+            await self._replacement_requested.wait()
             record("replacing_workers", workers=self._count)
             replaced, problem = 0, None
             while replaced < self._count and problem is None:
                 problem = await self._replace(replaced, group)
                 replaced += 1
-            self._replacing.clear()
+            self._replacement_requested.clear()
             if problem is None:
                 record("workers_replaced", workers=self._count)
             self._on_replaced(problem)
 
-    async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
-        """Starts a new process, and retires the old one when the new one is ready. Returns the problem, or
-        None."""
-        new, old = self._create_worker(number), self._serving[number]
+    async def _replace(self, index: int, group: asyncio.TaskGroup) -> str | None:
+        """Starts a new process, and retires the old one when the new one is ready. Returns why the new
+        process could not become ready; None after a success."""
+        new_worker, old_worker = self._create_worker(index), self._serving[index]
         problems: list[str] = []
-        self._leaving.add(new)  # until it replaces the old one
-        group.create_task(self._guard(new, lambda error: problems.append(error.message)))
+        self._in_replacement.add(new_worker)
+        group.create_task(self._run_worker(new_worker, lambda error: problems.append(error.message)))
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_DEADLINE):
-                await new.settled.wait()
-        if not new.is_ready:
+                await new_worker.settled.wait()
+        if not new_worker.is_ready:
             reason = problems[0] if problems else f"not ready within {READY_DEADLINE:g} s"
-            record("replacing_failed", logging.ERROR, process=new.watch.name, error=reason)
-            await new.watch.stop(0)
-            return f"{new.watch.name}: {reason}"
-        self._leaving.discard(new)
-        self._serving[number] = new
-        self._leaving.add(old)
-        group.create_task(old.watch.stop(self._patience, RETIRE_SIGNAL))
+            record("replacing_failed", logging.ERROR, process=new_worker.watch.name, error=reason)
+            await new_worker.watch.stop(0)
+            return f"{new_worker.watch.name}: {reason}"
+        self._in_replacement.discard(new_worker)
+        self._serving[index] = new_worker
+        self._in_replacement.add(old_worker)
+        group.create_task(old_worker.watch.stop(self._retire_timeout, RETIRE_SIGNAL))
         return None

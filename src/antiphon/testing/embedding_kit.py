@@ -29,13 +29,13 @@ SENTENCES = (
     "what can you do with this many words in one text",
     "and one that is longer than the others, so that it may not fit beside all of them at once",
 )
-MANY = 400
+LARGE_REQUEST_TEXTS = 400
 """The number of texts of a request that takes a while."""
 
 
 @dataclass(slots=True)
 class EmbeddingProbe:
-    """The engine under test."""
+    """The engine under test, its facts, and the options of the kit."""
 
     engine: TokenEngine
     embedding: EmbeddingEngine
@@ -44,7 +44,9 @@ class EmbeddingProbe:
     tolerance: float
     patience: float
     queue: int | None
-    resting: Load
+    """The most requests that can wait; None if the queue is not tested."""
+    idle_load: Load
+    """The load counters while nothing runs."""
 
     @property
     def dimensions(self) -> int:
@@ -84,16 +86,16 @@ class EmbeddingProbe:
             now = await self.get_load()
             usage = (now.running, now.queued, now.free_sequences, now.cells_used)
             return usage == (
-                self.resting.running,
-                self.resting.queued,
-                self.resting.free_sequences,
-                self.resting.cells_used,
+                self.idle_load.running,
+                self.idle_load.queued,
+                self.idle_load.free_sequences,
+                self.idle_load.cells_used,
             )
 
         await require_soon(is_idle, rule, self.patience)
 
     def build_large_request(self, actor: str) -> EmbedRequest:
-        return EmbedRequest((self.texts * MANY)[:MANY], actor)
+        return EmbedRequest((self.texts * LARGE_REQUEST_TEXTS)[:LARGE_REQUEST_TEXTS], actor)
 
 
 async def check_embedding_engine(
@@ -113,8 +115,10 @@ async def check_embedding_engine(
         raise TypeError("an engine that makes vectors has `embed`")
     info = await engine.info()
     require(info.embedding is not None, "the info of an embedding model has the facts of its vectors")
-    before, after = (await engine.vocabulary()).embedding_frame
-    texts = [(*before, *await engine.tokenize([TextPiece(text)], False), *after) for text in SENTENCES]
+    frame_start, frame_end = (await engine.vocabulary()).embedding_frame
+    texts = [
+        (*frame_start, *await engine.tokenize([TextPiece(text)], False), *frame_end) for text in SENTENCES
+    ]
     probe = EmbeddingProbe(engine, engine, info, tuple(texts), tolerance, patience, queue, info.load)
     for rule in RULES:
         await rule(probe)
@@ -133,8 +137,8 @@ async def check_batch_invariance(probe: EmbeddingProbe) -> None:
     together = await probe.embed(EmbedRequest(probe.texts))
     for text, expected in zip(probe.texts, together, strict=True):
         (alone,) = await probe.embed(EmbedRequest((text,)))
-        far = max(abs(one - other) for one, other in zip(alone, expected, strict=True))
-        require(far <= probe.tolerance, "a text has the same vector alone and in a batch")
+        difference = max(abs(one - other) for one, other in zip(alone, expected, strict=True))
+        require(difference <= probe.tolerance, "a text has the same vector alone and in a batch")
 
 
 async def check_token_count(probe: EmbeddingProbe) -> None:
@@ -156,13 +160,13 @@ async def check_invalid_inputs(probe: EmbeddingProbe) -> None:
             InvalidValue,
             "an empty request, an empty text and unknown ids are refused with InvalidValue",
         )
-    long = (probe.texts[0] * (context_length + 1))[: context_length + 1]
+    long_text = (probe.texts[0] * (context_length + 1))[: context_length + 1]
     await require_error(
-        probe.embed(EmbedRequest((long,))),
+        probe.embed(EmbedRequest((long_text,))),
         ContextLengthExceeded,
         "a text longer than the context is refused with ContextLengthExceeded, never shortened",
     )
-    require(await probe.embed(EmbedRequest((long[:context_length],))), "a text may fill the context")
+    require(await probe.embed(EmbedRequest((long_text[:context_length],))), "a text may fill the context")
 
 
 async def check_generation_refusal(probe: EmbeddingProbe) -> None:
@@ -193,10 +197,10 @@ async def check_turns(probe: EmbeddingProbe) -> None:
                 "a small request does not wait for all of a large one",
                 probe.patience,
             )
-        last = Vectors(0, b"")
+        last_vectors = Vectors(0, b"")
         async for event in events:
-            last = event if isinstance(event, Vectors) else last
-        require(last.start, "the large request is served too")
+            last_vectors = event if isinstance(event, Vectors) else last_vectors
+        require(last_vectors.start, "the large request is served too")
 
 
 async def check_full_queue(probe: EmbeddingProbe) -> None:
@@ -205,22 +209,22 @@ async def check_full_queue(probe: EmbeddingProbe) -> None:
         return
     refused: list[EngineBusy] = []
 
-    async def ask(number: int) -> None:
+    async def send_request(index: int) -> None:
         try:
-            await probe.embed(probe.build_large_request(f"waiting-{number}"))
+            await probe.embed(probe.build_large_request(f"waiting-{index}"))
         except EngineBusy as error:
             refused.append(error)
 
     async def any_refused() -> bool:
         return bool(refused)
 
-    asked = (ask(number) for number in range(probe.queue + probe.info.sequences + 1))
-    async with run_beside(*asked) as tasks:
+    requests = (send_request(index) for index in range(probe.queue + probe.info.sequences + 1))
+    async with run_beside(*requests) as tasks:
         rule = "a request beyond a full queue is refused with EngineBusy"
         await require_soon(any_refused, rule, probe.patience)
         require(all((error.retry_after or 0) > 0 for error in refused), "EngineBusy says when to try again")
-        done = sum(task.done() for task in tasks)
-        require(done < probe.queue, "a refusal does not end waiting requests")
+        done_count = sum(task.done() for task in tasks)
+        require(done_count < probe.queue, "a refusal does not end waiting requests")
 
 
 RULES = (

@@ -1,4 +1,5 @@
-"""Checks whether an engine satisfies the contract in `antiphon.engines.base`: run `await check_engine(make)`.
+"""Checks whether an engine satisfies the contract in `antiphon.engines.base`: run `await
+check_engine(create_engine)`.
 
 Every rule is one function. The rules about scores, echo and candidates take the engine; the other rules take
 an `EngineProbe`. An engine that cannot give scores, echo or candidates must refuse the request with
@@ -47,7 +48,7 @@ WIDTH = 2
 
 
 async def _collect_events(engine: Engine, output: Output) -> list[Event]:
-    """The events of a greedy request; none if the engine refuses the output."""
+    """Returns the events of a greedy request; an empty list if the engine refuses the output."""
     request = GenerationRequest("any", (RawPrompt(PROMPT),), SamplingOptions(temperature=0.0), output)
     try:
         async with open_stream(engine, request, Context("check")) as events:
@@ -64,28 +65,31 @@ def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[Tok
     for event in events:
         if not isinstance(event, TextDelta | Finished) or event.choice != choice:
             continue
-        said = event.text if isinstance(event, TextDelta) else ""
+        delta_text = event.text if isinstance(event, TextDelta) else ""
         for score in event.scores or ():
-            is_inside = len(text) <= score.offset < len(text) + len(said)
-            require(is_inside or not said, "a delta's scores are those of the tokens that begin in its text")
-        text += said
+            is_inside = len(text) <= score.offset < len(text) + len(delta_text)
+            require(
+                is_inside or not delta_text, "a delta's scores are those of the tokens that begin in its text"
+            )
+        text += delta_text
         scores += event.scores or ()
     return text, scores
 
 
 async def check_scores(engine: Engine) -> None:
     """Requires scores only if the request asks for them, of the requested width."""
-    silent = await _collect_events(engine, Output(max_tokens=8))
-    ends = [event for event in silent if isinstance(event, Finished)]
+    plain_events = await _collect_events(engine, Output(max_tokens=8))
+    ends = [event for event in plain_events if isinstance(event, Finished)]
     rule = "scores come only when they are requested"
-    require(not _collect_output(silent)[1] and all(end.scores is None for end in ends), rule)
+    require(not _collect_output(plain_events)[1] and all(end.scores is None for end in ends), rule)
     for width in (0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=8, logprobs=width))
         text, scores = _collect_output(events)
         ends = [event for event in events if isinstance(event, Finished)]
         require(all(end.scores is not None for end in ends), "with logprobs each Finished has scores, or ()")
         require(
-            not events or text == _collect_output(silent)[0], "requesting scores does not change the text"
+            not events or text == _collect_output(plain_events)[0],
+            "requesting scores does not change the text",
         )
         _require_scores(text, scores, width)
 
@@ -105,13 +109,13 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
 
 async def check_echo(engine: Engine) -> None:
     """Requires an echoed output to begin with the prompt."""
-    plain, _ = _collect_output(await _collect_events(engine, Output(max_tokens=8)))
+    plain_text, _ = _collect_output(await _collect_events(engine, Output(max_tokens=8)))
     for logprobs in (None, 0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=8, choices=2, echo=True, logprobs=logprobs))
         for choice in (0, 1) if events else ():
             text, scores = _collect_output(events, choice)
             require(text.startswith(PROMPT), "with echo each choice begins with the caller's own text")
-            require(text.endswith(plain), "echo does not change the completion")
+            require(text.endswith(plain_text), "echo does not change the completion")
             if logprobs is not None:
                 require(scores and scores[0].logprob is None, "a prompt's first token has no log-probability")
                 rest = [score for score in scores[1:] if score.offset < len(PROMPT)]
@@ -139,14 +143,14 @@ async def check_prompt_scoring(engine: Engine) -> None:
 
 async def check_candidate_usage(engine: Engine) -> None:
     """Checks that Usage counts the prompt once and the tokens of all candidates."""
-    single = await _collect_events(engine, Output(max_tokens=8))
+    single_events = await _collect_events(engine, Output(max_tokens=8))
     events = await _collect_events(engine, Output(max_tokens=8, choices=2, best_of=4))
     if not events:
         return
-    usage, alone = events[-1], single[-1]
-    if not isinstance(usage, Usage) or not isinstance(alone, Usage):
+    usage, single_usage = events[-1], single_events[-1]
+    if not isinstance(usage, Usage) or not isinstance(single_usage, Usage):
         raise AssertionError("Usage comes last")  # noqa: TRY004 - a rule of the kit
-    require(usage.prompt_tokens == alone.prompt_tokens, "candidates count their prompt once")
+    require(usage.prompt_tokens == single_usage.prompt_tokens, "candidates count their prompt once")
     token_count = sum(
         event.tokens for event in events if isinstance(event, TextDelta | Finished | DiscardedTokens)
     )
@@ -154,17 +158,17 @@ async def check_candidate_usage(engine: Engine) -> None:
         token_count == usage.completion_tokens,
         "the tokens of DiscardedTokens, deltas and Finished add up to those of Usage",
     )
-    require(usage.completion_tokens >= alone.completion_tokens, "every candidate's tokens are counted")
-    ended = [event.choice for event in events if isinstance(event, Finished)]
-    require(sorted(ended) == [0, 1], "the selected candidates are numbered from 0")
+    require(usage.completion_tokens >= single_usage.completion_tokens, "every candidate's tokens are counted")
+    finished_choices = [event.choice for event in events if isinstance(event, Finished)]
+    require(sorted(finished_choices) == [0, 1], "the selected candidates are numbered from 0")
 
 
 async def check_token_ids(engine: Engine) -> None:
     """Requires token ids only if the request asks for them, as many as each event counts."""
-    silent = await _collect_events(engine, Output(max_tokens=8))
-    starts = [event for event in silent if isinstance(event, Started)]
+    plain_events = await _collect_events(engine, Output(max_tokens=8))
+    starts = [event for event in plain_events if isinstance(event, Started)]
     rule = "token ids come only when they are requested"
-    require(not any(event.prompts for event in starts) and not any(map(_get_ids, silent)), rule)
+    require(not any(event.prompts for event in starts) and not any(map(_get_ids, plain_events)), rule)
     for choices in (1, 2):
         events = await _collect_events(engine, Output(max_tokens=8, choices=choices, token_ids=True))
         for event in events:
@@ -183,9 +187,9 @@ def _get_ids(event: Event) -> tuple[int, ...]:
 
 
 async def check_prompt_scores(engine: Engine) -> None:
-    silent = await _collect_events(engine, Output(max_tokens=4, echo=True, logprobs=0))
+    plain_events = await _collect_events(engine, Output(max_tokens=4, echo=True, logprobs=0))
     rule = "PromptScored comes only when it is requested"
-    require(not any(isinstance(event, PromptScored) for event in silent), rule)
+    require(not any(isinstance(event, PromptScored) for event in plain_events), rule)
     for width in (0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=4, choices=2, prompt_logprobs=width))
         if not events:
@@ -193,8 +197,8 @@ async def check_prompt_scores(engine: Engine) -> None:
         scored = [event for event in events if isinstance(event, PromptScored)]
         require(len(scored) == 1 and scored[0].prompt == 0, "one PromptScored comes for each prompt")
         usage = events[-1]
-        whole = isinstance(usage, Usage) and len(scored[0].scores) == usage.prompt_tokens
-        require(whole, "a scored prompt has a score for each of its tokens")
+        is_whole = isinstance(usage, Usage) and len(scored[0].scores) == usage.prompt_tokens
+        require(is_whole, "a scored prompt has a score for each of its tokens")
         first, *rest = scored[0].scores
         require(first.logprob is None and first.rank is None, "a prompt's first token has no score")
         for score in rest:
@@ -212,20 +216,20 @@ OUTPUT_RULES = (
 )
 
 
-STORY = RawPrompt("Once upon a time there was a cat that")
-OTHER = RawPrompt("Hello world, the dog is in")
-LoadOf = Callable[[], Awaitable[Load]]
+STORY_PROMPT = RawPrompt("Once upon a time there was a cat that")
+OTHER_PROMPT = RawPrompt("Hello world, the dog is in")
+GetLoad = Callable[[], Awaitable[Load]]
 
 
 async def check_engine(
-    make: Callable[[], Awaitable[Engine]], *, load: LoadOf | None = None, patience: float = PATIENCE
+    create_engine: Callable[[], Awaitable[Engine]], *, load: GetLoad | None = None, patience: float = PATIENCE
 ) -> None:
     """Raises AssertionError with the sentence of the first rule that the engine breaks.
 
-    `make` returns an engine, ready and idle; the kit closes it. `load` returns the engine's load counters, if
-    it has any, so that the kit can check whether abandoned streams are gone.
+    `create_engine` returns a ready and idle engine, which the kit closes. `load` returns the engine's load
+    counters, if it has any, so that the kit can check whether abandoned streams are gone.
     """
-    engine = await make()
+    engine = await create_engine()
     probe = EngineProbe(engine, await engine.profile(), load, patience)
     try:
         for rule in RULES:
@@ -244,7 +248,7 @@ class EngineProbe:
 
     engine: Engine
     profile: Profile
-    load: LoadOf | None
+    load: GetLoad | None
     patience: float
 
     def build_request(
@@ -256,7 +260,10 @@ class EngineProbe:
     ) -> GenerationRequest:
         greedy = SamplingOptions(temperature=0.0)
         return GenerationRequest(
-            "any", prompts or (STORY,), sampling or greedy, Output(max_tokens=max_tokens, choices=choices)
+            "any",
+            prompts or (STORY_PROMPT,),
+            sampling or greedy,
+            Output(max_tokens=max_tokens, choices=choices),
         )
 
     async def collect_events(self, request: GenerationRequest, context: Context | None = None) -> list[Event]:
@@ -274,12 +281,12 @@ class EngineProbe:
 
     async def require_idle(self, rule: str) -> None:
         """Requires the engine to have no work left, if it reports its load."""
-        asked = self.load
-        if asked is None:
+        get_load = self.load
+        if get_load is None:
             return
 
         async def is_idle() -> bool:
-            load = await asked()
+            load = await get_load()
             return load.running == 0 and load.queued == 0
 
         await require_soon(is_idle, rule, self.patience)
@@ -290,7 +297,7 @@ async def check_event_order(probe: EngineProbe) -> None:
     requests = (
         probe.build_request(),
         probe.build_request(choices=3),
-        probe.build_request(STORY, OTHER, choices=2),
+        probe.build_request(STORY_PROMPT, OTHER_PROMPT, choices=2),
     )
     for request in requests:
         events = await probe.collect_events(request)
@@ -324,39 +331,43 @@ def _require_order(events: list[Event], choices: int) -> None:
 
 async def check_usage(probe: EngineProbe) -> None:
     answer = await probe.generate(probe.build_request())
-    three = await probe.generate(probe.build_request(choices=3))
-    both = await probe.generate(probe.build_request(STORY, OTHER))
-    other = await probe.generate(probe.build_request(OTHER))
+    three_choices = await probe.generate(probe.build_request(choices=3))
+    both_prompts = await probe.generate(probe.build_request(STORY_PROMPT, OTHER_PROMPT))
+    other_prompt = await probe.generate(probe.build_request(OTHER_PROMPT))
     require(answer.usage.prompt_tokens > 0, "prompt tokens are counted")
     require(
         0 < answer.usage.completion_tokens <= 8, "a choice makes at least one token and at most max_tokens"
     )
-    require(three.usage.prompt_tokens == answer.usage.prompt_tokens, "n choices count their prompt once")
     require(
-        answer.usage.completion_tokens <= three.usage.completion_tokens <= 24,
+        three_choices.usage.prompt_tokens == answer.usage.prompt_tokens, "n choices count their prompt once"
+    )
+    require(
+        answer.usage.completion_tokens <= three_choices.usage.completion_tokens <= 24,
         "each choice's tokens are counted",
     )
     require(
-        both.usage.prompt_tokens == answer.usage.prompt_tokens + other.usage.prompt_tokens,
+        both_prompts.usage.prompt_tokens == answer.usage.prompt_tokens + other_prompt.usage.prompt_tokens,
         "each prompt is counted once",
     )
-    events = await probe.collect_events(probe.build_request(STORY, OTHER))
+    events = await probe.collect_events(probe.build_request(STORY_PROMPT, OTHER_PROMPT))
     token_count = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished))
     require(
-        token_count == both.usage.completion_tokens,
+        token_count == both_prompts.usage.completion_tokens,
         "the tokens of deltas and Finished add up to those of Usage",
     )
     started = next(event for event in events if isinstance(event, Started))
-    require(started.prompt_tokens == both.usage.prompt_tokens, "Started counts the tokens of all prompts")
+    require(
+        started.prompt_tokens == both_prompts.usage.prompt_tokens, "Started counts the tokens of all prompts"
+    )
 
 
 async def check_max_tokens(probe: EngineProbe) -> None:
     for limit in (1, 5):
         answer = await probe.generate(probe.build_request(max_tokens=limit))
         require(answer.usage.completion_tokens <= limit, "a choice makes at most max_tokens tokens")
-        cut = answer.choices[0].reason is FinishReason.LENGTH
+        was_cut = answer.choices[0].reason is FinishReason.LENGTH
         require(
-            not cut or answer.usage.completion_tokens == limit,
+            not was_cut or answer.usage.completion_tokens == limit,
             "the reason is LENGTH only when max_tokens was reached",
         )
 
@@ -401,8 +412,8 @@ async def check_error_types(probe: EngineProbe) -> None:
 async def check_deadlines(probe: EngineProbe) -> None:
     """Requires DeadlineExceeded from a request whose deadline has passed."""
     clock = Context("check").clock
-    past = Context("check", deadline=clock.monotonic() - 1)
-    work = probe.collect_events(probe.build_request(max_tokens=None), past)
+    expired_context = Context("check", deadline=clock.monotonic() - 1)
+    work = probe.collect_events(probe.build_request(max_tokens=None), expired_context)
     await require_error(work, DeadlineExceeded, "a passed deadline raises DeadlineExceeded", probe.patience)
 
 
@@ -418,9 +429,11 @@ async def check_entering(probe: EngineProbe) -> None:
 
 async def check_leaving(probe: EngineProbe) -> None:
     """Leaves before the first event, between two events, while waiting for the next one, and at the end."""
-    for moment in (0.0, 0.01, 0.1):
-        reading = interrupt(probe.collect_events(probe.build_request(max_tokens=None, choices=2)), moment)
-        await require_end(reading, "leaving while waiting for an event ends at once", moment + probe.patience)
+    for delay_s in (0.0, 0.01, 0.1):
+        reading = interrupt(probe.collect_events(probe.build_request(max_tokens=None, choices=2)), delay_s)
+        await require_end(
+            reading, "leaving while waiting for an event ends at once", delay_s + probe.patience
+        )
         await probe.require_idle("leaving while waiting for an event frees the engine")
     for event_type in (Started, TextDelta, Finished, Usage):
         started = await _leave_at(probe, event_type)
@@ -431,7 +444,8 @@ async def check_leaving(probe: EngineProbe) -> None:
 
 
 async def _leave_at(probe: EngineProbe, event_type: type[Event]) -> float:
-    """Leaves the stream at the first event of a kind. Returns the time at which leaving began."""
+    """Leaves the stream at the first event of a kind. Returns the monotonic seconds at which leaving
+    began."""
     limit = None if event_type in (Started, TextDelta) else 4
     async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
         async for event in events:
@@ -441,20 +455,20 @@ async def _leave_at(probe: EngineProbe, event_type: type[Event]) -> float:
 
 
 async def check_leaving_queue(probe: EngineProbe) -> None:
-    """Opens more streams than the engine runs at once. Leaves the last stream while the other
-    streams run, and then the other streams."""
+    """Opens more streams than the engine runs at once. Leaves the last stream while all other streams run,
+    and leaves those after it."""
     count = min(probe.profile.sequences or 64, 64) + 1
     async with run_beside(
         *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))
     ):
         await asyncio.sleep(0)
-        last = interrupt(probe.collect_events(probe.build_request(max_tokens=None)), 0.02)
-        await require_end(last, "leaving while queued ends at once", probe.patience)
+        last_stream = interrupt(probe.collect_events(probe.build_request(max_tokens=None)), 0.02)
+        await require_end(last_stream, "leaving while queued ends at once", probe.patience)
 
 
 async def check_sizes(probe: EngineProbe) -> None:
     """Checks the size of prompts and choices together, before anything is computed."""
-    for request in (probe.build_request(), probe.build_request(STORY, OTHER, choices=2)):
+    for request in (probe.build_request(), probe.build_request(STORY_PROMPT, OTHER_PROMPT, choices=2)):
         prepared = await probe.engine.prepare(request, Context("check"))
         await probe.require_idle("preparing a request takes no place")
         async with prepared.stream(Context("check")) as events:

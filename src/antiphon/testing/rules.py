@@ -19,10 +19,10 @@ PATIENCE = 10.0
 """Seconds that a kit waits where the contract says "at once". The contract promises one second."""
 
 
-def require(holds: object, rule: str) -> None:
-    """Raises AssertionError with the rule's sentence unless `holds` is true. It is a function, because
+def require(is_satisfied: object, rule: str) -> None:
+    """Raises AssertionError with the rule's sentence unless `is_satisfied` is true. It is a function, because
     `python -O` removes `assert` statements."""
-    if not holds:
+    if not is_satisfied:
         raise AssertionError(rule)
 
 
@@ -30,9 +30,9 @@ async def require_soon(
     condition: Callable[[], Awaitable[bool]], rule: str, patience: float = PATIENCE
 ) -> None:
     """Requires a condition to become true within `patience` seconds."""
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while not await condition():
-        require(time.monotonic() < until, rule)
+        require(time.monotonic() < deadline, rule)
         await asyncio.sleep(0.005)
 
 
@@ -48,7 +48,7 @@ async def require_end(work: Awaitable[T], rule: str, patience: float = PATIENCE)
 async def require_error(
     work: Awaitable[object], expected: type[Exception], rule: str, patience: float = PATIENCE
 ) -> None:
-    """Requires some work to raise `expected`, and no other error, within the patience."""
+    """Requires some work to raise `expected`, and no other error, within `patience` seconds."""
     try:
         async with asyncio.timeout(patience):
             await work
@@ -59,10 +59,10 @@ async def require_error(
     raise AssertionError(f"{rule} (nothing was raised)")
 
 
-async def interrupt(work: Awaitable[object], moment: float) -> None:
-    """Starts some work and cancels it after `moment` seconds, unless it has ended by then."""
+async def interrupt(work: Awaitable[object], delay_s: float) -> None:
+    """Starts some work and cancels it after `delay_s` seconds, unless the work has ended before."""
     try:
-        async with asyncio.timeout(moment):
+        async with asyncio.timeout(delay_s):
             await work
     except TimeoutError:
         pass
@@ -70,8 +70,8 @@ async def interrupt(work: Awaitable[object], moment: float) -> None:
 
 @asynccontextmanager
 async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
-    """Runs all work beside the block, and cancels the unfinished work when the block is left. Raises the
-    error of failed work itself, not in a group."""
+    """Runs all work beside the block, and cancels the unfinished work when the block is left. If work
+    fails, raises its error without a group around it."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]
@@ -79,17 +79,17 @@ async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asy
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as failures:
-        first: BaseException = failures
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
+        failure: BaseException = failures
+        while isinstance(failure, BaseExceptionGroup):
+            failure = failure.exceptions[0]
+        raise failure from None
 
 
 @asynccontextmanager
 async def open_stream(
     engine: Engine, request: GenerationRequest, context: Context
 ) -> AsyncGenerator[AsyncIterator[Event], None]:
-    """Yields the events of a request; leaving the context ends the work."""
+    """Yields the events of a request. The work ends when the block is left."""
     prepared = await engine.prepare(request, context)
     async with prepared.stream(context) as events:
         yield events

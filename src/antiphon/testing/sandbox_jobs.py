@@ -1,4 +1,4 @@
-"""Sandbox jobs that behave as honest functions do on hostile data, for tests of `run_job`."""
+"""Jobs for tests of `run_job`. Some behave well. The others fail as functions can on hostile data."""
 
 import os
 import signal
@@ -9,18 +9,18 @@ from pathlib import Path
 from antiphon.errors import TemplateRefused
 
 
-def repeat(payload: Mapping[str, object]) -> object:
-    """Behaves: returns its payload."""
+def return_payload(payload: Mapping[str, object]) -> object:
+    """Returns its payload."""
     return dict(payload)
 
 
 def refuse(_: Mapping[str, object]) -> object:
-    """Behaves: raises an Antiphon error."""
+    """Raises an Antiphon error."""
     raise TemplateRefused("not these messages", param="messages")
 
 
-def environment(_: Mapping[str, object]) -> object:
-    """Behaves: returns the names of the environment variables that a job has."""
+def list_environment(_: Mapping[str, object]) -> object:
+    """Returns the names of the environment variables that a job has."""
     return sorted(os.environ)
 
 
@@ -41,23 +41,23 @@ def sleep(_: Mapping[str, object]) -> object:
     return None
 
 
-def nap(payload: Mapping[str, object]) -> object:
+def sleep_briefly(payload: Mapping[str, object]) -> object:
     """Takes some time, and no CPU."""
     time.sleep(float(str(payload["seconds"])))
     return "awake"
 
 
-def grow(_: Mapping[str, object]) -> object:
+def allocate_memory(_: Mapping[str, object]) -> object:
     """Takes more memory than a job is allowed."""
     return len(bytearray(400 * 1024 * 1024))
 
 
-def talk(_: Mapping[str, object]) -> object:
-    """Returns more than the allowed output."""
+def return_large_result(_: Mapping[str, object]) -> object:
+    """Returns a result that is larger than a job's output may be."""
     return "a" * 20_000_000
 
 
-def write(payload: Mapping[str, object]) -> object:
+def write_file(payload: Mapping[str, object]) -> object:
     """Writes more to disk than a job is allowed."""
     return Path(str(payload["path"])).write_bytes(b"a")
 

@@ -1,7 +1,7 @@
 """An engine at the level of events: it answers with given texts at a given pace, or fails as scripted.
 
 It has no tokens of its own: each delta counts as one token, whose log-probability decreases by one at each
-place, and `encode` gives UTF-8 bytes. It satisfies the contract of `Engine` and supports `max_tokens`,
+place, and `encode` returns UTF-8 bytes. It satisfies the contract of `Engine` and supports `max_tokens`,
 `choices`, `echo` and `logprobs`. It ranks no candidates, as all are equal. It records every stream and its
 ending.
 """
@@ -60,7 +60,7 @@ DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingScript:
-    """How to answer requests."""
+    """How a `ScriptedEmbeddingEngine` processes requests."""
 
     hold: asyncio.Event | None = None
     """Each request waits before its second text until this is set."""
@@ -70,8 +70,8 @@ class EmbeddingScript:
 
 
 class ScriptedEmbeddingEngine(ScriptedTokenEngine):
-    """`TokenEngine` and `EmbeddingEngine`. `asked` contains every request in order; `ended` counts the
-    finished ones. With the pooling RANK it is a reranker."""
+    """`TokenEngine` and `EmbeddingEngine`. `asked` contains every request in order. `ended_count` counts
+    the finished requests. With the pooling RANK it is a reranker."""
 
     def __init__(
         self,
@@ -85,14 +85,18 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
     ) -> None:
         """Only the queue's limits of `spec` are used."""
         table = build_vocabulary()
-        before, after = () if table.bos_id is None else (table.bos_id,), (table.eos_id or 0,)
+        frame_start, frame_end = () if table.bos_id is None else (table.bos_id,), (table.eos_id or 0,)
         info = replace(
             scripted_info(context_length, sequences, None),
             embedding=EmbeddingFacts(1 if pooling is Pooling.RANK else DIMENSIONS, pooling),
             rerank_template=rerank_template,
         )
-        framed = replace(table, embedding_frame=(before, after), pair_frame=PairFrame(before, after, after))
-        super().__init__(info=info, vocabulary=framed, spec=spec)
+        framed_table = replace(
+            table,
+            embedding_frame=(frame_start, frame_end),
+            pair_frame=PairFrame(frame_start, frame_end, frame_end),
+        )
+        super().__init__(info=info, vocabulary=framed_table, spec=spec)
         self.behaviour = script
         self.asked: list[EmbedRequest] = []
 
@@ -123,7 +127,8 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             self.ended_count += 1
 
     def _fail(self, texts: int | None) -> None:
-        """Raises the scripted error if it is due after this number of texts; None means before the first."""
+        """Raises the scripted error if it is due after this number of texts. None means before the first
+        text."""
         if self.behaviour.error is not None and self.behaviour.error_after == texts:
             raise self.behaviour.error
 
@@ -144,12 +149,13 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
 
 
 def make_score(text: tuple[int, ...]) -> bytes:
-    """The number that the scripted reranker gives to these token ids: larger for shorter texts."""
+    """Returns the score that the scripted reranker gives to these token ids. It is larger for shorter
+    texts."""
     return array("f", [10.0 - len(text)]).tobytes()
 
 
 def make_vector(text: tuple[int, ...]) -> bytes:
-    """The vector that the scripted engine makes of these token ids."""
+    """Returns the vector that the scripted engine makes of these token ids."""
     digest = blake2b(repr(text).encode(), digest_size=DIMENSIONS * 2).digest()
     numbers = [
         int.from_bytes(digest[index : index + 2], "little") - 32767.5 for index in range(0, len(digest), 2)
@@ -169,7 +175,7 @@ class ScriptedAnswer:
     pace: float | None = 0.0
     """Seconds before each delta. 0 only lets other tasks run; None does not even do that."""
     endless: bool = False
-    """Whether the texts repeat after the last."""
+    """Whether the texts repeat after the last text."""
     error: AntiphonError | None = None
     error_after: int | None = None
     """The number of deltas before the error; None fails before Started."""
@@ -220,18 +226,18 @@ SCRIPTED_PROFILE = Profile(
 )
 
 
-Streams = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
+OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRequest:
-    """`PreparedRequest` of a given size; `make` makes its streams."""
+    """A `PreparedRequest`. `open_stream` opens its streams."""
 
     size: RequestSize
-    make: Streams
+    open_stream: OpenStream
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        return self.make(context)
+        return self.open_stream(context)
 
 
 class ScriptedEngine:
@@ -275,7 +281,7 @@ class ScriptedEngine:
                 f"However, your prompt has {max(counts)} tokens."
             )
         candidates = len(counts) * (request.output.best_of or request.output.choices)
-        size = RequestSize(sum(counts), self._count_room(request, sum(counts)) * candidates)
+        size = RequestSize(sum(counts), self._count_max_tokens(request, sum(counts)) * candidates)
         return ScriptedRequest(size, partial(self.stream, request))
 
     @asynccontextmanager
@@ -285,7 +291,7 @@ class ScriptedEngine:
         """Streams a prepared request."""
         record = StreamRecord(request, context)
         self.streams.append(record)
-        events = self._events(record)
+        events = self._generate_stream(record)
         try:
             yield events
         finally:
@@ -334,12 +340,12 @@ class ScriptedEngine:
         if self.engine_state is not EngineState.READY:
             raise EngineUnavailable(f"the scripted engine is {self.engine_state}", retry_after=1.0)
 
-    async def _events(self, record: StreamRecord) -> AsyncGenerator[Event, None]:
+    async def _generate_stream(self, record: StreamRecord) -> AsyncGenerator[Event, None]:
         """Yields the events of one stream as scripted, and records how the stream ended."""
         context = record.context
         now, deadline = context.clock.monotonic, math.inf if context.deadline is None else context.deadline
         try:
-            answer, prompt_tokens = await self._begin(record.request, context)
+            answer, prompt_tokens = await self._wait_for_start(record.request, context)
             pace = answer.pace
             for event in self._generate_events(answer, record.request, prompt_tokens):
                 if pace is not None and isinstance(event, TextDelta):
@@ -356,7 +362,9 @@ class ScriptedEngine:
             record.ending = StreamEnding.FAILED
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
-    async def _begin(self, request: GenerationRequest, context: Context) -> tuple[ScriptedAnswer, int]:
+    async def _wait_for_start(
+        self, request: GenerationRequest, context: Context
+    ) -> tuple[ScriptedAnswer, int]:
         """Waits as scripted before Started. Returns the answer and the number of prompt tokens. Raises the
         scripted error if it is due, or TimeoutError at the deadline."""
         self._require_ready()
@@ -377,34 +385,38 @@ class ScriptedEngine:
     ) -> Iterator[Event]:
         """Yields Started, the deltas and the ends of all choices, and Usage."""
         output = request.output
-        tellers = [
+        scripted_choices = [
             _ScriptedChoice(prompt, output) for prompt in request.prompts for _ in range(output.choices)
         ]
         candidates = len(request.prompts) * (output.best_of or output.choices)
-        token_limit = self._count_room(request, prompt_tokens)
+        token_limit = self._count_max_tokens(request, prompt_tokens)
         texts = cycle(answer.texts) if answer.endless else iter(answer.texts)
-        cut = answer.endless or len(answer.texts) > token_limit
+        is_cut = answer.endless or len(answer.texts) > token_limit
         sent_tokens = 0
         yield Started(
             prompt_tokens, prompts=tuple(map(_tokenize_prompt, request.prompts)) if output.token_ids else ()
         )
-        yield from (teller.echo(choice) for choice, teller in enumerate(tellers) if output.echo)
+        yield from (
+            scripted_choice.echo(choice)
+            for choice, scripted_choice in enumerate(scripted_choices)
+            if output.echo
+        )
         for sent_tokens, text in enumerate(islice(texts, token_limit), start=1):
             if answer.error is not None and answer.error_after == sent_tokens - 1:
                 raise answer.error
             if output.best_of is not None:
                 yield DiscardedTokens(candidates)
-            for choice, teller in enumerate(tellers):
-                yield teller.write(choice, text)
+            for choice, scripted_choice in enumerate(scripted_choices):
+                yield scripted_choice.write(choice, text)
         if answer.error is not None:
             raise answer.error
         scores = None if output.logprobs is None else ()
-        reason = FinishReason.LENGTH if cut else answer.reason
-        yield from (Finished(choice, reason, scores=scores) for choice in range(len(tellers)))
+        reason = FinishReason.LENGTH if is_cut else answer.reason
+        yield from (Finished(choice, reason, scores=scores) for choice in range(len(scripted_choices)))
         yield Usage(prompt_tokens, sent_tokens * candidates)
 
-    def _count_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """The most tokens of one choice."""
+    def _count_max_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """Returns the most tokens of one choice."""
         max_tokens = request.output.max_tokens
         return self._context_length - prompt_tokens if max_tokens is None else max_tokens
 
@@ -416,7 +428,7 @@ class _ScriptedChoice:
         self._prompt = prompt
         self._output = output
         self._sent_length = 0
-        self._places = 0
+        self._token_count = 0
 
     def echo(self, choice: int) -> TextDelta:
         """Returns the prompt as the first text of the choice, with scores for its characters."""
@@ -425,23 +437,23 @@ class _ScriptedChoice:
         return TextDelta(choice, text, 0, scores)
 
     def write(self, choice: int, text: str) -> TextDelta:
-        ids = (self._places,) if self._output.token_ids else ()
+        ids = (self._token_count,) if self._output.token_ids else ()
         return TextDelta(choice, text, 0 if self._output.best_of else 1, self._build_scores(text), ids)
 
     def _build_scores(self, text: str) -> tuple[TokenScore, ...]:
         """Returns the scores of one delta if log-probabilities are requested, and moves on in the text."""
-        logprobs, offset, place = self._output.logprobs, self._sent_length, self._places
-        self._sent_length, self._places = offset + len(text), place + 1
+        logprobs, offset, place = self._output.logprobs, self._sent_length, self._token_count
+        self._sent_length, self._token_count = offset + len(text), place + 1
         if logprobs is None:
             return ()
-        first = self._output.echo and place == 0
+        is_first = self._output.echo and place == 0
         value, piece = -float(place), text.encode()
         best = tuple((other, b"%d" % other if other else piece, value - other) for other in range(logprobs))
-        return (TokenScore(0, piece, None if first else value, () if first else best, offset),)
+        return (TokenScore(0, piece, None if is_first else value, () if is_first else best, offset),)
 
 
 def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:
-    """The tokens of a prompt: the bytes of its text, or its own token ids."""
+    """Returns the tokens of a prompt: the bytes of its text, or its own token ids."""
     if isinstance(prompt, Conversation):
         return "\n".join([message.text for message in prompt.messages]).encode(errors="replace")
     return prompt.tokens if prompt.tokens is not None else (prompt.text or "").encode(errors="replace")

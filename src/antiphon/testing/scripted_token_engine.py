@@ -105,7 +105,7 @@ BOUNDS = LoadSpec("scripted")
 def scripted_info(
     context_length: int = 2048, sequences: int = 4, chat_template: str | None = CHATML
 ) -> EngineInfo:
-    """Facts of an imaginary model."""
+    """Returns the facts of an imaginary model."""
     return EngineInfo(
         architecture="scripted",
         parameters=1000,
@@ -131,8 +131,10 @@ class _SiblingGroup:
     it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    computed: bool = False
+    is_computed: bool = False
+    """Whether the prompt is computed."""
     members: int = 0
+    """The number of queued and running siblings."""
 
 
 @dataclass(slots=True)
@@ -143,18 +145,19 @@ class _Sequence:
     script: Script
     prompt: tuple[int, ...]
     group: _SiblingGroup
-    room: int
-    cached: int = 0
+    max_tokens: int
+    cached_tokens: int = 0
     past: tuple[int, ...] = ()
-    made: int = 0
+    """The last tokens of the prompt and the output."""
+    output_tokens: int = 0
     cells: int = 0
-    running: bool = False
+    is_running: bool = False
     cause: StopCause | None = None
 
 
 class ScriptedTokenEngine:
-    """`TokenEngine` without a model. `requests` contains every request in order; `ended` counts the finished
-    ones."""
+    """`TokenEngine` without a model. `requests` contains every request in order. `ended_count` counts the
+    finished requests."""
 
     def __init__(
         self,
@@ -181,7 +184,7 @@ class ScriptedTokenEngine:
         self._spec = spec
         self._waiting: Counter[str] = Counter()
 
-    # --- the seam ---
+    # --- TokenEngine ---
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         return await self.info()
@@ -215,7 +218,7 @@ class ScriptedTokenEngine:
         if request.constraint is not None:
             raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
         sequence = self._accept(request)
-        self._require_room(request, sequence.group)
+        self._require_queue_space(request, sequence.group)
         script, started = sequence.script, self._clock.monotonic()
         self.requests.append(request)
         sequence.group.members += 1
@@ -224,20 +227,20 @@ class ScriptedTokenEngine:
             async with sequence.group.lock:
                 self._admit(sequence)
                 yield SequenceStarted(
-                    len(sequence.prompt), sequence.cached, self._clock.monotonic() - started
+                    len(sequence.prompt), sequence.cached_tokens, self._clock.monotonic() - started
                 )
                 await self._prefill(sequence)
             for scores in self._score_prompt(sequence):
                 yield scores
-            words = self._iterate_tokens(sequence)
+            token_source = self._iterate_tokens(sequence)
             while sequence.cause is None:
-                await self._hold_or_fail(script, sequence.made)
+                await self._hold_or_fail(script, sequence.output_tokens)
                 if script.pace is not None:
                     await asyncio.sleep(script.pace)
-                yield self._step(sequence, words)
+                yield self._step(sequence, token_source)
             self._release(sequence)
             yield SequenceFinished(
-                sequence.cause, Counts(len(sequence.prompt), sequence.made, sequence.cached)
+                sequence.cause, Counts(len(sequence.prompt), sequence.output_tokens, sequence.cached_tokens)
             )
         finally:
             self._release(sequence)
@@ -264,8 +267,8 @@ class ScriptedTokenEngine:
         free_tokens = self._facts.context_length - len(prompt)
         if self.is_closed:
             raise EngineUnavailable("the scripted engine is closed")
-        least = 1 if request.prompt_logprobs is None else 0
-        if not prompt or request.max_tokens < least:
+        min_max_tokens = 1 if request.prompt_logprobs is None else 0
+        if not prompt or request.max_tokens < min_max_tokens:
             raise InvalidValue("a sequence needs a prompt, and max_tokens of at least 1 unless it is scored")
         if free_tokens < min(1, request.max_tokens):
             raise ContextLengthExceeded(
@@ -282,7 +285,7 @@ class ScriptedTokenEngine:
         cause = None if free_tokens else StopCause.LENGTH
         return _Sequence(request, script, prompt, group, free_tokens, past=prompt, cause=cause)
 
-    def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
+    def _require_queue_space(self, request: TokenRequest, group: _SiblingGroup) -> None:
         """Raises EngineBusy or Overloaded if the queue is full. Never refuses a sibling of a queued or
         running sequence."""
         if group.members or self._slots.has_room(request.actor):
@@ -309,13 +312,13 @@ class ScriptedTokenEngine:
         finally:
             self._count(queued=-1)
             self._waiting[actor] -= 1
-        sequence.running = True
+        sequence.is_running = True
         self._count(running=1, free_sequences=-1)
 
     def _admit(self, sequence: _Sequence) -> None:
         """Counts the sequence's cells, and its cached tokens if a sibling has computed the prompt."""
-        shared = sequence.group.computed and sequence.request.prompt_logprobs is None
-        sequence.cached = len(sequence.prompt) - 1 if shared else 0
+        shared = sequence.group.is_computed and sequence.request.prompt_logprobs is None
+        sequence.cached_tokens = len(sequence.prompt) - 1 if shared else 0
         sequence.cells = len(sequence.prompt)
         self._count(cells_used=sequence.cells)
 
@@ -324,24 +327,24 @@ class ScriptedTokenEngine:
         hold = sequence.script.hold
         if hold is not None and hold.after is None:
             await hold.event.wait()
-        if not sequence.cached:
+        if not sequence.cached_tokens:
             await asyncio.sleep(sequence.script.prefill)
-        sequence.group.computed = True
-        self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
+        sequence.group.is_computed = True
+        self._count(prefill_tokens=len(sequence.prompt) - sequence.cached_tokens, steps=1)
 
     def _release(self, sequence: _Sequence) -> None:
         """Frees the sequence's resources. Later calls do nothing."""
-        if sequence.running:
-            sequence.running = False
+        if sequence.is_running:
+            sequence.is_running = False
             self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
             self._slots.release(sequence.request.actor, self._clock)
 
     @staticmethod
-    async def _hold_or_fail(script: Script, made: int) -> None:
-        """Waits or fails at this token if the script says so."""
-        if script.hold is not None and script.hold.after == made:
+    async def _hold_or_fail(script: Script, output_tokens: int) -> None:
+        """Waits or fails after this number of tokens if the script requires it."""
+        if script.hold is not None and script.hold.after == output_tokens:
             await script.hold.event.wait()
-        if script.failure is not None and script.failure.after == made:
+        if script.failure is not None and script.failure.after == output_tokens:
             raise script.failure.error
 
     def _iterate_tokens(self, sequence: _Sequence) -> Iterator[int]:
@@ -354,7 +357,7 @@ class ScriptedTokenEngine:
         ends = frozenset((*self._list_ends(request), *request.stop_token_ids))
         sampler = ToySampler(request.sampling, request.choice, sequence.prompt, ends)
         toy = self.adapters.get_model(request.adapter)
-        return iter(lambda: sampler.next(toy.logprobs(sequence.past)), -1)
+        return iter(lambda: sampler.draw_next(toy.logprobs(sequence.past)), -1)
 
     def _list_ends(self, request: TokenRequest) -> tuple[int, ...]:
         """Lists the end tokens of the model; none if the request ignores them."""
@@ -383,25 +386,29 @@ class ScriptedTokenEngine:
                 ).tobytes(),
             )
 
-    def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
-        """Takes the tokens of the next Steps event, and notes why the sequence ends if it does."""
+    def _step(self, sequence: _Sequence, token_source: Iterator[int]) -> Steps:
+        """Takes the tokens of the next Steps event. If the sequence ends with them, stores the cause."""
         script, logprobs = sequence.script, sequence.request.logprobs
-        marks = {mark.after for mark in (script.hold, script.failure) if mark is not None}
+        pause_points = {mark.after for mark in (script.hold, script.failure) if mark is not None}
         tokens: list[int] = []
-        before = sequence.past
-        for token in words:
+        past_tokens = sequence.past
+        for token in token_source:
             tokens.append(token)
             sequence.past = (*sequence.past[-8:], token)
-            sequence.made += 1
+            sequence.output_tokens += 1
             sequence.cause = self._find_cause(token, sequence)
-            if sequence.cause is not None or len(tokens) >= script.burst or sequence.made in marks:
+            if (
+                sequence.cause is not None
+                or len(tokens) >= script.burst
+                or sequence.output_tokens in pause_points
+            ):
                 break
         sequence.cells += len(tokens)
         self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
         return (
             Steps(tuple(tokens))
             if logprobs is None
-            else self._score_steps(sequence, before, tokens, logprobs)
+            else self._score_steps(sequence, past_tokens, tokens, logprobs)
         )
 
     def _find_cause(self, token: int, sequence: _Sequence) -> StopCause | None:
@@ -410,22 +417,24 @@ class ScriptedTokenEngine:
             return StopCause.STOP_TOKEN
         if token in self._list_ends(sequence.request):
             return StopCause.END
-        return StopCause.LENGTH if sequence.made >= sequence.room else None
+        return StopCause.LENGTH if sequence.output_tokens >= sequence.max_tokens else None
 
     def _score_steps(
-        self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int
+        self, sequence: _Sequence, past_tokens: tuple[int, ...], tokens: list[int], alternatives: int
     ) -> Steps:
         """Builds Steps with the toy model's log-probabilities of the tokens."""
         toy = self.adapters.get_model(sequence.request.adapter)
-        rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
+        rows = [toy.logprobs(past_tokens + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
-        if listed := sequence.request.logprob_token_ids:
+        if listed_ids := sequence.request.logprob_token_ids:
             return Steps(
                 tuple(tokens),
                 chosen,
-                tuple(tuple((position, row[position]) for position in listed) for row in rows),
+                tuple(tuple((position, row[position]) for position in listed_ids) for row in rows),
             )
-        return Steps(tuple(tokens), chosen, tuple(list_best(row, wanted) for row in rows) if wanted else ())
+        return Steps(
+            tuple(tokens), chosen, tuple(list_best(row, alternatives) for row in rows) if alternatives else ()
+        )
 
     def _count(self, **changes: int) -> None:
         """Adds the changes to the load counters."""

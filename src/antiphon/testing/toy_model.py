@@ -23,8 +23,8 @@ from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
 from antiphon.errors import InvalidValue
 
-MEMORY = 3
-"""The number of past tokens on which the next one depends."""
+CONTEXT_TOKENS = 3
+"""The number of past tokens on which the next token depends."""
 CANDIDATES = 6
 """The number of likely tokens at each place."""
 
@@ -39,15 +39,15 @@ class ToyModel:
         self._speakable = [index for index, kind in enumerate(kinds) if kind is TokenKind.NORMAL]
         self._size = len(kinds)
         self._eos = vocabulary.eos_id
-        self._cached = lru_cache(maxsize=4096)(self._compute_distribution)
+        self._get_distribution = lru_cache(maxsize=4096)(self._compute_distribution)
 
-    def logprobs(self, past: tuple[int, ...]) -> tuple[float, ...]:
-        """Log-probability of each id after these tokens; sums to one."""
-        return self._cached(past[-MEMORY:])
+    def logprobs(self, past_tokens: tuple[int, ...]) -> tuple[float, ...]:
+        """Returns the log-probability of each id after these tokens. The probabilities add up to 1."""
+        return self._get_distribution(past_tokens[-CONTEXT_TOKENS:])
 
-    def _compute_distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
+    def _compute_distribution(self, past_tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Computes the log-probability of each id from a hash of the last tokens."""
-        noise = blake2b(self._salt + repr(past).encode(), digest_size=64).digest()
+        noise = blake2b(self._salt + repr(past_tokens).encode(), digest_size=64).digest()
         logits = [noise[index % 64] / 256 + (index * 37 % 101) / 101 for index in range(self._size)]
         for place in range(CANDIDATES):
             pick = int.from_bytes(noise[place * 4 : place * 4 + 4], "little")
@@ -59,21 +59,21 @@ class ToyModel:
 
 
 def find_rank(row: tuple[float, ...], token: int) -> int:
-    """The rank of a token in a row: 1 for the likeliest token."""
+    """Returns the rank of a token in a row of log-probabilities: 1 for the likeliest token."""
     return 1 + sum(value > row[token] for value in row)
 
 
 def list_best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens, best first."""
+    """Returns the likeliest tokens, the best first."""
     return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])
 
 
 Weighted = list[tuple[float, int]]
-"""Probabilities with their ids, likeliest first; they need not sum to one."""
+"""Probabilities with their ids, the likeliest first. They need not add up to 1."""
 
 
 def draw_number(seed: int, choice: int, position: int) -> float:
-    """A number in [0, 1) that depends only on these arguments."""
+    """Returns a number in [0, 1) that depends only on these arguments."""
     key = b"".join((value & (2**64 - 1)).to_bytes(8, "little") for value in (seed, choice, position))
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
 
@@ -95,30 +95,32 @@ class ToySampler:
         self._allowed = None if sampling.allowed_token_ids is None else frozenset(sampling.allowed_token_ids)
         self._threshold = 2 * sampling.mirostat.target if sampling.mirostat is not None else 0.0
 
-    def next(self, raw: Sequence[float]) -> int:
-        """Draws the next token from `raw` log-probabilities."""
+    def draw_next(self, raw_logprobs: Sequence[float]) -> int:
+        """Draws the next token from the log-probabilities of all ids."""
         position = self._token_counts.total()
-        legal = [
+        allowed_logits = [
             (self._compute_logit(token, value), token)
-            for token, value in enumerate(raw)
-            if self._is_legal(token)
+            for token, value in enumerate(raw_logprobs)
+            if self._is_allowed(token)
         ]
-        token = self._draw(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
+        token = self._draw(sorted(allowed_logits, key=lambda pair: (-pair[0], pair[1])), position)
         self._token_counts[token] += 1
         self._output.append(token)
         return token
 
-    def _is_legal(self, token: int) -> bool:
-        """Whether the token may be drawn: not an early end, not excluded, not the end of a banned
-        sequence."""
-        early = self._token_counts.total() < self._sampling.min_tokens and token in self._ends
-        return not early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
+    def _is_allowed(self, token: int) -> bool:
+        """Whether the token may be drawn. It must be no early end, must not be excluded, and must not end a
+        banned sequence."""
+        is_early = self._token_counts.total() < self._sampling.min_tokens and token in self._ends
+        return (
+            not is_early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
+        )
 
     def _is_banned(self, token: int) -> bool:
         """Whether the token would complete a banned sequence."""
         output = tuple(self._output)
-        ended = [banned for banned in self._sampling.banned if banned[-1] == token]
-        return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ended)
+        ending_sequences = [banned for banned in self._sampling.banned if banned[-1] == token]
+        return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ending_sequences)
 
     def _compute_logit(self, token: int, value: float) -> float:
         """Returns a token's log-probability after bias and penalties."""
@@ -130,7 +132,7 @@ class ToySampler:
         return value - sampling.frequency_penalty * count - sampling.presence_penalty * bool(count)
 
     def _draw(self, ranked: Weighted, position: int) -> int:
-        """Draws a token from the ranked ones, greedily if the temperature is 0."""
+        """Draws a token from the ranked tokens. At temperature 0 the best token is drawn."""
         sampling = self._sampling
         if sampling.temperature == 0:
             return ranked[0][1]
@@ -143,8 +145,8 @@ class ToySampler:
 
     def _draw_mirostat(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
         """Draws a token by Mirostat, and moves the threshold."""
-        near = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
-        candidates = _normalize(near or shares[:1])
+        likely_pairs = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
+        candidates = _normalize(likely_pairs or shares[:1])
         token = _pick(candidates, number)
         surprise = -math.log2(next(share for share, other in candidates if other == token))
         self._threshold -= mirostat.rate * (surprise - mirostat.target)
@@ -158,7 +160,7 @@ def _normalize(weights: Weighted) -> Weighted:
 
 
 def _pick(weights: Weighted, number: float) -> int:
-    """Returns the token at which the running sum of the weights exceeds the part `number` of their sum."""
+    """Returns the token at which the running sum of the weights exceeds `number` times their sum."""
     target = number * math.fsum(weight for weight, _ in weights)
     for weight, token in weights:
         target -= weight
@@ -172,28 +174,29 @@ def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
     weights = [pair for pair in weights if pair[0] >= sampling.min_p]
     if sampling.top_k > 0:
         weights = weights[: sampling.top_k]
-    weights = _keep_share(weights, sampling.top_p)
+    weights = _take_share(weights, sampling.top_p)
     return weights if sampling.typical_p >= 1 else _apply_typical(weights, sampling.typical_p)
 
 
-def _keep_share(weights: Weighted, share: float) -> Weighted:
-    """The fewest first entries that together have this share of the sum, at least one."""
-    kept: Weighted = []
-    room = share * math.fsum(weight for weight, _ in weights)
+def _take_share(weights: Weighted, share: float) -> Weighted:
+    """Returns the fewest entries from the start that together have this share of the sum, at least one
+    entry."""
+    taken: Weighted = []
+    remaining_weight = share * math.fsum(weight for weight, _ in weights)
     for pair in weights:
-        kept.append(pair)
-        room -= pair[0]
-        if room <= 0:
+        taken.append(pair)
+        remaining_weight -= pair[0]
+        if remaining_weight <= 0:
             break
-    return kept
+    return taken
 
 
 def _apply_typical(weights: Weighted, share: float) -> Weighted:
-    """Keeps the tokens whose surprise is nearest to the expected one, until they have this share."""
+    """Returns the tokens whose surprise is nearest to the entropy, until they have this share."""
     shares = [pair for pair in _normalize(weights) if pair[0] > 0]
-    entropy = -math.fsum(part * math.log(part) for part, _ in shares)
-    near = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
-    return sorted(_keep_share(near, share), reverse=True)
+    entropy = -math.fsum(weight * math.log(weight) for weight, _ in shares)
+    by_typicality = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
+    return sorted(_take_share(by_typicality, share), reverse=True)
 
 
 CONTROLS = (
@@ -212,26 +215,27 @@ CONTROLS = (
     "<end_of_turn>",
 )
 END_CONTROLS = ("</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>")
-SPACED = " the a an and cat dog sat on mat once upon time Hello world is of to in"
-BARE = "Hello,Once,The,user,assistant,system,model,st,op,END,é,日本,語,ing,er"
-HALVES = (
+SPACED_WORDS = " the a an and cat dog sat on mat once upon time Hello world is of to in"
+UNSPACED_WORDS = "Hello,Once,The,user,assistant,system,model,st,op,END,é,日本,語,ing,er"
+PARTIAL_CHARACTERS = (
     b"\xf0\x9f",  # the first half of many emoji, as byte-level tokenizers cut them
     b"\x98\x80",  # the second half of such a character
     b" \xe6",  # a space and the first byte of a three-byte character
 )
 WORDS: tuple[bytes, ...] = (
-    *(b" " + word for word in SPACED.encode().split()),
-    *BARE.encode().split(b","),
+    *(b" " + word for word in SPACED_WORDS.encode().split()),
+    *UNSPACED_WORDS.encode().split(b","),
     b"  ",
     b"\n\n",
-    *HALVES,
+    *PARTIAL_CHARACTERS,
 )
 
 
 def build_vocabulary(
     words: Sequence[bytes] = WORDS, bos: str | None = "<s>", add_bos: bool = True, space_prefix: bool = False
 ) -> Vocabulary:
-    """Ids in order: unknown, the control tokens, the 256 bytes, the words, one unused."""
+    """Builds the vocabulary. Its ids are, in order: unknown, the control tokens, the 256 bytes, the words,
+    and one unused id."""
     pieces = [b"", *(b"" for _ in CONTROLS), *(bytes((value,)) for value in range(256)), *words, b""]
     kinds = [TokenKind.UNKNOWN, *(TokenKind.CONTROL for _ in CONTROLS), *(TokenKind.BYTE for _ in range(256))]
     kinds += [TokenKind.NORMAL for _ in words] + [TokenKind.UNUSED]
@@ -250,7 +254,7 @@ def build_vocabulary(
 
 @dataclass(frozen=True)
 class ToyTokenizer:
-    """Matches the longest pieces from the left; the vocabulary must contain every byte."""
+    """Splits texts into the longest pieces, from the left. The vocabulary must contain every byte."""
 
     vocabulary: Vocabulary
 
@@ -262,7 +266,7 @@ class ToyTokenizer:
         return {piece: index for index, (piece, kind) in enumerate(table) if kind in usable}
 
     @cached_property
-    def _longest(self) -> int:
+    def _max_piece_bytes(self) -> int:
         """The number of bytes of the longest piece."""
         return max(map(len, self._ids))
 
@@ -272,20 +276,20 @@ class ToyTokenizer:
         return {name: index for index, name in self.vocabulary.names.items()}
 
     @cached_property
-    def _control(self) -> re.Pattern[str]:
+    def _control_pattern(self) -> re.Pattern[str]:
         """A pattern that matches any control token."""
         return re.compile("(" + "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True))) + ")")
 
     def encode_plain(self, text: str | bytes) -> tuple[int, ...]:
-        """The ids of text without control tokens, without the prefix space."""
+        """Returns the ids of a text without control tokens. Adds no space before the text."""
         data = text.encode() if isinstance(text, str) else text
-        return tuple(self._longest_matches(data))
+        return tuple(self._match_longest(data))
 
-    def _longest_matches(self, data: bytes) -> Iterator[int]:
+    def _match_longest(self, data: bytes) -> Iterator[int]:
         """Yields the ids of the longest matching pieces, from the left."""
         index = 0
         while index < len(data):
-            for size in range(min(self._longest, len(data) - index), 0, -1):
+            for size in range(min(self._max_piece_bytes, len(data) - index), 0, -1):
                 token = self._ids.get(data[index : index + size])
                 if token is not None:
                     yield token
@@ -293,24 +297,24 @@ class ToyTokenizer:
                     break
 
     def encode(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """The ids of the joined pieces. Plain text on both sides of an edge between two pieces is tokenized
-        as one text."""
+        """Returns the ids of the joined pieces. Plain text on both sides of an edge between two pieces is
+        tokenized as one text."""
         ids: list[int] = []
         if add_bos and self.vocabulary.bos_id is not None:
             ids.append(self.vocabulary.bos_id)
-        for index, run in enumerate(self._split_at_controls(pieces)):
-            if isinstance(run, int):
-                ids.append(run)
+        for index, part in enumerate(self._split_at_controls(pieces)):
+            if isinstance(part, int):
+                ids.append(part)
             else:
                 prefix = " " if index == 0 and self.vocabulary.space_prefix else ""
-                ids.extend(self.encode_plain(prefix + run))
+                ids.extend(self.encode_plain(prefix + part))
         return tuple(ids)
 
     def _split_at_controls(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
-        """Alternates between stretches of plain text and ids of control tokens."""
+        """Yields the plain texts and the ids of the control tokens between them, in order."""
         text = ""
         for piece in pieces:
-            for part in self._control.split(piece.text) if piece.control else (piece.text,):
+            for part in self._control_pattern.split(piece.text) if piece.control else (piece.text,):
                 token = self.controls.get(part) if piece.control else None
                 if token is None:
                     text += part
@@ -337,8 +341,7 @@ class ScriptedAdapters:
         self._toys: dict[str | None, ToyModel] = {}
 
     def add(self, digest: str, path: str) -> None:
-        """Adds an adapter. Raises InvalidValue if its digest is among the unfit ones, or if its file is
-        missing."""
+        """Adds an adapter. Raises InvalidValue if its digest is in `unfit`, or if its file is missing."""
         if digest in self.unfit:
             raise InvalidValue("the library refuses the adapter", param="adapter")
         if not Path(path).is_file():
@@ -350,7 +353,7 @@ class ScriptedAdapters:
 
     @contextmanager
     def use(self, digest: str | None) -> Iterator[None]:
-        """Counts a sequence as running with the adapter inside the context. Raises InvalidValue for an
+        """Counts a sequence as running with the adapter until the block ends. Raises InvalidValue for an
         unknown adapter."""
         if digest is None:
             yield
@@ -364,7 +367,7 @@ class ScriptedAdapters:
             self.running[digest] -= 1
 
     def get_model(self, digest: str | None) -> ToyModel:
-        """The toy model with an adapter."""
+        """Returns the toy model with an adapter."""
         if digest not in self._toys:
             self._toys[digest] = ToyModel(self._vocabulary, digest or "")
         return self._toys[digest]

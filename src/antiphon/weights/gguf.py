@@ -56,53 +56,54 @@ class Header:
     metadata: dict[str, GgufValue]
     """Scalars and strings, without arrays."""
     tensors: int
+    """The number of tensors."""
     parameters: int
-    """Number of weights."""
+    """The number of weights."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
     """The shape of each tensor in ggml's order: the innermost dimension first, so the inputs before the
     outputs."""
 
-    def number(self, key: str) -> int:
+    def get_integer(self, key: str) -> int:
         """Returns the integer under a key of the architecture; 0 if there is none."""
         value = self.metadata.get(f"{self.architecture}.{key}", 0)
         return value if isinstance(value, int) else 0
 
     @property
     def context_length(self) -> int:
-        return self.number("context_length")
+        return self.get_integer("context_length")
 
     @property
     def layers(self) -> int:
-        return self.number("block_count")
+        return self.get_integer("block_count")
 
     @property
     def heads(self) -> int:
-        return self.number("attention.head_count")
+        return self.get_integer("attention.head_count")
 
     @property
     def key_heads(self) -> int:
         """The number of heads of keys and values. If the file has a list or nothing, this is the number of
         all heads, an upper bound."""
-        return self.number("attention.head_count_kv") or self.heads
+        return self.get_integer("attention.head_count_kv") or self.heads
 
     @property
     def key_width(self) -> int:
         """The size of one token's keys in one layer."""
-        return self.key_heads * (self.number("attention.key_length") or self._compute_head_width())
+        return self.key_heads * (self.get_integer("attention.key_length") or self._compute_head_width())
 
     @property
     def value_width(self) -> int:
         """The size of one token's values in one layer."""
-        return self.key_heads * (self.number("attention.value_length") or self._compute_head_width())
+        return self.key_heads * (self.get_integer("attention.value_length") or self._compute_head_width())
 
     @property
     def embeds(self) -> bool:
         """Whether the model returns vectors instead of tokens. Such a model has a pooling type."""
-        return self.number("pooling_type") > 0
+        return self.get_integer("pooling_type") > 0
 
     def _compute_head_width(self) -> int:
         """Returns the width of one head, computed from the model's width."""
-        return self.number("embedding_length") // max(1, self.heads)
+        return self.get_integer("embedding_length") // max(1, self.heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class TensorExtent:
     size: int
     """Bytes."""
     kind: str
-    """ggml's name of its type."""
+    """ggml's name of the tensor's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,8 @@ def read_header(path: Path) -> Header:
         raise ModelFileError(f"{path.name} has no layers")
     for key, value in header.metadata.items():
         if key.startswith(f"{header.architecture}.") and isinstance(value, float):
-            _require_number(path, key, value)
-    if header.number("pooling_type") == RANKING:
+            _require_valid_number(path, key, value)
+    if header.get_integer("pooling_type") == RANKING:
         _require_ranking_head(header)
     return header
 
@@ -171,23 +172,23 @@ def _require_ranking_head(header: Header) -> None:
 
 def read_gguf(path: Path) -> Header:
     """Reads the header of any GGUF file, also of an adapter. Reads all parts of a split model."""
-    first = _read_file(path)
-    files = [first, *(_read_file(part) for part in find_other_parts(path, first.metadata))]
-    for number, file in enumerate(files):
-        if read_part_number(file.metadata) != (number, len(files)):
+    first_file = _read_file(path)
+    files = [first_file, *(_read_file(part) for part in find_other_parts(path, first_file.metadata))]
+    for part_number, file in enumerate(files):
+        if read_part_number(file.metadata) != (part_number, len(files)):
             raise ModelFileError(f"the parts of {path.name} do not belong together; fetch all of them again")
-    architecture = first.metadata.get("general.architecture")
+    architecture = first_file.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ModelFileError(f"{path.name} has no architecture, so it is not a model")
     extents = [extent for file in files for extent in file.extents]
     shapes = {extent.name: extent.shape for extent in extents}
     parameters = sum(extent.weights for extent in extents)
     size = sum(file.size for file in files)
-    return Header(path, size, architecture, first.metadata, len(extents), parameters, shapes)
+    return Header(path, size, architecture, first_file.metadata, len(extents), parameters, shapes)
 
 
 def read_extents(path: Path) -> list[TensorExtent]:
-    """Returns the tensors of a single file; their offsets are counted from the start of the file. Raises
+    """Returns the tensors of a single file. Their offsets are counted from the start of the file. Raises
     ModelFileError."""
     file = _read_file(path)
     return [replace(extent, offset=file.start + extent.offset) for extent in file.extents]
@@ -211,9 +212,9 @@ def _read_file(path: Path) -> _FileContent:
         raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
 
 
-def _require_number(path: Path, key: str, value: float) -> None:
-    """Raises ModelFileError for NaN. If native code divides by the number, raises it also for a number that
-    is infinite or not above 0."""
+def _require_valid_number(path: Path, key: str, value: float) -> None:
+    """Raises ModelFileError for NaN. If native code divides by the number, also raises ModelFileError for a
+    number that is infinite or not above 0."""
     divides = DIVISORS.search(key)
     if math.isnan(value) or (divides and not 0 < value < math.inf):
         expected = "a finite number above 0" if divides else "a number"
@@ -263,7 +264,7 @@ class _HeaderReader:
         """Reads the number of tensors or metadata keys. Raises ModelFileError if it is too large."""
         count = self._read_scalar("Q")
         if count > MOST_ENTRIES:
-            raise self._build_error(f"claims {count} {noun}")
+            raise self._build_error(f"claims {count} {noun}, more than {MOST_ENTRIES}")
         return count
 
     def _read_scalar(self, letter: str) -> int:
@@ -280,11 +281,11 @@ class _HeaderReader:
         self._position = start + count
         return start
 
-    def _read_string(self, longest: int) -> str:
-        """Reads a text of at most `longest` bytes."""
+    def _read_string(self, max_bytes: int) -> str:
+        """Reads a text of at most `max_bytes` bytes."""
         length = self._read_scalar("Q")
-        if length > longest:
-            raise self._build_error(f"holds a name of {length} bytes")
+        if length > max_bytes:
+            raise self._build_error(f"has a name of {length} bytes, more than {max_bytes}")
         start = self._advance(length)
         return self._data[start : start + length].decode("utf-8", "replace")
 
@@ -307,6 +308,7 @@ class _HeaderReader:
         return SCALARS[kind]
 
     def _skip_array(self) -> None:
+        """Moves past an array. Raises ModelFileError for an array of arrays, or of too many strings."""
         kind, count = self._read_scalar("I"), self._read_scalar("Q")
         if kind == ARRAY:
             raise self._build_error("holds an array of arrays")
@@ -421,29 +423,33 @@ def strip_part_number(name: str) -> str:
 
 def read_part_number(metadata: Mapping[str, object]) -> tuple[int, int]:
     """Returns the part number of a split model's file, counted from 0, and the number of parts."""
-    number, count = metadata.get("split.no", 0), metadata.get("split.count", 1)
-    if not isinstance(number, int) or not isinstance(count, int):
+    part_number, part_count = metadata.get("split.no", 0), metadata.get("split.count", 1)
+    if not isinstance(part_number, int) or not isinstance(part_count, int):
         return 0, 1
-    return number, max(1, count)
+    return part_number, max(1, part_count)
 
 
 def find_other_parts(path: Path, metadata: Mapping[str, object]) -> Iterator[Path]:
     """Yields the other files of a split model; `path` is its first part. Yields nothing for a model in one
     file. llama.cpp finds the files by the same names. Raises ModelFileError if `path` is another part, or if
     a part is missing."""
-    number, count = read_part_number(metadata)
-    if count == 1:
+    part_number, part_count = read_part_number(metadata)
+    if part_count == 1:
         return
-    subject = f"{path.name} is part {number + 1} of {count} of a split model"
+    subject = f"{path.name} is part {part_number + 1} of {part_count} of a split model"
     match = PART_NAME.match(path.name)
-    if count > MOST_PARTS or match is None or (int(match[2]), int(match[3])) != (number + 1, count):
+    if (
+        part_count > MOST_PARTS
+        or match is None
+        or (int(match[2]), int(match[3])) != (part_number + 1, part_count)
+    ):
         raise ModelFileError(
             f"{subject}, but its name does not contain this; give all parts their original names"
         )
-    if number:
-        raise ModelFileError(f"{subject}; name the first part, {match[1]}-00001-of-{count:05}.gguf")
-    for other in range(2, count + 1):
-        part = path.with_name(f"{match[1]}-{other:05}-of-{count:05}.gguf")
+    if part_number:
+        raise ModelFileError(f"{subject}; name the first part, {match[1]}-00001-of-{part_count:05}.gguf")
+    for other_number in range(2, part_count + 1):
+        part = path.with_name(f"{match[1]}-{other_number:05}-of-{part_count:05}.gguf")
         if not part.exists():
             raise ModelFileError(
                 f"{subject}, and {part.name} is missing; download all parts into one directory"

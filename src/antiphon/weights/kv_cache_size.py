@@ -1,5 +1,4 @@
-"""Computes the length of the context that fits the memory, from the numbers in the header. Reads no
-weights."""
+"""Computes the context length that fits the memory, from the header of a model's file. Reads no weights."""
 
 import os
 from dataclasses import dataclass
@@ -36,19 +35,19 @@ def compute_cell_bytes(header: Header, kv_type: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """The configured options of a model's KV cache. None means that a value is chosen automatically."""
+    """The configured options of a model's KV cache. None means that the value is chosen automatically."""
 
     sequences: int
     context_length: int | None = None
     cells: int | None = None
     kv_type: str = "f16"
-    pool: bool = True
-    """Whether all sequences share the cells. Otherwise each sequence has its own part."""
+    shares_cells: bool = True
+    """Whether all sequences share the cells. If not, each sequence has its own cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """A KV cache."""
+    """The size of a KV cache. A cell holds the keys and values of one token."""
 
     context_length: int
     """Tokens of one sequence."""
@@ -56,7 +55,7 @@ class CacheSize:
     """Tokens of all sequences together."""
 
 
-def fit_cache(header: Header, options: CacheOptions, free: int | None = None) -> CacheSize:
+def fit_cache(header: Header, options: CacheOptions, available_bytes: int | None = None) -> CacheSize:
     """Returns the longest context that fits the memory, at most the model's own, and the number of cells.
 
     If memory is short, a shared pool of cells shrinks first, down to one sequence of full length; after that
@@ -68,9 +67,9 @@ def fit_cache(header: Header, options: CacheOptions, free: int | None = None) ->
         raise LoadError(
             f"{header.path.name} has a context of {model_length} tokens; the minimum is {SHORTEST_SERVED}"
         )
-    full_sequences = 1 if options.pool else options.sequences  # they need cells for a whole context
+    full_sequences = 1 if options.shares_cells else options.sequences  # they need cells for a whole context
     fitting_cells = options.cells or _fit_cells(
-        header, options.kv_type, free, model_length * options.sequences
+        header, options.kv_type, available_bytes, model_length * options.sequences
     )
     length = options.context_length or _fit_length(
         header, options, min(model_length, LONGEST_DEFAULT), fitting_cells // full_sequences
@@ -78,18 +77,20 @@ def fit_cache(header: Header, options: CacheOptions, free: int | None = None) ->
     if options.cells is not None:
         return CacheSize(min(length, options.cells // full_sequences), options.cells)
     cells = length * options.sequences
-    return CacheSize(length, max(length, min(cells, fitting_cells)) if options.pool else cells)
+    return CacheSize(length, max(length, min(cells, fitting_cells)) if options.shares_cells else cells)
 
 
-def fit_text_length(header: Header, configured: int | None, free: int | None = None) -> int:
+def fit_text_length(header: Header, configured: int | None, available_bytes: int | None = None) -> int:
     """Returns the most tokens of one text for an embedding model: the model's own limit, or fewer if the
     memory is short. A configured value is never changed. Raises LoadError."""
     model_length = header.context_length
     if model_length < 1:
-        raise LoadError(f"{header.path.name} does not tell the most tokens of a text")
-    free_bytes = ((measure_available_memory() if free is None else free) - header.size) * KV_SHARE
+        raise LoadError(f"{header.path.name} does not state how many tokens a text can have")
+    cache_bytes = (
+        (measure_available_memory() if available_bytes is None else available_bytes) - header.size
+    ) * KV_SHARE
     longest = min(model_length, LONGEST_DEFAULT)
-    fitting_tokens = int(free_bytes // compute_text_token_bytes(header))
+    fitting_tokens = int(cache_bytes // compute_text_token_bytes(header))
     if configured or fitting_tokens >= longest:
         return configured or longest
     if fitting_tokens < SHORTEST_USEFUL:
@@ -106,30 +107,34 @@ def compute_text_token_bytes(header: Header) -> int:
     if header.metadata.get(f"{header.architecture}.attention.causal", True):
         return max(1, compute_cell_bytes(header, "f16"))
     _, vocabulary = header.shapes.get("token_embd.weight", (0, 0))
-    return 4 * (vocabulary + ACTIVATIONS * max(1, header.number("embedding_length")))
+    return 4 * (vocabulary + ACTIVATIONS * max(1, header.get_integer("embedding_length")))
 
 
-def _fit_cells(header: Header, kv_type: str, free: int | None, maximum: int) -> int:
-    """Returns the number of cells that fit next to the weights, at most `maximum`. If the memory limits the
+def _fit_cells(header: Header, kv_type: str, available_bytes: int | None, max_cells: int) -> int:
+    """Returns the number of cells that fit next to the weights, at most `max_cells`. If the memory limits the
     number, it is a multiple of SHORTEST_USEFUL."""
-    free_bytes = ((measure_available_memory() if free is None else free) - header.size) * KV_SHARE
+    cache_bytes = (
+        (measure_available_memory() if available_bytes is None else available_bytes) - header.size
+    ) * KV_SHARE
     cell_bytes = compute_cell_bytes(header, kv_type)
-    fitting_cells = int(free_bytes // cell_bytes) if cell_bytes else maximum
-    return max(0, maximum if fitting_cells >= maximum else fitting_cells // SHORTEST_USEFUL * SHORTEST_USEFUL)
+    fitting_cells = int(cache_bytes // cell_bytes) if cell_bytes else max_cells
+    return max(
+        0, max_cells if fitting_cells >= max_cells else fitting_cells // SHORTEST_USEFUL * SHORTEST_USEFUL
+    )
 
 
-def _fit_length(header: Header, options: CacheOptions, maximum: int, fitting_cells: int) -> int:
-    """Returns the context length of one sequence if `fitting_cells` cells are available. Raises LoadError if
-    they are too few."""
-    if fitting_cells >= maximum or options.cells is not None:
-        return min(maximum, fitting_cells)
+def _fit_length(header: Header, options: CacheOptions, max_length: int, fitting_cells: int) -> int:
+    """Returns the context length of one sequence if `fitting_cells` cells are available to it, at most
+    `max_length`. Raises LoadError if the cells are too few."""
+    if fitting_cells >= max_length or options.cells is not None:
+        return min(max_length, fitting_cells)
     if fitting_cells < SHORTEST_USEFUL:
-        full_sequences = 1 if options.pool else options.sequences
+        full_sequences = 1 if options.shares_cells else options.sequences
         needed = compute_cell_bytes(header, options.kv_type) * SHORTEST_USEFUL * full_sequences
         raise LoadError(
             f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and {needed / 1e6:.0f} MB "
             f"for {full_sequences} x {SHORTEST_USEFUL} tokens, more than the free memory; "
-            f"use a smaller quantization{'' if options.pool else ' or fewer --sequences'}"
+            f"use a smaller quantization{'' if options.shares_cells else ' or fewer --sequences'}"
         )
     return fitting_cells // SHORTEST_USEFUL * SHORTEST_USEFUL
 
@@ -146,18 +151,20 @@ def estimate_memory(model: ModelSettings) -> int:
 
 def measure_available_memory() -> int:
     """Returns the bytes that are available without swapping, within the limit of the control group."""
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+            available_bytes = next(
+                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+            )
     except (OSError, StopIteration):
         pass  # not Linux: the whole memory is the only known limit
-    return min([free, *_read_cgroup_room()])
+    return min([available_bytes, *_read_cgroup_limit()])
 
 
-def _read_cgroup_room() -> list[int]:
-    """Returns the bytes that the control group (version 2) still allows, as a list of one number. Returns an
-    empty list if there is no limit."""
+def _read_cgroup_limit() -> list[int]:
+    """Returns the bytes that the control group (version 2) still allows, as a list with one element. Returns
+    an empty list if there is no limit."""
     try:
         with (
             open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit,

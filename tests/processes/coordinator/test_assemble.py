@@ -9,7 +9,7 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.spool import Spool
-from antiphon.processes.coordinator.assemble import open_drain, open_seeds
+from antiphon.processes.coordinator.assemble import open_drain, open_seeder
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
@@ -60,7 +60,7 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
         used = build_intent(at=int(clock.wall() * 1_000))
         spool.begin(used)
         spool.complete(build_completion(used, output_tokens=7))
-        async with open_seeds(entries, tenancy, second, clock) as seeds:
+        async with open_seeder(entries, tenancy, second, clock) as seeds:
             taken = await seeds([BUDGET])
         assert [amount for _, amount in taken[BUDGET.id]] == [7]
         await asyncio.to_thread(spool.close)
@@ -73,7 +73,7 @@ async def test_the_nodes_own_drain_is_waited_for(settings, entries, tenancy, tmp
     await asyncio.to_thread(spool.start)
     spool.begin(build_intent())
     spool.complete(build_completion(build_intent()))
-    async with drained(settings, kept) as drain, open_seeds(entries, tenancy, drain, SystemClock()) as seeds:
+    async with drained(settings, kept) as drain, open_seeder(entries, tenancy, drain, SystemClock()) as seeds:
         with pytest.raises(StoreUnavailable, match="not in the database yet"):
             await seeds([BUDGET])
     await asyncio.to_thread(spool.close)

@@ -62,7 +62,7 @@ async def test_a_new_process_coordinates_once_the_old_one_leaves(processes):
     assert not counts(new) and new.limits.available
     assert await left(new) == [75, 75, 2]
     await new.limits.reserve("mine", ALL, output_tokens(30))
-    old.leave()
+    old.close_local()
     await await_until(lambda: counts(new) and old.limits.available)
     await old.limits.extend("runs", ALL, output_tokens(10))
     assert await left(old) == await left(new) == [35, 35, 1]
@@ -100,7 +100,7 @@ async def test_requests_during_the_handover_count_once(processes):
         for name, client in enumerate((new, new, old)):
             group.create_task(ask(client, name))
         await under_way.wait()
-        old.leave()
+        old.close_local()
     await await_until(lambda: counts(new))
     async with asyncio.timeout(PATIENCE):
         while [each.remaining for each in await new.limits.read_status([many, AT_ONCE])] != [10**6 - 900, 3]:
@@ -111,12 +111,12 @@ async def test_a_third_that_comes_meanwhile_counts_with_the_same(processes):
     first = await processes.begin()
     await first.limits.reserve("1", ALL, output_tokens(10))
     second = await processes.begin()
-    first.leave()
+    first.close_local()
     await await_until(lambda: counts(second) and first.limits.available)
     await second.limits.reserve("2", ALL, output_tokens(20))
     third = await processes.begin()
     await third.limits.reserve("3", ALL, output_tokens(30))
-    second.leave()
+    second.close_local()
     await await_until(lambda: counts(third) and first.limits.available and second.limits.available)
     first.limits.settle("1", output_tokens(5))
     second.limits.settle("2", output_tokens(15))

@@ -48,7 +48,7 @@ async def test_every_process_knows_new_names_before_the_answer(path, stack):
     clients = await three(path, stack)
     known: list[list[bytes]] = [[], [], []]
     for client, names in zip(clients, known, strict=True):
-        client.follow(names.append)
+        client.subscribe_names(names.append)
     assert await clients[0].publish(0, b"one")
     assert known == [[b"one"]] * 3
     assert await clients[1].publish(1, b"two")
@@ -72,7 +72,7 @@ async def test_a_later_process_gets_the_names_after_a_coordinator_died(path, sta
     await stack.enter_async_context(coordinating(path))
     later = await stack.enter_async_context(connected(path))
     got: list[bytes] = []
-    later.follow(got.append)
+    later.subscribe_names(got.append)
     await await_until(lambda: got == [b"names\nof two lines"])
     await client.wait_connected()
     assert await client.publish(1, b"more")
@@ -94,7 +94,7 @@ async def test_names_that_a_coordinator_lost_are_kept_by_the_processes(path, sta
         await first.enter_async_context(coordinating(path))
         client = await stack.enter_async_context(connected(path))
         got: list[bytes] = []
-        client.follow(got.append)
+        client.subscribe_names(got.append)
         assert await client.publish(0, b"one")
     await await_until(lambda: not client.is_reachable)
     (Path(path).parent / "adapters").unlink()
@@ -121,7 +121,7 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
         client.report_revision(4)
     await await_until(lambda: len(one._known_revisions) == len(other._known_revisions) == 2)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        woken = group.create_task(asyncio.to_thread(other.wait, PATIENCE))
+        woken = group.create_task(asyncio.to_thread(other.wait_for_revision, PATIENCE))
         one.report_revision(5)
         announcing = group.create_task(one.announce(5))
         await woken
@@ -133,7 +133,7 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
 
 
 async def test_a_stuck_process_delays_a_change_only_briefly(path, stack, monkeypatch, caplog):
-    monkeypatch.setattr(module, "MOST_S", 0.1)
+    monkeypatch.setattr(module, "MAX_WAIT_S", 0.1)
     one, other, _ = await three(path, stack)
     other.report_revision(4)
     await other.call(Ping)
@@ -148,7 +148,7 @@ async def test_a_thread_waits_no_longer_than_it_says(path):
     done = threading.Event()
 
     def wait() -> None:
-        client.wait(0.05)
+        client.wait_for_revision(0.05)
         done.set()
 
     await asyncio.to_thread(wait)
@@ -224,12 +224,12 @@ async def test_in_a_replacement_of_the_only_process_its_counts_stay(path, stack)
     old = Numbers(await processes.begin(), 3, 1, 1.0)
     assert await old.sums() == (3, 1, 1.0, 1)
     new = Numbers(await processes.begin(), 4, 1, 1.0)
-    old.client.leave()
+    old.client.close_local()
     await new.reach(7, 2, 2.0, 2)
     await processes.end(old.client)
     await new.reach(7, 1, 2.0, 1)
     last = Numbers(await processes.begin(), 1, 1, 1.0)
-    new.client.leave()
+    new.client.close_local()
     await last.reach(8, 2, 3.0, 2)
     await processes.end(new.client)
     await last.reach(8, 1, 3.0, 1)

@@ -32,14 +32,15 @@ class Disjointness:
         """The frozen values of each enum, by the identity of its list."""
 
     def are_disjoint(self, left: Schema, right: Schema, depth: int = 0) -> bool:
-        """Whether it is proved that no value satisfies both."""
+        """Whether it is proved that no value satisfies both schemas. Returns False if the budget ends before
+        the proof."""
         if depth > MAX_DEPTH or not self._budget.spend(1):
             return False
-        others = self._list_alternatives(right, 0)
+        right_alternatives = self._list_alternatives(right, 0)
         return all(
-            self._are_apart(alternative, other, depth)
-            for alternative in self._list_alternatives(left, 0)
-            for other in others
+            self._are_alternatives_disjoint(left_alternative, right_alternative, depth)
+            for left_alternative in self._list_alternatives(left, 0)
+            for right_alternative in right_alternatives
         )
 
     # --- alternatives
@@ -73,33 +74,35 @@ class Disjointness:
 
     # --- proofs
 
-    def _are_apart(self, left: Alternative, right: Alternative, depth: int) -> bool:
+    def _are_alternatives_disjoint(self, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether it is proved that no value satisfies both alternatives."""
         both = (*left, *right)
         if not self._budget.spend(len(both) + sum(len(get_required(each)) for each in both)):
             return False
         types = ALL_TYPES.intersection(*map(get_types, both))
-        if not types or self._are_values_apart(both, types):
+        if not types or self._have_disjoint_values(both, types):
             return True
-        return all(self._are_apart_as(kind, left, right, depth) for kind in types)
+        return all(self._are_disjoint_as_type(type_name, left, right, depth) for type_name in types)
 
-    def _are_apart_as(self, kind: str, left: Alternative, right: Alternative, depth: int) -> bool:
-        """Whether it is proved that no value of the type `kind` satisfies both alternatives."""
+    def _are_disjoint_as_type(
+        self, type_name: str, left: Alternative, right: Alternative, depth: int
+    ) -> bool:
+        """Whether it is proved that no value of the type `type_name` satisfies both alternatives."""
         both = (*left, *right)
-        match kind:
+        match type_name:
             case "object":
                 names = dict.fromkeys(name for each in both for name in get_required(each))
-                return any(self._are_properties_apart(name, left, right, depth) for name in names)
+                return any(self._have_disjoint_properties(name, left, right, depth) for name in names)
             case "array":
-                return is_empty(both, "minItems", "maxItems")
+                return has_impossible_count(both, "minItems", "maxItems")
             case "string":
-                return is_empty(both, "minLength", "maxLength")
+                return has_impossible_count(both, "minLength", "maxLength")
             case "integer" | "fraction":
-                return are_bounds_apart(both)
+                return have_disjoint_bounds(both)
             case _:
                 return False
 
-    def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
+    def _have_disjoint_values(self, schemas: Alternative, types: frozenset[str]) -> bool:
         """Whether the values that the schemas list have no value in common, or no common value of an allowed
         type."""
         common: frozenset[object] | None = None
@@ -114,15 +117,15 @@ class Disjointness:
             common = listed if common is None else common & listed
         return common is not None and not any(find_type(each) in types for each in common)
 
-    def _are_properties_apart(self, name: str, left: Alternative, right: Alternative, depth: int) -> bool:
+    def _have_disjoint_properties(self, name: str, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether no value of a property fits both schemas. Objects of both schemas must have that
         property."""
-        first, second = get_property(left, name), get_property(right, name)
-        return self.are_disjoint(first, second, depth + 1)
+        left_schema, right_schema = get_property(left, name), get_property(right, name)
+        return self.are_disjoint(left_schema, right_schema, depth + 1)
 
 
 def get_types(schema: Mapping[str, Json]) -> frozenset[str]:
-    """Returns the types that a schema's own keyword allows."""
+    """Returns the types that the schema's own `type` allows."""
     type_names = schema.get("type")
     if type_names is None:
         return ALL_TYPES
@@ -131,7 +134,7 @@ def get_types(schema: Mapping[str, Json]) -> frozenset[str]:
 
 
 def get_required(schema: Mapping[str, Json]) -> list[str]:
-    """Returns the names that a schema's own keyword requires."""
+    """Returns the names that the schema's own `required` lists."""
     names = schema.get("required")
     return names if isinstance(names, list) else []
 
@@ -157,8 +160,8 @@ def get_property(schemas: Alternative, name: str) -> Schema:
 def find_type(frozen: object) -> str:
     """Returns the type of a frozen value."""
     match frozen:
-        case (str(kind), _):
-            return kind
+        case (str(type_name), _):
+            return type_name
         case str():
             return "string"
         case None:
@@ -169,14 +172,14 @@ def find_type(frozen: object) -> str:
             return "null"
 
 
-def is_empty(schemas: Alternative, least: str, most: str) -> bool:
+def has_impossible_count(schemas: Alternative, min_keyword: str, max_keyword: str) -> bool:
     """Whether the highest minimum of a count exceeds the lowest maximum."""
-    lows = [each[least] for each in schemas if isinstance(each.get(least), int)]
-    highs = [each[most] for each in schemas if isinstance(each.get(most), int)]
+    lows = [each[min_keyword] for each in schemas if isinstance(each.get(min_keyword), int)]
+    highs = [each[max_keyword] for each in schemas if isinstance(each.get(max_keyword), int)]
     return bool(lows and highs) and max(map(_to_number, lows)) > min(map(_to_number, highs))
 
 
-def are_bounds_apart(schemas: Alternative) -> bool:
+def have_disjoint_bounds(schemas: Alternative) -> bool:
     """Whether no number is within the bounds of all schemas."""
     lows = [
         _to_number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
@@ -194,5 +197,5 @@ def are_bounds_apart(schemas: Alternative) -> bool:
 
 
 def _to_number(value: Json) -> float:
-    """Returns the value if it is a number, otherwise 0."""
+    """Returns the value if it is a number; 0 for any other value."""
     return value if isinstance(value, int | float) else 0.0

@@ -39,29 +39,29 @@ def find_draft(name: str) -> Draft | None:
     return next((URIS.get(uri.removeprefix(each)) for each in SCHEMES if uri.startswith(each)), None)
 
 
-def _list_since(first: Draft, names: str, last: Draft = NEWEST) -> dict[str, tuple[Draft, Draft]]:
+def _map_to_drafts(first: Draft, names: str, last: Draft = NEWEST) -> dict[str, tuple[Draft, Draft]]:
     """Maps each of the names to the first and the last draft that define it."""
     return dict.fromkeys(names.split(), (first, last))
 
 
 KEYWORDS: Mapping[str, tuple[Draft, Draft]] = {
-    **_list_since(
+    **_map_to_drafts(
         OLDEST,
         "$ref type enum properties patternProperties additionalProperties required items minItems maxItems "
         "uniqueItems minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum",
     ),
-    **_list_since(OLDEST, "divisibleBy extends disallow", Draft.DRAFT_3),
-    **_list_since(OLDEST, "dependencies", Draft.DRAFT_7),
-    **_list_since(OLDEST, "additionalItems", Draft.DRAFT_2019_09),
-    **_list_since(Draft.DRAFT_4, "allOf anyOf oneOf not multipleOf minProperties maxProperties"),
-    **_list_since(Draft.DRAFT_6, "const contains propertyNames"),
-    **_list_since(Draft.DRAFT_7, "if then else"),
-    **_list_since(
+    **_map_to_drafts(OLDEST, "divisibleBy extends disallow", Draft.DRAFT_3),
+    **_map_to_drafts(OLDEST, "dependencies", Draft.DRAFT_7),
+    **_map_to_drafts(OLDEST, "additionalItems", Draft.DRAFT_2019_09),
+    **_map_to_drafts(Draft.DRAFT_4, "allOf anyOf oneOf not multipleOf minProperties maxProperties"),
+    **_map_to_drafts(Draft.DRAFT_6, "const contains propertyNames"),
+    **_map_to_drafts(Draft.DRAFT_7, "if then else"),
+    **_map_to_drafts(
         Draft.DRAFT_2019_09,
         "dependentRequired dependentSchemas unevaluatedItems unevaluatedProperties minContains maxContains",
     ),
-    **_list_since(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
-    **_list_since(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
+    **_map_to_drafts(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
+    **_map_to_drafts(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
 }
 """Keywords that restrict values, with the first and the last draft that define them."""
 
@@ -107,8 +107,7 @@ LARGEST = 2**63 - 1024
 """The largest bound that the compiler supports. It replaces larger bounds."""
 
 MAX_COUNT = 100_000
-"""The largest length or number of items that the compiler counts. It replaces larger
-maxima."""
+"""The largest length or number of items that the compiler counts. It replaces larger maxima."""
 
 MAX_VALUES = 4096
 """The most items of one enum, and values in it."""
@@ -145,13 +144,13 @@ def round_inward(value: float, is_upper: bool) -> float:
     """Returns the nearest bound that the compiler can represent and that is not less strict."""
     if is_exact(value):
         return value
-    bounded = min(max(value, -LARGEST), LARGEST)
-    near = float(bounded)
-    if is_upper and near > bounded:
-        near = math.nextafter(near, -math.inf)
-    if not is_upper and near < bounded:
-        near = math.nextafter(near, math.inf)
-    return int(near) if near == near // 1 else near
+    clamped = min(max(value, -LARGEST), LARGEST)
+    nearest = float(clamped)
+    if is_upper and nearest > clamped:
+        nearest = math.nextafter(nearest, -math.inf)
+    if not is_upper and nearest < clamped:
+        nearest = math.nextafter(nearest, math.inf)
+    return int(nearest) if nearest == nearest // 1 else nearest
 
 
 def is_text_list(value: Json) -> bool:

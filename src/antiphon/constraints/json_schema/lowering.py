@@ -32,11 +32,12 @@ from antiphon.constraints.json_schema.schemas import (
 )
 from antiphon.errors import InvalidValue
 
-ONE = frozenset({"items", "additionalProperties"})
-MANY = frozenset({"anyOf", "allOf", "prefixItems"})
-NAMED = frozenset({"properties", "patternProperties"})
+SINGLE_KEYWORDS = frozenset({"items", "additionalProperties"})
+LIST_KEYWORDS = frozenset({"anyOf", "allOf", "prefixItems"})
+NAMED_KEYWORDS = frozenset({"properties", "patternProperties"})
+"""Keywords that contain a schema, a list of schemas, or schemas by name."""
 
-TOGETHER = (
+ADJACENT_KEYWORDS = (
     ("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
     ("prefixItems", "items", "minItems", "maxItems"),
 )
@@ -46,7 +47,7 @@ only if they are adjacent."""
 COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
 """Keywords that only change the meaning of another keyword. They are rewritten together with it."""
 
-NOT_KEPT = "it cannot be kept while generating"
+NOT_ENFORCED = "it cannot be enforced while generating"
 
 MAX_OPTIONAL = 240
 """The most optional properties of one object. The compiler counts four for each of them, and allows 1,000."""
@@ -73,12 +74,12 @@ class _AlternativeBudget:
 
     product: int = 1
 
-    def take(self, times: int) -> bool:
-        """Multiplies the number of alternatives by `times`. Returns whether the number stays within its
-        limit."""
-        if times > 1 and self.product * times > MAX_PRODUCT:
+    def multiply(self, factor: int) -> bool:
+        """Multiplies the number of alternatives by `factor`, unless the result exceeds the limit. Returns
+        whether it was multiplied."""
+        if factor > 1 and self.product * factor > MAX_PRODUCT:
             return False
-        self.product *= times
+        self.product *= factor
         return True
 
 
@@ -97,9 +98,9 @@ class _Lowering:
         self._field = field_name
         self._budget = Budget()
         self._disjointness = Disjointness(read.definitions, self._budget)
-        self._count = 0
-        self._waiting: list[str] = []
-        self._known: set[str] = set()
+        self._written_count = 0
+        self._queue: list[str] = []
+        self._queued_names: set[str] = set()
         self._writers: dict[str, Callable[[Mapping[str, Json]], list[Schema] | None]] = {
             "not": self._write_not,
             "if": self._write_if,
@@ -124,8 +125,8 @@ class _Lowering:
         """Writes the root, then the definitions that it needs."""
         root = self._lower_schema(self._read.root, _AlternativeBudget())
         definitions: dict[str, Json] = {}
-        while self._waiting:
-            name = self._waiting.pop()
+        while self._queue:
+            name = self._queue.pop()
             definitions[name] = self._lower_schema(self._definitions[name], _AlternativeBudget())
         if isinstance(root, dict) and definitions:
             root["$defs"] = definitions
@@ -134,8 +135,8 @@ class _Lowering:
     def _lower_schema(self, schema: Json, budget: _AlternativeBudget) -> Schema:
         """Writes one schema and the schemas in it for the compiler. Raises InvalidValue if there are too many
         schemas or alternatives."""
-        self._count += 1
-        if self._count > MAX_WRITTEN:
+        self._written_count += 1
+        if self._written_count > MAX_WRITTEN:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
         if not isinstance(schema, dict):
             return schema is not False
@@ -152,20 +153,20 @@ class _Lowering:
     def _lower_value(self, name: str, value: Json, budget: _AlternativeBudget) -> Json:
         """Writes the schemas in the value of one keyword for the compiler. Queues the definitions to which
         they refer."""
-        if name in ONE:
+        if name in SINGLE_KEYWORDS:
             return self._lower_schema(value, _AlternativeBudget())
-        if name in MANY and isinstance(value, list):
+        if name in LIST_KEYWORDS and isinstance(value, list):
             return [
                 self._lower_schema(each, budget if name == "allOf" else _AlternativeBudget())
                 for each in value
             ]
-        if name in NAMED and isinstance(value, dict):
+        if name in NAMED_KEYWORDS and isinstance(value, dict):
             return {key: self._lower_schema(each, _AlternativeBudget()) for key, each in value.items()}
         if name == "$ref" and isinstance(value, str) and value != "#":
             definition = value.removeprefix("#/$defs/")
-            if definition not in self._known:
-                self._known.add(definition)
-                self._waiting.append(definition)
+            if definition not in self._queued_names:
+                self._queued_names.add(definition)
+                self._queue.append(definition)
         return value
 
     def _rewrite(
@@ -178,7 +179,7 @@ class _Lowering:
         additions = self._write_one_of(schema) if "oneOf" in schema else []
         for name, writer in self._writers.items():
             written = writer(schema) if name in schema else []
-            if written is None or not budget.take(_count_alternatives(written)):
+            if written is None or not budget.multiply(_count_alternatives(written)):
                 self._relax(name, place)
             else:
                 additions += written
@@ -190,7 +191,7 @@ class _Lowering:
         self._require_few_optional(remaining)
         return remaining, additions + more_additions
 
-    def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
+    def _relax(self, keyword: str, place: Json, reason: str = NOT_ENFORCED) -> None:
         """Adds a relaxation: a keyword that is not enforced."""
         self._read.relaxations.add(keyword, _as_place(place), reason)
 
@@ -202,22 +203,22 @@ class _Lowering:
         names = {*(required if isinstance(required, list) else [])}
         if sum(name not in names and each is not False for name, each in properties.items()) > MAX_OPTIONAL:
             raise InvalidValue(
-                f"properties of {self._field} may hold {MAX_OPTIONAL} that are not required",
+                f"an object of {self._field} can have at most {MAX_OPTIONAL} optional properties",
                 param=self._field,
             )
 
     # --- keywords
 
     def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
-        """Writes `oneOf` as `anyOf`, if it is proved that no value satisfies two of its schemas. Otherwise
-        writes each schema so that it excludes the others."""
+        """Writes `oneOf` as `anyOf`, if it is proved that no value satisfies two of its schemas. Without a
+        proof, writes each schema so that it excludes all other schemas."""
         value = schema["oneOf"]
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
         if len(branches) <= MAX_BRANCHES and all(
             self._disjointness.are_disjoint({"allOf": [context, branch]}, other)
-            for at, branch in enumerate(branches)
-            for other in branches[at + 1 :]
+            for index, branch in enumerate(branches)
+            for other in branches[index + 1 :]
         ):
             return [build_any_of(branches)]
         if len(branches) <= MAX_EXCLUDED:
@@ -225,7 +226,7 @@ class _Lowering:
                 return [build_any_of(self._exclude_others(branches))]
             except CannotNegateError:
                 pass
-        self._relax("oneOf", schema.get(PLACE), "two of its schemas may hold at once; write anyOf")
+        self._relax("oneOf", schema.get(PLACE), "a value may satisfy two of its schemas; write anyOf")
         return [build_any_of(branches)]
 
     def _exclude_others(self, branches: list[Schema]) -> list[Schema]:
@@ -235,7 +236,8 @@ class _Lowering:
         if _count_alternatives(negations) > MAX_PRODUCT:
             raise CannotNegateError
         return [
-            {"allOf": [branch, *negations[:at], *negations[at + 1 :]]} for at, branch in enumerate(branches)
+            {"allOf": [branch, *negations[:index], *negations[index + 1 :]]}
+            for index, branch in enumerate(branches)
         ]
 
     def _write_not(self, schema: Mapping[str, Json]) -> list[Schema] | None:
@@ -249,21 +251,21 @@ class _Lowering:
         """Writes `if` as two alternatives: the condition with `then`, and its negation with `else`. Returns
         None if the condition has no negation."""
         condition = as_schema(schema["if"])
-        then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
+        then_schema, else_schema = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
         if isinstance(condition, bool):
-            return [then if condition else other]
-        if then is True and other is True:
+            return [then_schema if condition else else_schema]
+        if then_schema is True and else_schema is True:
             return []
         try:
             negation = negate(condition, self._definitions, self._budget)
         except CannotNegateError:
             return None
-        else_branch: Schema = negation if other is True else {"allOf": [negation, other]}
-        return [build_any_of([else_branch, {"allOf": [condition, then]}])]
+        else_branch: Schema = negation if else_schema is True else {"allOf": [negation, else_schema]}
+        return [build_any_of([else_branch, {"allOf": [condition, then_schema]}])]
 
 
 def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
-    """Returns the value of a keyword if it is an object, otherwise an empty object."""
+    """Returns the value of a keyword if it is an object; an empty object for any other value."""
     value = schema[name]
     return value if isinstance(value, dict) else {}
 
@@ -276,10 +278,10 @@ def _as_place(value: Json) -> SchemaPlace:
 
 
 def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
-    """Yields the names of keywords, so that the keywords of each group of TOGETHER are adjacent."""
+    """Yields the names of keywords, so that the keywords of each group of ADJACENT_KEYWORDS are adjacent."""
     written: set[str] = set()
     for name in schema:
-        group = next((each for each in TOGETHER if name in each), (name,))
+        group = next((each for each in ADJACENT_KEYWORDS if name in each), (name,))
         if group[0] not in written:
             written.add(group[0])
             yield from (each for each in group if each in schema)
@@ -308,11 +310,11 @@ def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
         return None
     if not isinstance(max_items, int) or max_items > MAX_POSITIONS:
         return None
-    at_each: list[Schema] = [
-        {"type": "array", "prefixItems": [*([True] * at), schema["contains"]], "minItems": at + 1}
-        for at in range(max_items)
+    alternatives: list[Schema] = [
+        {"type": "array", "prefixItems": [*([True] * index), schema["contains"]], "minItems": index + 1}
+        for index in range(max_items)
     ]
-    return [build_any_of([*at_each, {"type": ["null", "boolean", "object", "number", "string"]}])]
+    return [build_any_of([*alternatives, {"type": ["null", "boolean", "object", "number", "string"]}])]
 
 
 def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
@@ -328,7 +330,7 @@ def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
 
 
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-"""Keywords that replace a whole schema. If they were dropped, the schema would allow far too much."""
+"""Keywords that refer to a whole schema. Without its target, a reference would allow any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +393,7 @@ def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """Builds an object from its pairs. Raises ValueError for a duplicate key."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key is twice in one object")
+        raise ValueError("an object has a key twice")
     return members
 
 

@@ -13,7 +13,7 @@ from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Sc
 MAX_DEPTH = 12
 """The most levels of nested schemas, references included."""
 
-MAX_PARTS = 200
+MAX_SCHEMAS = 200
 """The most schemas in one negation."""
 
 MAX_NUMBERS = 8
@@ -40,7 +40,7 @@ class _Negation:
     def __init__(self, definitions: Mapping[str, Schema], budget: Budget) -> None:
         self._definitions = definitions
         self._budget = budget
-        self._parts = 0
+        self._schema_count = 0
         self._handlers: dict[str, Callable[[Json, int], list[Schema]]] = {
             "type": self._negate_type,
             "const": lambda value, _: [refuse_values([value])],
@@ -68,11 +68,16 @@ class _Negation:
     def negate(self, schema: Schema, depth: int) -> Schema:
         """Returns the negation of a schema. Raises CannotNegateError if it cannot be written, or is too deep
         or too large."""
-        self._parts += 1
+        self._schema_count += 1
         if isinstance(schema, bool):
             return not schema
         size = sum(len(each) if isinstance(each, list | dict) else 1 for each in schema.values())
-        if INEXACT in schema or depth > MAX_DEPTH or self._parts > MAX_PARTS or not self._budget.spend(size):
+        if (
+            INEXACT in schema
+            or depth > MAX_DEPTH
+            or self._schema_count > MAX_SCHEMAS
+            or not self._budget.spend(size)
+        ):
             raise CannotNegateError
         parts: list[Schema] = []
         for name, value in schema.items():
@@ -88,12 +93,12 @@ class _Negation:
 
     def _negate_type(self, value: Json, depth: int) -> list[Schema]:
         """Returns schemas for values of all other types. Raises CannotNegateError for integers, because the
-        compiler has no type for the other numbers."""
+        compiler has no type for numbers with a fraction."""
         types = set(value if isinstance(value, list) else [value])
         if "integer" in types and "number" not in types:
             raise CannotNegateError
-        others = [each for each in SINGLE_TYPES if each not in types]
-        return [{"type": others}] if others else []
+        other_types = [each for each in SINGLE_TYPES if each not in types]
+        return [{"type": other_types}] if other_types else []
 
     def _negate_required(self, value: Json, depth: int) -> list[Schema]:
         """Returns a schema for each required name. It accepts objects without that name."""
@@ -112,7 +117,8 @@ class _Negation:
         ]
 
     def _negate_trivial(self, value: Json, depth: int) -> list[Schema]:
-        """Returns no schema if the keyword's value accepts everything. Raises CannotNegateError otherwise."""
+        """Returns no schema if the keyword's value accepts everything. Raises CannotNegateError for any other
+        value."""
         if value is True or (isinstance(value, dict) and value.keys() <= HIDDEN and INEXACT not in value):
             return []
         raise CannotNegateError
@@ -134,7 +140,7 @@ class _Negation:
 
 
 def _as_list(value: Json) -> list[Json]:
-    """Returns the value if it is a list, otherwise an empty list."""
+    """Returns the value if it is a list; an empty list for any other value."""
     return value if isinstance(value, list) else []
 
 
@@ -166,32 +172,33 @@ def build_above(kind: str, name: str, value: Json) -> list[Schema]:
 
 
 def refuse_values(values: list[Json]) -> Schema:
-    """Returns a schema that accepts all other values. Raises CannotNegateError for lists and objects."""
+    """Returns a schema that accepts all values except these values. Raises CannotNegateError for lists and
+    objects."""
     texts = [each for each in values if isinstance(each, str)]
     numbers = sorted({float(each) for each in values if is_number(each) and isinstance(each, int | float)})
     flags = [each for each in values if isinstance(each, bool)]
     if any(isinstance(each, list | dict) for each in values) or len(numbers) > MAX_NUMBERS:
         raise CannotNegateError
-    others = ["object", "array"]
+    other_types = ["object", "array"]
     parts: list[Schema] = []
     if None not in values:
-        others.append("null")
+        other_types.append("null")
     if not flags:
-        others.append("boolean")
+        other_types.append("boolean")
     elif len(set(flags)) == 1:
         parts.append({"const": not flags[0]})
     if texts:
-        parts.append({"type": "string", "pattern": build_pattern_of_others(texts)})
+        parts.append({"type": "string", "pattern": build_exclusion_pattern(texts)})
     else:
-        others.append("string")
+        other_types.append("string")
     parts += _build_between(numbers) if numbers else []
     if not numbers:
-        others.append("number")
-    return build_any_of([{"type": others}, *parts])
+        other_types.append("number")
+    return build_any_of([{"type": other_types}, *parts])
 
 
 def _build_between(numbers: list[float]) -> list[Schema]:
-    """Returns schemas for all numbers except the given ones: the numbers below, between and above them."""
+    """Returns schemas for all numbers except these numbers: for the numbers below, between and above them."""
     exact = [int(each) if each == each // 1 else each for each in numbers]
     branches: list[Schema] = []
     for low, high in zip([None, *exact], [*exact, None], strict=True):
@@ -202,27 +209,27 @@ def _build_between(numbers: list[float]) -> list[Schema]:
     return branches
 
 
-def build_pattern_of_others(texts: list[str]) -> str:
-    """Returns a regular expression that matches every other text."""
+def build_exclusion_pattern(texts: list[str]) -> str:
+    """Returns a regular expression that matches every text except these texts."""
     if sum(map(len, texts)) > MAX_TEXT:
         raise CannotNegateError
-    return f"^(?:{_build_others(sorted(set(texts)), 0)})$"
+    return f"^(?:{_build_exclusion(sorted(set(texts)), 0)})$"
 
 
-def _build_others(texts: list[str], at: int) -> str:
-    """Returns a pattern for the rest of a text from index `at` on. It matches the rest of none of these
-    texts.
+def _build_exclusion(texts: list[str], index: int) -> str:
+    """Returns a pattern for the part of a text from `index` on. It matches that part of no text in `texts`.
 
-    The texts are equal before `at`. Each recursion handles one character; the texts are few and short.
+    The texts are equal before `index`. Each recursion handles one character; the texts are few and short.
     """
-    if at > MAX_TEXT // 8:
+    if index > MAX_TEXT // 8:
         raise CannotNegateError
-    has_end = texts[0][at:] == ""
+    has_end = texts[0][index:] == ""
     following: dict[str, list[str]] = {}
     for text in texts[1:] if has_end else texts:
-        following.setdefault(text[at], []).append(text)
+        following.setdefault(text[index], []).append(text)
     branches = [
-        f"{_escape_character(char)}(?:{_build_others(group, at + 1)})" for char, group in following.items()
+        f"{_escape_character(char)}(?:{_build_exclusion(group, index + 1)})"
+        for char, group in following.items()
     ]
     branches.append(f"[^{''.join(map(_escape_character, following))}][\\s\\S]*" if following else "[\\s\\S]+")
     return "|".join(branches) + ("" if has_end else "|")

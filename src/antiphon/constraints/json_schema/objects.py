@@ -34,13 +34,13 @@ def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
     ]
     additions: list[Schema] = []
     unenforced: list[str] = []
-    if not _can_enforce_most(schema, len(names), len(optional)):
+    if not _can_enforce_maximum(schema, len(names), len(optional)):
         unenforced.append("maxProperties")
         del schema["maxProperties"]
-    least = schema.get("minProperties", 0)
-    if isinstance(least, int) and least <= len(names):
+    min_properties = schema.get("minProperties", 0)
+    if isinstance(min_properties, int) and min_properties <= len(names):
         schema.pop("minProperties", None)
-    elif least != 1:
+    elif min_properties != 1:
         unenforced.append("minProperties")
         del schema["minProperties"]
     elif optional and "maxProperties" not in schema and len(optional) <= MAX_COUNTED:
@@ -52,7 +52,7 @@ def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
     return additions, unenforced
 
 
-def _can_enforce_most(schema: dict[str, Json], required: int, optional: int) -> bool:
+def _can_enforce_maximum(schema: dict[str, Json], required: int, optional: int) -> bool:
     """Whether the compiler can enforce the maximum of properties. Removes a maximum without effect from the
     schema."""
     max_properties = schema.get("maxProperties")
@@ -73,8 +73,8 @@ def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
     """Requires one of the optional properties, or an additional one. Each alternative excludes the names of
     the alternatives before it."""
     branches: list[Schema] = []
-    for at, name in enumerate(optional):
-        absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
+    for index, name in enumerate(optional):
+        absent: dict[str, Json] = dict.fromkeys(optional[:index], False)
         branches.append({"properties": absent, "required": [name]} if absent else {"required": [name]})
     if not _is_closed(schema):
         branches.append({"properties": dict.fromkeys(optional, False), "minProperties": 1})
@@ -137,9 +137,9 @@ def find_evaluated(
         return None
     names: dict[str, Json] = {}
     patterns: dict[str, Json] = {}
-    for keyword, names_found in (("properties", names), ("patternProperties", patterns)):
+    for keyword, found_names in (("properties", names), ("patternProperties", patterns)):
         value = schema.get(keyword)
-        names_found.update(dict.fromkeys(value if isinstance(value, dict) else (), True))
+        found_names.update(dict.fromkeys(value if isinstance(value, dict) else (), True))
     if not budget.spend(len(names) + len(patterns) + 1):
         return None
     all_of = schema.get("allOf")
@@ -174,7 +174,7 @@ def close_unevaluated(
     return [closed]
 
 
-FIRST = re.compile(
+FIRST_CHARACTERS = re.compile(
     r"\^(?:([A-Za-z0-9_:@ /-])|\\([.$/_-])|\\(d)|\[((?:[A-Za-z0-9_.:@$ -]|\\[.$/_])+)\])(?![*?{])"
 )
 """The beginning of a pattern whose first characters are known: a character, an escaped one, a digit, a
@@ -183,48 +183,48 @@ class."""
 LITERAL = re.compile(r"(?:[A-Za-z0-9_:@ /-]|\\[.$/_-])+")
 """A pattern that matches only its own text."""
 
-NAMES = re.compile(r"\^(?:\((?:\?:)?([^()]*)\)|([^()|]*))\$")
+FIXED_NAMES = re.compile(r"\^(?:\((?:\?:)?([^()]*)\)|([^()|]*))\$")
 """A whole pattern that matches one or several texts."""
 
-RANGE = re.compile(r"(.)-(.)|(.)")
+CLASS_RANGE = re.compile(r"(.)-(.)|(.)")
 
 
 def write_patterns(schema: dict[str, Json]) -> bool:
     """Writes patterns that match fixed names as properties. Changes the schema.
 
-    Returns whether the remaining patterns can be enforced: this is so if no name matches two of them.
-    Otherwise all undeclared names become allowed.
+    Returns whether the remaining patterns can be enforced. They cannot if a name can match two of them: all
+    undeclared names become allowed in that case.
     """
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict):
         return True
-    kept = _extract_names(schema, dict(patterns)) if len(patterns) > 1 else patterns
-    is_kept = are_patterns_apart(list(kept))
-    if kept == {"": True} or not is_kept:
+    remaining_patterns = _extract_names(schema, dict(patterns)) if len(patterns) > 1 else patterns
+    are_enforced = are_patterns_apart(list(remaining_patterns))
+    if remaining_patterns == {"": True} or not are_enforced:
         schema.pop("additionalProperties", None)
-        kept = {}
-    schema["patternProperties"] = kept
-    if not kept:
+        remaining_patterns = {}
+    schema["patternProperties"] = remaining_patterns
+    if not remaining_patterns:
         del schema["patternProperties"]
-    return is_kept
+    return are_enforced
 
 
 def are_patterns_apart(patterns: list[str]) -> bool:
     """Whether no name can match two patterns, because their first characters differ."""
     if len(patterns) < 2:
         return True
-    seen: set[str] = set()
+    used_characters: set[str] = set()
     for pattern in patterns:
-        first = find_first_characters(pattern)
-        if first is None or first & seen:
+        first_characters = find_first_characters(pattern)
+        if first_characters is None or first_characters & used_characters:
             return False
-        seen |= first
+        used_characters |= first_characters
     return True
 
 
 def find_first_characters(pattern: str) -> frozenset[str] | None:
     """Returns the possible first characters of a matching name; None if they are unknown."""
-    match = FIRST.match(pattern)
+    match = FIRST_CHARACTERS.match(pattern)
     if match is None or _has_alternatives(pattern):
         return None
     literal, escaped, digit, inner = match.groups()
@@ -235,28 +235,28 @@ def find_first_characters(pattern: str) -> frozenset[str] | None:
 
 def _list_class_members(inner: str) -> Iterator[str]:
     """Yields the characters of a class."""
-    for low, high, single in RANGE.findall(inner):
+    for low, high, single in CLASS_RANGE.findall(inner):
         yield from (single,) if single else map(chr, range(ord(low), ord(high) + 1))
 
 
 def _has_alternatives(pattern: str) -> bool:
     """Whether a pattern has alternatives at its top level."""
-    depth, at = 0, 0
-    while at < len(pattern):
-        char = pattern[at]
+    depth, index = 0, 0
+    while index < len(pattern):
+        char = pattern[index]
         if char == "[":
-            closed = re.compile(r"(?:\\.|[^\]\\])*\]").match(pattern, at + 1)
-            at = closed.end() - 1 if closed else at
+            closed = re.compile(r"(?:\\.|[^\]\\])*\]").match(pattern, index + 1)
+            index = closed.end() - 1 if closed else index
         elif char == "|" and not depth:
             return True
         depth += (char == "(") - (char == ")")
-        at += 1 + (char == "\\")
+        index += 1 + (char == "\\")
     return False
 
 
 def find_names(pattern: str) -> list[str] | None:
     """Returns the names that a pattern of a few texts matches, such as `^(a|b)$`. None for other patterns."""
-    match = NAMES.fullmatch(pattern)
+    match = FIXED_NAMES.fullmatch(pattern)
     if match is None:
         return None
     branches = match[1].split("|") if match[1] is not None else [match[2]]
@@ -271,9 +271,13 @@ def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[s
     properties = schema.get("properties")
     known_properties = dict(properties) if isinstance(properties, dict) else {}
     names_by_pattern = {pattern: names for pattern in patterns if (names := find_names(pattern))}
-    others = [find_first_characters(pattern) for pattern in patterns if pattern not in names_by_pattern]
+    other_characters = [
+        find_first_characters(pattern) for pattern in patterns if pattern not in names_by_pattern
+    ]
     for pattern, names in names_by_pattern.items():
-        if any(first is None or name[0] in first for name in names for first in others):
+        if any(
+            characters is None or name[0] in characters for name in names for characters in other_characters
+        ):
             continue  # a name can match another pattern too
         for name in names:
             each = patterns[pattern]

@@ -1,5 +1,5 @@
-"""Reads a schema of any draft into the keywords of the newest draft. Its time is
-linear in the schema's length.
+"""Reads a schema of any draft into the keywords of the newest draft. Its time is linear in the schema's
+length.
 
 A schema that names no draft is read as draft 2020-12. A form that only an older draft defines is read as in
 that draft. A keyword that no draft defines has no effect, and becomes a relaxation.
@@ -38,14 +38,14 @@ MAX_WRITTEN_DEPTH = 192
 MAX_SCHEMAS = 16_384
 """The most schemas in one schema."""
 
-UNKNOWN = "no keyword of that name is known"
-OUTSIDE = "it points to nothing inside this schema, and nothing outside is fetched"
+UNKNOWN_KEYWORD = "no keyword of that name is known"
+OUTSIDE_TARGET = "it has no target inside this schema, and other documents are not fetched"
 
-ONE = tuple(
+SINGLE_KEYWORDS = tuple(
     "additionalProperties contains not if then else propertyNames unevaluatedItems "
     "unevaluatedProperties".split()
 )
-MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
+LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def read_schema(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:
@@ -63,15 +63,15 @@ class _SchemaReader:
         self._relaxations = Relaxations()
         self._draft = self._find_draft(schema)
         self._document = SchemaDocument(schema, self._draft)
-        self._count = 0
+        self._schema_count = 0
         self._names: dict[int, str] = {}
         """The names of definitions, by the identity of their schemas."""
-        self._waiting: list[tuple[str, ReferenceTarget, SchemaPlace]] = []
+        self._queue: list[tuple[str, ReferenceTarget, SchemaPlace]] = []
         self._assertions = AssertionReader(field_name, self._relaxations)
         self._handlers: dict[str, Handler] = {
             **self._assertions.handlers,
-            **dict.fromkeys(ONE, self._read_schema),
-            **dict.fromkeys(MANY, self._read_schemas),
+            **dict.fromkeys(SINGLE_KEYWORDS, self._read_schema),
+            **dict.fromkeys(LIST_KEYWORDS, self._read_schemas),
             **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), self._read_reference),
             "type": self._read_type,
             "properties": self._read_properties,
@@ -89,13 +89,11 @@ class _SchemaReader:
         document = self._document.root
         root = self._read_one(document.schema, Position(None, 0, document))
         definitions: dict[str, Schema] = {}
-        while self._waiting:
-            name, target, place = self._waiting.pop()
+        while self._queue:
+            name, target, place = self._queue.pop()
             definitions[name] = self._read_one(target.schema, Position(place, 0, target.resource))
         if find_cycle(root, definitions) is not None:
-            raise InvalidValue(
-                f"{self._field} holds a $ref that leads to itself and to nothing else", param=self._field
-            )
+            raise InvalidValue(f"{self._field} has a $ref that only leads to itself", param=self._field)
         return ReadSchema(root, definitions, self._relaxations)
 
     def _find_draft(self, schema: Json) -> Draft | None:
@@ -108,112 +106,118 @@ class _SchemaReader:
             self._relaxations.add("$schema", None, "no draft of that name is known")
         return draft
 
-    def _read_one(self, schema: Json, at: Position) -> Schema:
-        """Reads one schema with all schemas in it. Raises InvalidValue if it is not a schema, or if there are
+    def _read_one(self, schema: Json, position: Position) -> Schema:
+        """Reads one schema and all schemas in it. Raises InvalidValue if it is not a schema, or if there are
         too many schemas or levels."""
-        self._count += 1
-        if self._count > MAX_SCHEMAS or at.depth > self._max_depth:
+        self._schema_count += 1
+        if self._schema_count > MAX_SCHEMAS or position.depth > self._max_depth:
             raise InvalidValue(
-                f"{self._field} may hold {MAX_SCHEMAS} schemas, {MAX_DEPTH} deep", param=self._field
+                f"{self._field} can have at most {MAX_SCHEMAS} schemas, at most "
+                f"{self._max_depth} deep; make it simpler",
+                param=self._field,
             )
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
-            self._assertions.reject("a schema", at, "must be an object, true or false")
-        at = Position(at.place, at.depth, self._document.find_resource(schema, at.resource))
-        builder = SchemaBuilder({PLACE: at.place})
+            self._assertions.reject("a schema", position, "must be an object, true or false")
+        position = Position(
+            position.place, position.depth, self._document.find_resource(schema, position.resource)
+        )
+        builder = SchemaBuilder({PLACE: position.place})
         has_only_reference = "$ref" in schema and ignores_siblings(self._draft)
         for name in ("$ref",) if has_only_reference else schema:
             if has_keyword(self._draft, name):
-                self._handlers[name](name, schema, at, builder)
+                self._handlers[name](name, schema, position, builder)
             elif not is_annotation(name, self._draft):
-                self._relaxations.add(name, at.place, UNKNOWN)
+                self._relaxations.add(name, position.place, UNKNOWN_KEYWORD)
         return builder.keywords
 
-    def _read_list(self, name: str, value: Json, at: Position) -> list[Json]:
+    def _read_list(self, name: str, value: Json, position: Position) -> list[Json]:
         """Reads a list of schemas. Rejects other values, and an empty list except for `prefixItems`."""
         if not isinstance(value, list) or not (value or name == "prefixItems"):
-            self._assertions.reject(name, at, "must be a list of schemas")
-        return [self._read_one(each, at.step(name, str(index))) for index, each in enumerate(value)]
+            self._assertions.reject(name, position, "must be a list of schemas")
+        return [self._read_one(each, position.step(name, str(index))) for index, each in enumerate(value)]
 
-    def _read_map(self, name: str, value: Json, at: Position) -> dict[str, Json]:
+    def _read_map(self, name: str, value: Json, position: Position) -> dict[str, Json]:
         """Reads an object whose values are schemas. Rejects other values."""
         if not isinstance(value, dict):
-            self._assertions.reject(name, at, "must be an object of schemas")
-        return {key: self._read_one(each, at.step(name, key)) for key, each in value.items()}
+            self._assertions.reject(name, position, "must be an object of schemas")
+        return {key: self._read_one(each, position.step(name, key)) for key, each in value.items()}
 
     # --- references
 
     def _read_reference(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a reference and adds its target to the definitions. Adds a relaxation for a reference without
         a target."""
-        reference = self._assertions.require_text(name, schema[name], at)
+        reference = self._assertions.require_text(name, schema[name], position)
         document = self._document
         match name:
             case "$ref":
-                target = document.find(reference, at.resource)
+                target = document.find(reference, position.resource)
             case "$dynamicRef":
-                target = document.find_dynamic(reference, at.resource)
+                target = document.find_dynamic(reference, position.resource)
             case _:
-                target = document.find("#", at.resource) if document.is_single else None
+                target = document.find("#", position.resource) if document.is_single else None
         if target is None:
-            self._relaxations.add(name, at.place, OUTSIDE)
+            self._relaxations.add(name, position.place, OUTSIDE_TARGET)
             builder.mark_inexact()
         elif isinstance(target.schema, bool):
             builder.add("allOf", [target.schema])
         elif not isinstance(target.schema, dict):
-            self._assertions.reject(name, at, "points to a value that is no schema")
+            self._assertions.reject(name, position, "points to a value that is no schema")
         elif target.schema is document.root.schema:
             builder.add("$ref", "#")
         else:
-            builder.add("$ref", f"#/$defs/{self._define(target, at)}")
+            builder.add("$ref", f"#/$defs/{self._define(target, position)}")
 
-    def _define(self, target: ReferenceTarget, at: Position) -> str:
+    def _define(self, target: ReferenceTarget, position: Position) -> str:
         """Returns the name of the definition of a target. The first call queues the target for reading."""
         name = self._names.get(id(target.schema))
         if name is None:
             name = self._names[id(target.schema)] = f"d{len(self._names)}"
-            self._waiting.append((name, target, (at.place, "$ref")))
+            self._queue.append((name, target, (position.place, "$ref")))
         return name
 
     # --- schemas in schemas
 
     def _read_schema(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a keyword whose value is one schema."""
-        builder.add(name, self._read_one(schema[name], at.step(name)))
+        builder.add(name, self._read_one(schema[name], position.step(name)))
 
     def _read_schemas(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a keyword whose value is a list of schemas."""
-        builder.add(name, self._read_list(name, schema[name], at))
+        builder.add(name, self._read_list(name, schema[name], position))
 
-    def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder) -> None:
+    def _read_type(
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads the allowed types. Schemas among the types, as in draft 3, become `anyOf`."""
         value = schema["type"]
         type_names = value if isinstance(value, list) else [value]
         inner = [each for each in type_names if isinstance(each, dict)]  # draft 3 allows schemas there
         types = [each for each in type_names if not isinstance(each, dict)]
         if not type_names or not all(isinstance(each, str) and each in {*TYPES, "any"} for each in types):
-            self._assertions.reject("type", at, f"must be one or several of {', '.join(sorted(TYPES))}")
+            self._assertions.reject("type", position, f"must be one or several of {', '.join(sorted(TYPES))}")
         if "any" in types:
             return
         if inner:
-            schemas = [self._read_one(each, at.step("type")) for each in inner]
+            schemas = [self._read_one(each, position.step("type")) for each in inner]
             builder.add("anyOf", [*([{"type": types}] if types else []), *schemas])
         else:
             builder.add("type", value)
 
     def _read_properties(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads properties. In draft 3, a property itself says whether it is required."""
         value = schema["properties"]
-        builder.add("properties", self._read_map("properties", value, at))
+        builder.add("properties", self._read_map("properties", value, position))
         if isinstance(value, dict):
             required = [
                 key for key, each in value.items() if isinstance(each, dict) and each.get("required") is True
@@ -222,13 +226,15 @@ class _SchemaReader:
                 builder.add("required", required)
 
     def _read_pattern_properties(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads patterns of property names. If a pattern cannot be enforced, all undeclared names become
         allowed."""
         patterns: dict[str, Json] = {}
-        for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
-            compilable = self._assertions.make_compilable_pattern("patternProperties", pattern, at)
+        for pattern, each in self._read_map(
+            "patternProperties", schema["patternProperties"], position
+        ).items():
+            compilable = self._assertions.make_compilable_pattern("patternProperties", pattern, position)
             if compilable is None:
                 builder.mark_inexact()
                 patterns = {"": True}
@@ -238,45 +244,47 @@ class _SchemaReader:
             builder.add("patternProperties", patterns)
 
     def _read_items(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads items. A list of items becomes `prefixItems`, and `additionalItems` becomes `items`, as in
         newer drafts."""
         value = schema["items"]
         if not isinstance(value, list):
-            builder.add("items", self._read_one(value, at.step("items")))
+            builder.add("items", self._read_one(value, position.step("items")))
             return
-        builder.add("prefixItems", self._read_list("prefixItems", value, at))
+        builder.add("prefixItems", self._read_list("prefixItems", value, position))
         if "additionalItems" in schema:
-            builder.add("items", self._read_one(schema["additionalItems"], at.step("additionalItems")))
+            builder.add("items", self._read_one(schema["additionalItems"], position.step("additionalItems")))
 
     def _read_dependent_schemas(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the schemas that apply if a property is present."""
-        builder.add("dependentSchemas", self._read_map(name, schema[name], at))
+        builder.add("dependentSchemas", self._read_map(name, schema[name], position))
 
     def _read_dependencies(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads `dependencies`: the schemas here, and the lists of names by the assertion reader."""
-        self._assertions.handlers[name](name, schema, at, builder)
+        self._assertions.handlers[name](name, schema, position, builder)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()
         if schemas := {key: each for key, each in entries if isinstance(each, bool | dict)}:
-            builder.add("dependentSchemas", self._read_map(name, schemas, at))
+            builder.add("dependentSchemas", self._read_map(name, schemas, position))
 
     def _read_extends(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads draft 3's `extends`, one schema or a list, as `allOf`."""
         value = schema["extends"]
-        builder.add("allOf", self._read_list("extends", value if isinstance(value, list) else [value], at))
+        builder.add(
+            "allOf", self._read_list("extends", value if isinstance(value, list) else [value], position)
+        )
 
     def _read_disallow(
-        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads draft 3's `disallow`: the refused type, or a list of refused types and schemas."""
         inner = SchemaBuilder()
-        self._read_type("type", {"type": schema["disallow"]}, at, inner)
+        self._read_type("type", {"type": schema["disallow"]}, position, inner)
         builder.add("not", inner.keywords)

@@ -11,13 +11,15 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from antiphon.constraints.json_schema.keywords import Draft, Json, ignores_siblings
 
-ONE = frozenset(
+SINGLE_KEYWORDS = frozenset(
     "items additionalItems additionalProperties contains not if then else propertyNames unevaluatedItems "
     "unevaluatedProperties contentSchema extends".split()
 )
-MANY = frozenset("allOf anyOf oneOf prefixItems items extends type disallow".split())
-NAMED = frozenset("properties patternProperties $defs definitions dependentSchemas dependencies".split())
-"""Keywords that contain a schema, a list of them, or schemas by name, in any draft."""
+LIST_KEYWORDS = frozenset("allOf anyOf oneOf prefixItems items extends type disallow".split())
+NAMED_KEYWORDS = frozenset(
+    "properties patternProperties $defs definitions dependentSchemas dependencies".split()
+)
+"""Keywords of any draft that contain a schema, a list of schemas, or schemas by name."""
 
 MAX_NESTING = 256
 """How many levels of nested schemas are searched for identifiers."""
@@ -80,13 +82,13 @@ class SchemaDocument:
                 uri, fragment = urldefrag(urljoin(resource.base, reference))
             except ValueError:
                 return None
-        resource_found = resource if uri == resource.base else self._resources.get(uri)
-        if resource_found is None:
+        target_resource = resource if uri == resource.base else self._resources.get(uri)
+        if target_resource is None:
             return None
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
-            return self._anchors.get((resource_found.base, fragment))
-        return self._follow(resource_found, fragment)
+            return self._anchors.get((target_resource.base, fragment))
+        return self._resolve_pointer(target_resource, fragment)
 
     def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
         """Returns the target of a dynamic reference. None if another anchor of the same name could replace
@@ -95,7 +97,7 @@ class SchemaDocument:
             return None
         return self.find(reference, resource)
 
-    def _follow(self, resource: SchemaResource, pointer: str) -> ReferenceTarget | None:
+    def _resolve_pointer(self, resource: SchemaResource, pointer: str) -> ReferenceTarget | None:
         """Returns the value at a pointer in a resource."""
         value = resource.schema
         for step in pointer.split("/")[1:]:
@@ -115,11 +117,11 @@ class SchemaDocument:
         """Collects the identifiers and anchors of all schemas in the document."""
         waiting: list[tuple[Json, SchemaResource, int]] = [(self.root.schema, self.root, 0)]
         while waiting:
-            schema, around, depth = waiting.pop()
+            schema, outer_resource, depth = waiting.pop()
             if not isinstance(schema, dict):
                 continue
-            resource = around
-            if depth and (identifier := self._find_own_identifier(schema, around.base)):
+            resource = outer_resource
+            if depth and (identifier := self._find_own_identifier(schema, outer_resource.base)):
                 resource = self._inner[id(schema)] = SchemaResource(identifier, schema)
                 self._resources.setdefault(identifier, resource)
             self._add_anchors(schema, resource)
@@ -145,25 +147,25 @@ class SchemaDocument:
 
     def _add_anchors(self, schema: Mapping[str, Json], resource: SchemaResource) -> None:
         """Adds the anchors that one schema declares."""
-        here = ReferenceTarget(schema, resource)
+        anchor_target = ReferenceTarget(schema, resource)
         identifier = schema.get(self._identifier)
         if isinstance(identifier, str) and "#" in identifier and ignores_siblings(self._draft):
-            self._anchors.setdefault((resource.base, identifier.partition("#")[2]), here)
+            self._anchors.setdefault((resource.base, identifier.partition("#")[2]), anchor_target)
         for keyword in ("$anchor", "$dynamicAnchor"):
             name = schema.get(keyword)
             if isinstance(name, str) and not ignores_siblings(self._draft):
-                self._anchors.setdefault((resource.base, name), here)
+                self._anchors.setdefault((resource.base, name), anchor_target)
                 self._dynamic[name] += keyword == "$dynamicAnchor"
 
 
 def _list_inner_schemas(schema: Mapping[str, Json]) -> Iterator[Json]:
     """Yields the direct values of a schema that may be schemas."""
     for name, value in schema.items():
-        if name in ONE and isinstance(value, dict):
+        if name in SINGLE_KEYWORDS and isinstance(value, dict):
             yield value
-        elif name in MANY and isinstance(value, list):
+        elif name in LIST_KEYWORDS and isinstance(value, list):
             yield from value
-        elif name in NAMED and isinstance(value, dict):
+        elif name in NAMED_KEYWORDS and isinstance(value, dict):
             yield from value.values()
 
 
@@ -175,19 +177,19 @@ def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
     satisfies such a definition. Returns None if there is no cycle."""
     graph = {name: set(_list_targets(each)) for name, each in definitions.items()}
     graph["#"] = set(_list_targets(root))
-    done: set[str] = set()
+    finished_names: set[str] = set()
     for start, start_targets in graph.items():
         path = [(start, iter(start_targets))]
         walked = {start}
         while path:
             name, targets = path[-1]
-            following = next((each for each in targets if each not in done), None)
+            following = next((each for each in targets if each not in finished_names), None)
             if following in walked:
                 return following
             if following is None:
                 path.pop()
                 walked.discard(name)
-                done.add(name)
+                finished_names.add(name)
             else:
                 walked.add(following)
                 path.append((following, iter(graph.get(following, ()))))

@@ -38,15 +38,15 @@ class Relaxations:
     """The keywords of one schema that are not enforced. Each keyword is listed once."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Relaxation] = {}
+        self._by_keyword: dict[str, Relaxation] = {}
 
     def add(self, keyword: str, place: SchemaPlace, reason: str) -> None:
-        """Adds a keyword that is not enforced. Only the first place of a keyword is kept."""
-        self._found.setdefault(keyword, Relaxation(keyword, place, reason))
+        """Adds a keyword that is not enforced. Only the first place of a keyword is stored."""
+        self._by_keyword.setdefault(keyword, Relaxation(keyword, place, reason))
 
     def list(self) -> tuple[Relaxation, ...]:
         """Returns all relaxations."""
-        return tuple(self._found.values())
+        return tuple(self._by_keyword.values())
 
 
 def refuse_relaxed(relaxations: Iterable[Relaxation], field: str) -> None:

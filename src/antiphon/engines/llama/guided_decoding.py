@@ -46,10 +46,10 @@ class GuidedSequences:
             guide = waiting_sequences[0].guide
             if guide is None:
                 break
-            guide.workers.answer_ready.clear()
+            guide.workers.result_ready.clear()
             waiting_sequences = [sequence for sequence in waiting_sequences if self._is_waiting(sequence)]
             if waiting_sequences:
-                guide.workers.answer_ready.wait(seconds_left)
+                guide.workers.result_ready.wait(seconds_left)
         for sequence in running:
             if sequence.guide is not None:
                 sequence.guide.record_settled()

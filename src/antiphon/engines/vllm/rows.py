@@ -67,7 +67,7 @@ def decode_row(encoded: bytes) -> RowRequest:
 class GuideFactory(Protocol):
     """Makes guides. `constraints.mask_workers.MaskWorkers` implements it."""
 
-    answer_ready: threading.Event
+    result_ready: threading.Event
     """Set whenever a guide has computed forced tokens or a mask."""
 
     def create_guide(self, grammar: Grammar) -> Guide: ...
@@ -218,7 +218,7 @@ class RowTable:
 
     def _wait_for_mask(self, guide: Guide, row: Row) -> None:
         """Waits until a guide has computed the next mask. Raises the error of the constraint."""
-        ready = self.get_guides().answer_ready
+        ready = self.get_guides().result_ready
         while True:
             ready.clear()
             if (error := guide.find_failure(row.request.field, MAX_MASK_CPU_SECONDS)) is not None:

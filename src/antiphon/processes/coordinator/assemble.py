@@ -22,11 +22,11 @@ from antiphon.weights.adapters.kept_names import KeptNamesFile
 if TYPE_CHECKING:
     from antiphon.store.database import Database
 
-ENDING_S = 3.0
-"""Seconds at the end to write the spool to the database. The spool keeps the remaining entries."""
+FINAL_DRAIN_S = 3.0
+"""The most seconds to write the spool to the database at the end. Other entries stay in the spool."""
 
-LIMITS = "limits.json"
-"""The file in the spool's directory in which the counters are saved at a clean stop."""
+SNAPSHOT_NAME = "limits.json"
+"""The name of the file in the spool's directory in which the counters are saved at a clean stop."""
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def open_coordinator(
 ) -> AsyncIterator[Coordinator]:
     """Runs a coordinator that listens at the path until the block ends.
 
-    It counts the running requests of routes. With keys it has a database, and drains the spool into it. It
+    It counts the running requests of routes. If keys are on, it drains the spool into `database`. It then
     also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool is unusable.
     """
     async with AsyncExitStack() as stack:
@@ -51,17 +51,17 @@ async def open_coordinator(
             drain = await stack.enter_async_context(open_drain(settings, entries))
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
-                past_usage = await stack.enter_async_context(
-                    open_seeds(entries, tenancy, drain, clock, started_ms)
+                seeder = await stack.enter_async_context(
+                    open_seeder(entries, tenancy, drain, clock, started_ms)
                 )
-                limiter = LocalLimiter(clock, past_usage, fails_open=settings.limits.unavailable == "open")
+                limiter = LocalLimiter(clock, seeder, fails_open=settings.limits.unavailable == "open")
                 limiter.watch = await stack.enter_async_context(
                     open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
                 )
-                snapshot_file = Path(settings.ledger.spool or "") / LIMITS
+                snapshot_file = Path(settings.ledger.spool or "") / SNAPSHOT_NAME
 
         def build_coordinator(tasks: asyncio.TaskGroup) -> Coordinator:
-            """Builds the coordinator, with the saved counters of the previous one."""
+            """Builds the coordinator, with the counters that the previous coordinator saved."""
             coordinator = Coordinator(tasks, runtime_folder, started_ms, limiter, drain, snapshot_file)
             coordinator.ended_totals = budget_totals
             lora = settings.lora
@@ -69,7 +69,7 @@ async def open_coordinator(
             if snapshot_file is not None:
                 snapshot = pop_snapshot(snapshot_file, limiter.now())
                 if snapshot is not None:
-                    coordinator.load(snapshot)
+                    coordinator.load_snapshot(snapshot)
             return coordinator
 
         yield await stack.enter_async_context(serve_coordinator(path, build_coordinator))
@@ -94,31 +94,31 @@ async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[D
     try:
         yield drain
     finally:
-        await asyncio.to_thread(drain.stop, ENDING_S)
+        await asyncio.to_thread(drain.stop, FINAL_DRAIN_S)
 
 
 @asynccontextmanager
-async def open_seeds(
+async def open_seeder(
     entries: EntryStore,
     tenancy: TenancyStore,
     drain: Drain | None,
     clock: Clock,
     started_ms: int | None = None,
 ) -> AsyncIterator[LedgerSeeder]:
-    """Yields the reader of past usage for limits; it works until the block ends.
+    """Yields the reader of the usage that limits count from the start. It can be used until the block ends.
 
-    If `drain` runs in this process, the reader first writes the spool to the ledger. If another process
-    drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: see
-    `started_at` of LedgerSeeder.
+    If `drain` runs in this process, the reader writes the spool to the ledger before it reads. If another
+    process drains the spool, as with two servers that share the spool's directory, the ledger is read as it
+    is. `started_ms`: see `LedgerSeeder`.
     """
 
-    def drain_first() -> None:
+    def drain_spool() -> None:
         """Writes the spool to the ledger. Raises StoreUnavailable."""
         if drain is not None and not drain.drain_now() and not drain.status.other_is_draining:
             raise StoreUnavailable("the spool is not in the database yet")
 
-    past_usage = LedgerSeeder(entries, clock.wall, drain_first, tenancy.load_families, started_ms)
+    seeder = LedgerSeeder(entries, clock.wall, drain_spool, tenancy.load_families, started_ms)
     try:
-        yield past_usage
+        yield seeder
     finally:
-        await asyncio.to_thread(past_usage.close)
+        await asyncio.to_thread(seeder.close)

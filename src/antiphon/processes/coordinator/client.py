@@ -1,7 +1,7 @@
 """An HTTP process's connection to the coordinator, which runs in another process or in this one.
 
-The client connects by itself, and again after the coordinator died; then it repeats its own claims and
-revisions. If several processes can run the coordinator, the process that holds a lock runs it.
+The client connects by itself, and again after the coordinator died. To the new coordinator it repeats its own
+claims and revisions. If several processes can run the coordinator, the process that holds a lock runs it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from antiphon.processes.coordinator.frames import (
     Announce,
     AskTotals,
     CompletedReply,
-    DirectoryNews,
+    DirectoryChanged,
     KnownRevision,
     LimitsReply,
     Names,
@@ -64,13 +64,13 @@ REPORT_S = 0.5
 """Seconds between two reports of changed metrics."""
 
 LEAVING_S = 5.0
-"""Seconds at the end in which this process's coordinator can write to the database."""
+"""Seconds at the end in which the coordinator of this process can write to the database."""
 
 LOCK_SUFFIX = ".lock"
 
 
-Begin = Callable[[], AbstractAsyncContextManager[Coordinator]]
-"""Starts a coordinator inside this process."""
+OpenCoordinator = Callable[[], AbstractAsyncContextManager[Coordinator]]
+"""Opens a coordinator inside this process."""
 
 
 class LocalLink:
@@ -91,11 +91,11 @@ class LocalLink:
 class CoordinatorClient:
     """The coordinator, as one HTTP process uses it. `keep_connected` must run in a task."""
 
-    def __init__(self, path: str, clock: Clock, begin: Begin | None = None) -> None:
-        """`path`: the coordinator's socket. `begin` starts a coordinator in this process; None if it has a
-        separate process."""
+    def __init__(self, path: str, clock: Clock, open_local: OpenCoordinator | None = None) -> None:
+        """`path`: the coordinator's socket. `open_local` starts a coordinator in this process; None if the
+        coordinator has a separate process."""
         self._path = path
-        self._begin = begin
+        self._open_local = open_local
         self._loop = asyncio.get_running_loop()
         self.limits = SharedLimiter(self, clock)
         self.coordinator: Coordinator | None = None
@@ -103,26 +103,29 @@ class CoordinatorClient:
         self._channel: Channel[ToProcess] | None = None
         self._send: Callable[[ToCoordinator], None] | None = None
         self._connected = asyncio.Event()
-        self._leaving = asyncio.Event()
+        self._must_not_coordinate = asyncio.Event()
         """Set when this process must no longer start a coordinator."""
-        self._closed = False
+        self._is_closed = False
         self._is_silent = False
+        """Whether the coordinator did not answer the last ping, and nothing since."""
         self._call_numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Reply | None]] = {}
-        """Calls that wait for a reply. None means that the coordinator was lost before it replied."""
+        """Calls that wait for a reply, by number. The reply None means that the coordinator was lost
+        before."""
         self._known_revisions: dict[Topic, int] = {}
         self._names = Names(0, b"")
         self._on_names: Callable[[bytes], None] = lambda _: None
-        self._has_news = threading.Event()
+        self._has_new_revision = threading.Event()
         self._series: Callable[[], Iterable[Series]] = lambda: ()
-        self._inherited = Totals()
-        """Totals of ended processes, from the time in which this process ran the coordinator."""
+        self._extra_totals = Totals()
+        """Counts that no series of this process has: those of `add_totals`, and those of processes that ended
+        while this process ran the coordinator."""
         self._reported = Totals()
 
-    async def wait_connected(self, within: float | None = None) -> None:
-        """Waits until a coordinator is connected. `within`: the most seconds to wait."""
+    async def wait_connected(self, timeout_s: float | None = None) -> None:
+        """Waits until a coordinator is connected, or until `timeout_s` seconds have passed."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
 
     @property
@@ -145,28 +148,28 @@ class CoordinatorClient:
             self._send(message)
 
     async def call(self, build_question: Callable[[int], Question]) -> Reply:
-        """Sends a question and returns the reply. Repeats the question if the coordinator is lost. `make`
-        builds the question with its number."""
+        """Sends a question and returns the reply. Repeats the question if the coordinator is lost.
+        `build_question` builds the question with its number."""
         while True:
             await self._connected.wait()
-            number = next(self._call_numbers)
+            call_number = next(self._call_numbers)
             reply_future: asyncio.Future[Reply | None] = self._loop.create_future()
-            self._calls[number] = reply_future
+            self._calls[call_number] = reply_future
             try:
-                self.send(build_question(number))
+                self.send(build_question(call_number))
                 if (reply := await reply_future) is not None:
                     return reply
             finally:
-                self._calls.pop(number, None)
+                self._calls.pop(call_number, None)
 
     # --- names of adapters ----------------------------------------------------------------------------------
 
     @property
     def revision(self) -> int:
-        """The revision of the adapter names; 0 before the first."""
+        """The revision of the adapter names; 0 if no names were published yet."""
         return self._names.revision
 
-    def follow(self, on_names: Callable[[bytes], None]) -> None:
+    def subscribe_names(self, on_names: Callable[[bytes], None]) -> None:
         """Calls `on_names` with the shared adapter names, now and at each change."""
         self._on_names = on_names
         if self._names.revision:
@@ -188,10 +191,11 @@ class CoordinatorClient:
 
     # --- revisions of the directory -------------------------------------------------------------------------
 
-    def wait(self, seconds: float) -> None:
-        """Blocks the thread until the directory can have a new revision. `seconds`: the longest wait."""
-        if self._has_news.wait(seconds):
-            self._has_news.clear()
+    def wait_for_revision(self, seconds: float) -> None:
+        """Blocks the thread until the coordinator reports a new revision of the directory, or until `seconds`
+        have passed."""
+        if self._has_new_revision.wait(seconds):
+            self._has_new_revision.clear()
 
     def report_revision(self, revision: int) -> None:
         """Reports that this process has read a revision of the directory. Any thread can call it."""
@@ -204,32 +208,34 @@ class CoordinatorClient:
                 await self.call(lambda call: Announce(call, revision))
 
     def _report_known_revision(self, topic: Topic, revision: int) -> None:
+        """Reports to the coordinator which revision of a topic this process uses."""
         self._known_revisions[topic] = revision
         self.send(KnownRevision(topic, revision))
 
+    # --- metrics --------------------------------------------------------------------------------------------
+
     def add_totals(self, totals: Totals) -> None:
         """Adds counts to the metrics of this process."""
-        self._inherited.add(totals)
-
-    # --- metrics --------------------------------------------------------------------------------------------
+        self._extra_totals.add(totals)
 
     def set_series(self, series: Callable[[], Iterable[Series]]) -> None:
         """Sets the function that returns the metrics to report."""
         self._series = series
 
     async def collect_totals(self) -> tuple[int, Totals]:
-        """Returns the number of other processes and the sum of their metrics. Both are empty if the
-        coordinator does not answer."""
+        """Returns the number of other processes, and the sum of their metrics and of `add_totals`. Without a
+        reply from the coordinator, the sum contains no other process."""
         processes, totals = 0, Totals()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 reply = await self.call(AskTotals)
                 if isinstance(reply, TotalsReply):
                     processes, totals = reply.processes, reply.totals
-        totals.add(self._inherited)
+        totals.add(self._extra_totals)
         return processes, totals
 
     async def _keep_reporting(self, closed: asyncio.Event) -> None:
+        """Reports changed metrics periodically until `closed` is set."""
         self._reported = Totals()
         while not closed.is_set():
             self._report()
@@ -238,8 +244,9 @@ class CoordinatorClient:
                     await closed.wait()
 
     def _report(self) -> None:
+        """Reports the metrics of this process, if they have changed since the last report."""
         totals = Totals.from_series(self._series())
-        totals.add(self._inherited)
+        totals.add(self._extra_totals)
         if totals != self._reported:
             self._reported = totals
             self.send(Report(totals))
@@ -250,60 +257,62 @@ class CoordinatorClient:
         """Stays connected to a coordinator, or runs it, until `close`."""
         with _open_lock(f"{self._path}{LOCK_SUFFIX}") as lock:
             async with task_group() as group:
-                while not self._closed:
+                while not self._is_closed:
                     await self._connect_or_coordinate(lock, group)
                     await asyncio.sleep(PAUSE_S)
 
-    def leave(self) -> None:
-        """Stops running the coordinator, so that another process can run it."""
-        self._leaving.set()
+    def close_local(self) -> None:
+        """Stops running the coordinator in this process, so that another process can run it."""
+        self._must_not_coordinate.set()
 
     def close(self) -> None:
         """Ends the connection after all messages are sent."""
-        self._closed = True
-        self._leaving.set()
+        self._is_closed = True
+        self._must_not_coordinate.set()
         if self._channel is not None:
             self._report()
             self._channel.finish()
 
-    async def _coordinate(self, begin: Begin, lock: int | None, released: asyncio.Event) -> None:
-        """Runs the coordinator until `leave`.
+    async def _coordinate(
+        self, open_local: OpenCoordinator, lock: int | None, released: asyncio.Event
+    ) -> None:
+        """Runs the coordinator until `close_local`.
 
-        Its counters are saved before another process can start one. Then `released` is set: this process uses
-        the new coordinator, even while its own drain still ends.
+        Its counters are saved before another process can start a coordinator. `released` is set after that:
+        this process can connect to the new coordinator while the drain of the old one still ends.
         """
-        async with begin() as coordinator:
+        async with open_local() as coordinator:
             session = ProcessSession(coordinator)
             session.link = LocalLink(self._receive)
             self._send, self.coordinator = session.receive, coordinator
-            coordinator.join(session)
+            coordinator.add_session(session)
             try:
                 await self._connected.wait()
                 await session.wait_restored()
                 if coordinator.counts_limits:
                     self.limits.local = coordinator.limiter
-                await self._leaving.wait()
+                await self._must_not_coordinate.wait()
             finally:
                 self.coordinator = None
                 self._lose_coordinator()
-                self._inherited.add(coordinator.ended_totals)
+                self._extra_totals.add(coordinator.ended_totals)
                 coordinator.save_snapshot()
                 if lock is not None:
                     fcntl.flock(lock, fcntl.LOCK_UN)
                 released.set()
 
     async def _connect_or_coordinate(self, lock: int | None, group: asyncio.TaskGroup) -> None:
-        """Runs the coordinator if no other process runs it; otherwise connects to it."""
-        if self._begin is not None and not self._leaving.is_set() and _can_coordinate(lock):
+        """Runs the coordinator if no other process runs it. If another process does, connects to it."""
+        if self._open_local is not None and not self._must_not_coordinate.is_set() and _can_coordinate(lock):
             released = asyncio.Event()
-            group.create_task(self._coordinate(self._begin, lock, released))
+            group.create_task(self._coordinate(self._open_local, lock, released))
             await released.wait()
             return
         try:
             await self._run_connection()
         except Incompatible as problem:
             record("coordinator_incompatible", logging.ERROR, reason=str(problem))
-            self._closed = True
+            self._is_closed = True
         except (OSError, TimeoutError):
             pass
 
@@ -316,7 +325,7 @@ class CoordinatorClient:
             closed.set()
             if self._channel is channel:
                 self._channel = None
-                level = logging.DEBUG if self._closed else logging.WARNING
+                level = logging.DEBUG if self._is_closed else logging.WARNING
                 record("coordinator_lost", level, reason=reason)
                 self._lose_coordinator()
 
@@ -339,36 +348,38 @@ class CoordinatorClient:
         """Handles the loss of the coordinator. Pending calls repeat their question."""
         self._send = None
         self._connected.clear()
-        self.limits.lose()
+        self.limits.forget_coordinator()
         calls, self._calls = self._calls, {}
-        for answer in calls.values():
-            if not answer.done():
-                answer.set_result(None)
+        for reply_future in calls.values():
+            if not reply_future.done():
+                reply_future.set_result(None)
 
     def _receive(self, message: Frame) -> None:
+        """Handles a message of the coordinator. Raises FrameError for a second Hello."""
         match message:
-            case Welcome(began):
-                for claim in self.limits.restate(began):
+            case Welcome(started_ms):
+                for claim in self.limits.repeat_claims(started_ms):
                     self.send(claim)
                 for topic, revision in self._known_revisions.items():
                     self.send(KnownRevision(topic, revision))
                 self._is_silent = False
                 self._connected.set()
             case Names():
-                self._take_names(message)
-            case DirectoryNews():
-                self._has_news.set()
+                self._update_names(message)
+            case DirectoryChanged():
+                self._has_new_revision.set()
             case LimitsReply(call) | Refused(call) | TotalsReply(call) | CompletedReply(call):
                 self._is_silent = False
-                if (answer := self._calls.get(call)) is not None and not answer.done():
-                    answer.set_result(message)
+                if (reply_future := self._calls.get(call)) is not None and not reply_future.done():
+                    reply_future.set_result(message)
             case _:
-                raise FrameError("the coordinator said Hello twice")
+                raise FrameError("the coordinator sent Hello twice")
 
-    def _take_names(self, names: Names) -> None:
+    def _update_names(self, names: Names) -> None:
+        """Passes new adapter names to the subscriber, and reports their revision."""
         if names.revision != self._names.revision:
             self._names = names
-            if names.revision:  # otherwise the coordinator has no names until the next change
+            if names.revision:  # 0: the coordinator has no names until the next change
                 self._on_names(names.names)
         self._report_known_revision(Topic.ADAPTERS, names.revision)
 
@@ -395,10 +406,11 @@ def _can_coordinate(lock: int | None) -> bool:
 
 @asynccontextmanager
 async def connect_coordinator(
-    path: str, clock: Clock, begin: Begin | None = None
+    path: str, clock: Clock, open_local: OpenCoordinator | None = None
 ) -> AsyncIterator[CoordinatorClient]:
-    """Keeps a coordinator connected until the context ends. Raises the errors of `begin`."""
-    client = CoordinatorClient(path, clock, begin)
+    """Yields a client that stays connected to a coordinator until the block ends. Raises the errors of
+    `open_local`."""
+    client = CoordinatorClient(path, clock, open_local)
     async with task_group() as group:
         connecting = group.create_task(client.keep_connected())
         try:

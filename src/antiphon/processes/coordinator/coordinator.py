@@ -15,7 +15,7 @@ from antiphon.limits.local import LocalLimiter
 from antiphon.limits.snapshot import Snapshot, save_snapshot
 from antiphon.processes.coordinator.frames import (
     TO_COORDINATOR,
-    DirectoryNews,
+    DirectoryChanged,
     Names,
     ToCoordinator,
     Topic,
@@ -31,16 +31,17 @@ from antiphon.weights.adapters.kept_names import KeptNamesFile
 BACKLOG = 64
 """The most connections that wait to be accepted. An HTTP process opens one."""
 
-MOST_S = 1.0
-"""The most seconds to wait until processes know a change. A stuck process reads it later."""
+MAX_WAIT_S = 1.0
+"""The most seconds to wait until all processes have read a change. A stuck process reads it later."""
 
 UNCLAIMED_S = 10.0
-"""Seconds in which processes must repeat the claims of a snapshot. Other claims then count as used."""
+"""Seconds in which processes must repeat the claims of a snapshot. After that, claims that no process has
+repeated count as used."""
 
 UNKNOWN = -1
 """The revision of a process that has not reported one."""
 
-ADAPTERS = "adapters"
+NAMES_FILE = "adapters"
 """The file in the runtime directory with the adapter names, for the next coordinator."""
 
 
@@ -56,9 +57,9 @@ class Coordinator:
         drain: Drain | None = None,
         snapshot_file: Path | None = None,
     ) -> None:
-        """`began`: the start of this coordinator in Unix milliseconds; earlier requests are in the ledger.
-        `limiter`: None if limits are not counted here. `snapshot_file`: the counters are saved in it at a
-        clean stop."""
+        """`started_ms`: the start of this coordinator in Unix milliseconds; earlier requests are in the
+        ledger. `limiter`: None if limits are not counted here. `snapshot_file`: the counters are saved in it
+        at a clean stop."""
         self.kept_names: KeptNamesFile | None = None
         """The file of adapter names for the next start; None stores none."""
         self.tasks = tasks
@@ -66,11 +67,12 @@ class Coordinator:
         self.drain = drain
         self.unclaimed: set[str] = set()
         """Claims of a snapshot that no process has repeated yet."""
-        self.is_loaded = False
-        """Whether a snapshot was loaded. The counters include all claims that are not in the snapshot."""
+        self.has_snapshot = False
+        """Whether the counters come from a snapshot. They include the claims that were settled before it was
+        saved."""
         self._limiter = limiter
         self._snapshot_file = snapshot_file
-        self._path = runtime / ADAPTERS
+        self._path = runtime / NAMES_FILE
         self._names = _read_names(self._path)
         self._sessions: dict[ProcessSession, None] = {}
         self.ended_totals = Totals()
@@ -97,25 +99,25 @@ class Coordinator:
             except OSError as problem:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 
-    def load(self, snapshot: Snapshot) -> None:
+    def load_snapshot(self, snapshot: Snapshot) -> None:
         """Continues from the counters that an earlier coordinator saved."""
         self.limiter.load(snapshot)
-        self.is_loaded = True
+        self.has_snapshot = True
         self.unclaimed = {claim.id for claim in snapshot.claims}
         if self.unclaimed:
             self._abandoning = self.tasks.create_task(self._abandon_unclaimed())
 
     # --- sessions -------------------------------------------------------------------------------------------
 
-    def connect(self) -> Channel[ToCoordinator]:
+    def open_channel(self) -> Channel[ToCoordinator]:
         """Creates the channel of a new connection."""
         session = ProcessSession(self)
-        channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.lose)
+        channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.close)
         session.link = channel
         channel.greeted.add_done_callback(lambda greeted: self._greet(session, greeted))
         return channel
 
-    def join(self, session: ProcessSession) -> None:
+    def add_session(self, session: ProcessSession) -> None:
         """Adds a process and sends it the current state."""
         self._sessions[session] = None
         session.known_revisions[Topic.ADAPTERS] = UNKNOWN
@@ -139,7 +141,7 @@ class Coordinator:
     def _greet(self, session: ProcessSession, greeted: asyncio.Future[None]) -> None:
         """Adds a process to the sessions when it has sent a valid Hello."""
         if not greeted.cancelled() and greeted.exception() is None:
-            self.join(session)
+            self.add_session(session)
 
     async def _abandon_unclaimed(self) -> None:
         """Waits UNCLAIMED_S, then counts the remaining claims of the snapshot as used."""
@@ -148,7 +150,7 @@ class Coordinator:
             self.limiter.abandon(claim)
         self.unclaimed.clear()
 
-    # --- what all processes know ----------------------------------------------------------------------------
+    # --- state that all processes share ---------------------------------------------------------------------
 
     async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
         """Replaces the adapter names of this revision in every process, and stores `change` for the next
@@ -163,14 +165,14 @@ class Coordinator:
             reason = os.strerror(problem.errno or 0)
             raise EngineError(f"the adapters cannot be changed: the runtime directory: {reason}") from None
         if change and self.kept_names is not None:
-            self._keep_change(self.kept_names, from_line(change, NameChange))
+            self._store_change(self.kept_names, from_line(change, NameChange))
         self._names = new_names
         for session in self._sessions:
             session.link.put(Names(*new_names))
         await self._wait_until_known(Topic.ADAPTERS, revision + 1)
         return True
 
-    def _keep_change(self, kept_names: KeptNamesFile, change: NameChange) -> None:
+    def _store_change(self, kept_names: KeptNamesFile, change: NameChange) -> None:
         """Stores a change of the names. If this fails, restores the names in the runtime directory and raises
         EngineError."""
         try:
@@ -184,10 +186,11 @@ class Coordinator:
             ) from None
 
     async def announce(self, revision: int, sender: ProcessSession) -> None:
-        """Tells every other process about a revision of the directory, and waits until all have read it."""
+        """Tells all processes except the sender about a revision of the directory, and waits until they have
+        read it."""
         for session in self._sessions:
             if session is not sender:
-                session.link.put(DirectoryNews())
+                session.link.put(DirectoryChanged())
         await self._wait_until_known(Topic.DIRECTORY, revision)
 
     def note_change(self) -> None:
@@ -195,29 +198,30 @@ class Coordinator:
         self._has_change.set()
 
     async def _wait_until_known(self, topic: Topic, revision: int) -> None:
-        """Waits at most MOST_S seconds until every process that uses the topic has reported the revision."""
+        """Waits at most MAX_WAIT_S seconds until every process that uses the topic has reported the
+        revision."""
 
         def count_late() -> int:
             """Counts the processes that have not reported the revision."""
             return sum(session.known_revisions.get(topic, revision) < revision for session in self._sessions)
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(MOST_S):
+            async with asyncio.timeout(MAX_WAIT_S):
                 while count_late():
                     self._has_change.clear()
                     await self._has_change.wait()
         if count_late():
             record("processes_late", logging.WARNING, topic=topic, processes=count_late())
 
-    def sum_others(self, session: ProcessSession) -> tuple[int, Totals]:
+    def sum_other_metrics(self, session: ProcessSession) -> tuple[int, Totals]:
         """Returns the number of other processes, and the sum of their metrics and the metrics of ended
         processes."""
         totals = Totals()
         totals.add(self.ended_totals)
-        others = [other for other in self._sessions if other is not session]
-        for other in others:
-            totals.add(other.totals)
-        return len(others), totals
+        other_sessions = [other for other in self._sessions if other is not session]
+        for other_session in other_sessions:
+            totals.add(other_session.totals)
+        return len(other_sessions), totals
 
 
 @asynccontextmanager
@@ -235,18 +239,18 @@ async def serve_coordinator(
         except OSError as problem:
             record("coordinator_alone", logging.WARNING, problem=os.strerror(problem.errno or 0))
         else:
-            stack.callback(_remove_own, path, os.stat(path))
+            stack.callback(_remove_own_socket, path, os.stat(path))
             loop = asyncio.get_running_loop()
-            server = await loop.create_unix_server(coordinator.connect, sock=sock, backlog=BACKLOG)
+            server = await loop.create_unix_server(coordinator.open_channel, sock=sock, backlog=BACKLOG)
             stack.callback(server.close)
         stack.callback(coordinator.close)
         yield coordinator
 
 
-def _remove_own(path: str, own: os.stat_result) -> None:
+def _remove_own_socket(path: str, own_stat: os.stat_result) -> None:
     """Removes the socket's path, unless another process has replaced the socket."""
     with suppress(FileNotFoundError):
-        if os.path.samestat(own, os.stat(path)):
+        if os.path.samestat(own_stat, os.stat(path)):
             remove_socket(path)
 
 
@@ -261,6 +265,6 @@ def _read_names(path: Path) -> tuple[int, bytes]:
 
 def _write_names(path: Path, revision: int, names: bytes) -> None:
     """Stores the adapter names and their revision atomically."""
-    new = path.with_suffix(".new")
-    new.write_bytes(b"%d\n%b" % (revision, names))
-    new.replace(path)
+    new_file = path.with_suffix(".new")
+    new_file.write_bytes(b"%d\n%b" % (revision, names))
+    new_file.replace(path)

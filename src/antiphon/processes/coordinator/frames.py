@@ -14,7 +14,7 @@ from antiphon.telemetry.exposition import Totals
 
 
 class Topic(StrEnum):
-    """Shared state. A change of it is answered after every process knows it."""
+    """A kind of state that all processes share. A change is acknowledged when every process has read it."""
 
     ADAPTERS = "adapters"
     DIRECTORY = "directory"
@@ -24,7 +24,7 @@ class Topic(StrEnum):
 
 
 class Reserve(Frame, tag=1):
-    """Answered by LimitsReply or Refused."""
+    """Reserves amounts for a new claim. Answered by LimitsReply or Refused."""
 
     call: int
     claim: str
@@ -33,7 +33,7 @@ class Reserve(Frame, tag=1):
 
 
 class Extend(Frame, tag=2):
-    """Answered by LimitsReply or Refused."""
+    """Reserves further amounts for a claim. Answered by LimitsReply or Refused."""
 
     call: int
     claim: str
@@ -43,7 +43,7 @@ class Extend(Frame, tag=2):
 
 
 class Settle(Frame, tag=3):
-    """Has no answer."""
+    """Ends a claim: the used amounts replace the reserved ones. Has no answer."""
 
     claim: str
     amounts: Amounts
@@ -70,8 +70,9 @@ class Ended(Frame, tag=6):
     claim: str
     limits: tuple[Limit, ...]
     amounts: Amounts
+    """The reserved amounts."""
     used: Amounts
-    at: int | None
+    ended_ms: int | None
     """Unix milliseconds of the end in the ledger; None if the ledger has no entry."""
 
 
@@ -88,7 +89,8 @@ class AskTotals(Frame, tag=8):
 
 
 class Publish(Frame, tag=9):
-    """Replaces the adapter names of a revision. Answered by CompletedReply when every process knows them."""
+    """Replaces the adapter names of a revision. Answered by CompletedReply when every process has read
+    them."""
 
     call: int
     revision: int
@@ -98,7 +100,7 @@ class Publish(Frame, tag=9):
 
 
 class Announce(Frame, tag=10):
-    """The directory has a new revision. Answered by CompletedReply when every process knows it."""
+    """The directory has a new revision. Answered by CompletedReply when every process has read it."""
 
     call: int
     revision: int
@@ -112,7 +114,7 @@ class KnownRevision(Frame, tag=11):
 
 
 class Ping(Frame, tag=12):
-    """Answered by CompletedReply."""
+    """Asks whether the coordinator runs. Answered by CompletedReply."""
 
     call: int
 
@@ -123,24 +125,25 @@ class Ping(Frame, tag=12):
 class Welcome(Frame, tag=1):
     """The answer to Hello."""
 
-    began: int
+    started_ms: int
     """The coordinator's start in Unix milliseconds. It identifies the coordinator."""
 
 
 class LimitsReply(Frame, tag=2):
-    """The request was done. Contains the status of its limits."""
+    """A request about limits was done. Contains the status of each limit."""
 
     call: int
-    standings: tuple[LimitStatus, ...]
+    statuses: tuple[LimitStatus, ...]
 
 
 class Refused(Frame, tag=3):
-    """The request was refused."""
+    """A request was refused with an error."""
 
     call: int
     error: ErrorReport
     limit: str | None = None
-    standings: tuple[LimitStatus, ...] = ()
+    """The id of the limit that refused it, if a limit did."""
+    statuses: tuple[LimitStatus, ...] = ()
 
 
 class TotalsReply(Frame, tag=4):
@@ -153,7 +156,7 @@ class TotalsReply(Frame, tag=4):
 
 
 class CompletedReply(Frame, tag=5):
-    """Whether the request was done. False if another process was first."""
+    """A request without a result is done. `is_done` is False if another process published names first."""
 
     call: int
     is_done: bool = True
@@ -166,14 +169,14 @@ class Names(Frame, tag=6):
     names: bytes
 
 
-class DirectoryNews(Frame, tag=7):
+class DirectoryChanged(Frame, tag=7):
     """The directory has a new revision. Answered by KnownRevision."""
 
 
 Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
 ToCoordinator = Hello | Question | Settle | Restore | Ended | Report | KnownRevision
 Reply = LimitsReply | Refused | TotalsReply | CompletedReply
-ToProcess = Hello | Welcome | Reply | Names | DirectoryNews
+ToProcess = Hello | Welcome | Reply | Names | DirectoryChanged
 
 TO_COORDINATOR = msgspec.msgpack.Decoder(tuple[int, list[ToCoordinator]])
 TO_PROCESS = msgspec.msgpack.Decoder(tuple[int, list[ToProcess]])

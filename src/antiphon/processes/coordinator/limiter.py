@@ -1,7 +1,7 @@
 """The limits of an HTTP process. The coordinator counts them.
 
 This module stores the process's open and recently settled claims, and repeats them to a new coordinator.
-Settlements are sent in order; nothing waits for an answer.
+Settlements are sent in order, and have no reply.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ class Claim:
     limits: tuple[Limit, ...]
     amounts: Amounts
 
-    def add(self, more: Amounts) -> None:
+    def add(self, added: Amounts) -> None:
         """Adds a further reservation."""
         self.amounts = Amounts(
-            self.amounts.requests + more.requests,
-            self.amounts.input_tokens + more.input_tokens,
-            self.amounts.output_tokens + more.output_tokens,
-            self.amounts.cost + more.cost,
+            self.amounts.requests + added.requests,
+            self.amounts.input_tokens + added.input_tokens,
+            self.amounts.output_tokens + added.output_tokens,
+            self.amounts.cost + added.cost,
         )
 
 
@@ -62,19 +62,19 @@ class EndedClaim:
     """A settled reservation of this process."""
 
     message: Ended
-    coordinator_start: int | None
-    """The start time of the coordinator to which the settlement was sent; None if there was none."""
-    settled: float
+    coordinator_start_ms: int | None
+    """The start of the coordinator to which the settlement was sent; None if there was no coordinator."""
+    settled_at_s: float
     """Monotonic seconds at which the claim was settled."""
 
 
 class Caller(Protocol):
-    """The parts of `CoordinatorClient` that the limiter uses."""
+    """The methods of `CoordinatorClient` that the limiter uses."""
 
     @property
     def is_reachable(self) -> bool: ...
     def send(self, message: ToCoordinator) -> None: ...
-    async def call(self, make: Callable[[int], Question]) -> Reply: ...
+    async def call(self, build_question: Callable[[int], Question]) -> Reply: ...
 
 
 class SharedLimiter:
@@ -87,52 +87,52 @@ class SharedLimiter:
         self.local: LocalLimiter | None = None
         """The limiter of the coordinator, if it runs in this process. It is called without messages."""
         self._claims: dict[str, Claim] = {}
-        self._ended: deque[EndedClaim] = deque()
-        self._coordinator_start: int | None = None
+        self._ended_claims: deque[EndedClaim] = deque()
+        self._coordinator_start_ms: int | None = None
 
     @property
     def available(self) -> bool:
         """Whether the coordinator can answer now."""
         return self._caller.is_reachable
 
-    def restate(self, began: int) -> Iterator[Restore | Ended]:
-        """Yields the claims that a new coordinator must count first. `began`: the coordinator's start, which
-        identifies it."""
-        self._coordinator_start = began
+    def repeat_claims(self, coordinator_start_ms: int) -> Iterator[Restore | Ended]:
+        """Yields the claims that a new coordinator must count before other requests. `coordinator_start_ms`:
+        the start of the coordinator, which identifies it."""
+        self._coordinator_start_ms = coordinator_start_ms
         for id_, claim in self._claims.items():
             yield Restore(id_, claim.limits, claim.amounts)
-        for ended in self._ended:
-            if ended.coordinator_start != began:
+        for ended in self._ended_claims:
+            if ended.coordinator_start_ms != coordinator_start_ms:
                 yield ended.message
 
-    def lose(self) -> None:
+    def forget_coordinator(self) -> None:
         """Handles the loss of the coordinator."""
-        self._coordinator_start = self.local = None
+        self._coordinator_start_ms = self.local = None
 
-    # --- the seam -------------------------------------------------------------------------------------------
+    # --- Limiter --------------------------------------------------------------------------------------------
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         applied = tuple(limits)
         if self.local is not None and self.local.is_seeded(applied):
-            standings = self.local.reserve_seeded(claim, applied, amounts)
+            statuses = self.local.reserve_seeded(claim, applied, amounts)
         else:
             try:
-                standings = await self._ask(lambda call: Reserve(call, claim, applied, amounts))
+                statuses = await self._ask(lambda call: Reserve(call, claim, applied, amounts))
             except (asyncio.CancelledError, LimitsUnavailable):
                 self._caller.send(Settle(claim, NOTHING))  # the coordinator can have reserved it
                 raise
         self._claims[claim] = Claim(applied, amounts)
-        return standings
+        return statuses
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         applied = tuple(limits)
         if self.local is not None:
-            standings = self.local.extend_seeded(claim, applied, amounts)
+            statuses = self.local.extend_seeded(claim, applied, amounts)
         else:
-            standings = await self._ask(lambda call: Extend(call, claim, applied, amounts))
+            statuses = await self._ask(lambda call: Extend(call, claim, applied, amounts))
         if (open_claim := self._claims.get(claim)) is not None:
             open_claim.add(amounts)
-        return standings
+        return statuses
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         open_claim = self._claims.pop(claim, None)
@@ -142,13 +142,11 @@ class SharedLimiter:
             self.local.settle(claim, amounts)
             return
         self._caller.send(Settle(claim, amounts))
-        now, message = (
-            self._clock.monotonic(),
-            Ended(claim, open_claim.limits, open_claim.amounts, amounts, ended_ms),
-        )
-        self._ended.append(EndedClaim(message, self._coordinator_start, now))
-        while self._coordinator_start is not None and self._ended[0].settled < now - RECENT_S:
-            self._ended.popleft()
+        now = self._clock.monotonic()
+        message = Ended(claim, open_claim.limits, open_claim.amounts, amounts, ended_ms)
+        self._ended_claims.append(EndedClaim(message, self._coordinator_start_ms, now))
+        while self._coordinator_start_ms is not None and self._ended_claims[0].settled_at_s < now - RECENT_S:
+            self._ended_claims.popleft()
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         applied = tuple(limits)
@@ -158,8 +156,8 @@ class SharedLimiter:
         """Does nothing: the connection belongs to the caller."""
 
     async def _ask(self, build_question: Callable[[int], Question]) -> tuple[LimitStatus, ...]:
-        """Asks the coordinator and returns its reply. Asks a new coordinator again, because it does not know
-        the request. Raises LimitsUnavailable after the patience."""
+        """Asks the coordinator and returns its reply. If the coordinator is lost, asks the next one,
+        because that does not know the request. Raises LimitsUnavailable if there is no reply in time."""
         try:
             async with asyncio.timeout(self._patience):
                 reply = await self._caller.call(build_question)
@@ -170,13 +168,13 @@ class SharedLimiter:
         if isinstance(reply, Refused):
             raise _to_error(reply)
         if not isinstance(reply, LimitsReply):
-            raise LimitsUnavailable("the coordinator sent a wrong answer")
-        return reply.standings
+            raise LimitsUnavailable("the coordinator sent a wrong reply")
+        return reply.statuses
 
 
 def _to_error(refused: Refused) -> AntiphonError:
     """Converts a refusal of the coordinator to its error."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
-        error.limit, error.statuses = refused.limit, refused.standings
+        error.limit, error.statuses = refused.limit, refused.statuses
     return error

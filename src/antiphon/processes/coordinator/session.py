@@ -46,12 +46,12 @@ from antiphon.telemetry.logs import record
 MAX_UNSENT = 16 * 1024 * 1024
 """The most bytes that wait for an HTTP process to read. A process with more is stuck."""
 
-AGAIN_S = 0.2
+RESTORE_PAUSE_S = 0.2
 """Seconds between attempts to read the ledger while claims are repeated."""
 
 NOTHING = Amounts()
 
-AskingLimits = Reserve | Extend | AskLimits
+LimitsRequest = Reserve | Extend | AskLimits
 
 
 class Link(Protocol):
@@ -69,21 +69,21 @@ class Owner(Protocol):
     tasks: asyncio.TaskGroup
     started_ms: int
     unclaimed: set[str]
-    is_loaded: bool
+    has_snapshot: bool
 
     @property
     def limiter(self) -> LocalLimiter:
         """Raises LimitsUnavailable if limits are not counted here."""
 
     async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool: ...
-    async def announce(self, revision: int, by: "ProcessSession") -> None: ...
-    def sum_others(self, session: "ProcessSession") -> tuple[int, Totals]: ...
+    async def announce(self, revision: int, sender: "ProcessSession") -> None: ...
+    def sum_other_metrics(self, session: "ProcessSession") -> tuple[int, Totals]: ...
     def note_change(self) -> None: ...
     def remove_session(self, session: "ProcessSession") -> None: ...
 
 
 class ProcessSession:
-    """The connection of one HTTP process."""
+    """The session of one HTTP process: it begins with the connection and ends with it."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -93,6 +93,7 @@ class ProcessSession:
         """The revision of each topic that the process uses."""
         self.totals = Totals()
         self._claims: set[str] = set()
+        """The unsettled claims of the process."""
         self._pending: dict[str, asyncio.Task[None]] = {}
         """Claims with a running task, such as a read of the ledger."""
         self._restoring: set[asyncio.Task[None]] = set()
@@ -105,21 +106,23 @@ class ProcessSession:
             await asyncio.wait(tuple(self._restoring))
 
     def receive(self, message: ToCoordinator) -> None:
+        """Handles a message of the process. Raises FrameError for a second Hello."""
         match message:
             case Hello():
-                raise FrameError("the process said Hello twice")
+                raise FrameError("the process sent Hello twice")
             case Settle(claim, amounts):
                 self._settle(claim, amounts)
             case Reserve() | Extend() | AskLimits():
-                self._count(message)
+                self._handle_limits_request(message)
             case Restore():
                 self._restore(message)
             case Ended():
-                self._end(message)
+                self._restore_ended(message)
             case _:
                 self._receive_other(message)
 
     def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
+        """Handles a message that is not about limits."""
         match message:
             case KnownRevision(topic, revision):
                 self.known_revisions[topic] = revision
@@ -127,13 +130,13 @@ class ProcessSession:
             case Report(totals):
                 self.totals = totals
             case AskTotals(call):
-                self._reply(TotalsReply(call, *self._owner.sum_others(self)))
+                self._reply(TotalsReply(call, *self._owner.sum_other_metrics(self)))
             case Ping(call):
                 self._reply(CompletedReply(call))
             case Publish() | Announce():
                 self._owner.tasks.create_task(self._inform_processes(message))
 
-    def lose(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """Ends the session of a process that has ended. Its unsettled claims count as used."""
         self.is_over = True
         record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
@@ -143,8 +146,9 @@ class ProcessSession:
 
     # --- limits ---------------------------------------------------------------------------------------------
 
-    def _count(self, request: AskingLimits) -> None:
-        """Answers immediately, unless a counter must first be read from the ledger."""
+    def _handle_limits_request(self, request: LimitsRequest) -> None:
+        """Replies immediately, unless the request must wait for repeated claims, for an earlier request about
+        the claim, or for counters from the ledger."""
         claim = "" if isinstance(request, AskLimits) else request.claim
         try:
             limiter, must_wait = self._owner.limiter, bool(self._restoring) or claim in self._pending
@@ -153,29 +157,33 @@ class ProcessSession:
             self._reply(build_refusal(request.call, error))
             return
         if is_seeded:
-            self._answer(request)
+            self._apply_and_reply(request)
         else:
             self._add_pending(
-                claim, self._owner.tasks.create_task(self._seed(request, self._pending.get(claim)))
+                claim, self._owner.tasks.create_task(self._seed_and_reply(request, self._pending.get(claim)))
             )
 
-    async def _seed(self, request: AskingLimits, earlier: asyncio.Task[None] | None) -> None:
-        await _wait_done(earlier)
+    async def _seed_and_reply(self, request: LimitsRequest, earlier_task: asyncio.Task[None] | None) -> None:
+        """Reads the counters of a request from the ledger, after the earlier task of its claim, and
+        replies."""
+        await _wait_done(earlier_task)
         await self.wait_restored()
         try:
             await self._owner.limiter.seed(request.limits)
         except AntiphonError as error:
             self._reply(build_refusal(request.call, error))
         else:
-            self._answer(request)
+            self._apply_and_reply(request)
 
-    def _answer(self, request: AskingLimits) -> None:
+    def _apply_and_reply(self, request: LimitsRequest) -> None:
+        """Replies with the status of the limits, or with the error that refuses the request."""
         try:
-            self._reply(LimitsReply(request.call, self._ask(request)))
+            self._reply(LimitsReply(request.call, self._apply(request)))
         except AntiphonError as error:
             self._reply(build_refusal(request.call, error))
 
-    def _ask(self, request: AskingLimits) -> tuple[LimitStatus, ...]:
+    def _apply(self, request: LimitsRequest) -> tuple[LimitStatus, ...]:
+        """Applies a request to the limiter, which has read its counters. Returns the status of each limit."""
         limiter = self._owner.limiter
         match request:
             case AskLimits(_, limits):
@@ -185,40 +193,43 @@ class ProcessSession:
             case Reserve(_, claim, limits, amounts):
                 if (
                     claim in self._owner.unclaimed
-                ):  # the earlier coordinator reserved it, but its answer was lost
+                ):  # an earlier coordinator reserved it, but its reply was lost
                     self._owner.unclaimed.discard(claim)
                     limiter.settle(claim, NOTHING)
-                standings = limiter.reserve_seeded(claim, limits, amounts)
+                statuses = limiter.reserve_seeded(claim, limits, amounts)
                 self._claims.add(claim)
-                return standings
+                return statuses
 
     def _restore(self, message: Restore | Ended) -> None:
-        task = self._owner.tasks.create_task(self._restate(message, self._pending.get(message.claim)))
+        """Starts a task that counts a repeated claim. Other requests wait for it."""
+        task = self._owner.tasks.create_task(self._restore_claim(message, self._pending.get(message.claim)))
         self._restoring.add(task)
         task.add_done_callback(self._restoring.discard)
         self._add_pending(message.claim, task)
 
-    async def _restate(self, message: Restore | Ended, earlier: asyncio.Task[None] | None) -> None:
-        await _wait_done(earlier)
+    async def _restore_claim(self, message: Restore | Ended, earlier_task: asyncio.Task[None] | None) -> None:
+        """Counts a repeated claim. Tries again while the ledger cannot be read."""
+        await _wait_done(earlier_task)
         self._owner.unclaimed.discard(message.claim)
         while not self.is_over:
             try:
                 await self._owner.limiter.restore(message.claim, message.limits, message.amounts)
             except LimitsUnavailable:
-                await asyncio.sleep(AGAIN_S)  # other requests wait meanwhile
+                await asyncio.sleep(RESTORE_PAUSE_S)  # other requests wait meanwhile
             else:
                 self._claims.add(message.claim)
                 return
 
-    def _end(self, message: Ended) -> None:
+    def _restore_ended(self, message: Ended) -> None:
         """Counts a repeated settled claim, unless the counters already include it."""
         is_unclaimed = message.claim in self._owner.unclaimed
-        ended_since = message.at is not None and message.at >= self._owner.started_ms
-        if is_unclaimed or (ended_since and not self._owner.is_loaded):
+        has_ended_since_start = message.ended_ms is not None and message.ended_ms >= self._owner.started_ms
+        if is_unclaimed or (has_ended_since_start and not self._owner.has_snapshot):
             self._restore(message)
             self._settle(message.claim, message.used)
 
     def _settle(self, claim: str, amounts: Amounts) -> None:
+        """Ends a claim with the used amounts. If a task about the claim runs, waits for its end."""
         if (pending := self._pending.get(claim)) is not None:
             pending.add_done_callback(lambda _: self._settle(claim, amounts))
         elif claim in self._claims:
@@ -226,6 +237,7 @@ class ProcessSession:
             self._owner.limiter.settle(claim, amounts)
 
     def _abandon(self, claim: str) -> None:
+        """Counts an unsettled claim as used, unless a task about it runs."""
         if claim in self._claims and claim not in self._pending:
             self._claims.discard(claim)
             self._owner.limiter.abandon(claim)
@@ -237,6 +249,7 @@ class ProcessSession:
             task.add_done_callback(lambda _: self._finish_task(claim, task))
 
     def _finish_task(self, claim: str, task: asyncio.Task[None]) -> None:
+        """Removes a finished task of a claim. Abandons the claim if the session is closed."""
         if self._pending.get(claim) is task:
             del self._pending[claim]
         if self.is_over:
@@ -245,6 +258,7 @@ class ProcessSession:
     # --- state that all processes share ------------------------------------------------------------------
 
     async def _inform_processes(self, message: Publish | Announce) -> None:
+        """Publishes names or announces a revision, and replies when the processes have read it."""
         try:
             if isinstance(message, Publish):
                 is_published = await self._owner.publish(message.revision, message.names, message.change)
@@ -256,6 +270,7 @@ class ProcessSession:
             self._reply(build_refusal(message.call, error))
 
     def _reply(self, reply: Reply) -> None:
+        """Sends a reply. Ends the connection if the process has stopped reading."""
         if self.link.unsent > MAX_UNSENT:
             self.link.cut("the process has stopped reading")
         else:
@@ -273,5 +288,5 @@ def build_refusal(call: int, error: AntiphonError) -> Refused:
     report = ErrorReport.from_error(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
-    standings = tuple(status for status in error.statuses if isinstance(status, LimitStatus))
-    return Refused(call, report, error.limit, standings)
+    statuses = tuple(status for status in error.statuses if isinstance(status, LimitStatus))
+    return Refused(call, report, error.limit, statuses)

@@ -1,9 +1,9 @@
-"""`python -m antiphon.processes.knowledge`: the process of all knowledge tables. The supervisor starts it
-when it is first used.
+"""`python -m antiphon.processes.knowledge`: the process that has all knowledge tables. The supervisor starts
+it when a request needs it.
 
 It opens no port, receives only its own settings, and has no key. All its data are in its directory or in
-PostgreSQL, so the supervisor can restart it after it died. While these are unusable, each call tries to open
-them again, and fails with the reason.
+PostgreSQL, so the supervisor can restart it after it died. While the data cannot be opened, each call tries
+to open them again, and fails with the reason.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class IndexOpener:
 
 
 def build_index(config: KnowledgeConfig) -> "SqliteIndex | PostgresIndex":
-    """Opens the index in its files or its database. Imports only the libraries of the one in use. Raises
+    """Opens the index in its files or its database. Imports only the libraries that it needs. Raises
     KnowledgeUnavailable."""
     if config.database is None:
         return SqliteIndex(Path(config.directory), SystemClock(), config.limits, config.memory_bytes)

@@ -46,8 +46,9 @@ PATIENCE_S = 20.0
 PAUSE_S = 0.02
 """Seconds between attempts to connect. An attempt on a local socket takes microseconds."""
 
-ATTEMPTS_PER_QUESTION = 50
-"""The supervisor is asked again for the process after so many attempts, which take a second."""
+ATTEMPTS_PER_START_REQUEST = 50
+"""After so many attempts to connect, which take a second, the supervisor is asked again to start the
+process."""
 
 GREETING_S = 5.0
 """Seconds for the greeting of the knowledge process."""
@@ -63,8 +64,9 @@ class KnowledgeClient:
     """The `KnowledgeIndex` of one HTTP process."""
 
     def __init__(self, path: str, ask_start: Callable[[], None], patience: float = PATIENCE_S) -> None:
-        """`path`: the socket of the knowledge process. `ask_start` asks the supervisor to start it; further
-        calls change nothing. `patience`: seconds that a call waits for the process to start."""
+        """`path`: the socket of the knowledge process. `ask_start` asks the supervisor to start the process;
+        it does nothing if the process runs. `patience`: seconds that a call waits for the process to
+        start."""
         self._path = path
         self._ask_start = ask_start
         self._patience = patience
@@ -174,9 +176,9 @@ class KnowledgeClient:
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    async def _call(self, kind: type[T], method: str, *arguments: object) -> T:
-        """Sends a call and returns its result, which must be of the class `kind`. Raises the call's error,
-        and KnowledgeUnavailable."""
+    async def _call(self, result_class: type[T], method: str, *arguments: object) -> T:
+        """Sends a call of a method of `KnowledgeIndex` and returns its result. Raises the error of the call,
+        KnowledgeUnavailable, or TypeError for a result of another class."""
         try:
             encoded = encode_value(arguments)
             outcome = await self._send_call(method, encoded)
@@ -184,40 +186,42 @@ class KnowledgeClient:
             raise InvalidValue(f"this call cannot be sent: {problem}") from None
         if isinstance(outcome, IndexFailure):
             raise outcome.error.to_exception()
-        result = load_methods()[method].result.decode(outcome.value)
-        if not isinstance(result, kind):
+        result = load_methods()[method].result_decoder.decode(outcome.value)
+        if not isinstance(result, result_class):
             raise TypeError(f"{method} returned {type(result).__name__}")
         return result
 
     async def _send_call(self, method: str, arguments: Encoded) -> Outcome:
+        """Sends a call and returns its outcome. If this is cancelled, cancels the call."""
         channel = await self._connect()
-        number = next(self._call_numbers)
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._calls[number] = answer
+        call_number = next(self._call_numbers)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._calls[call_number] = outcome
         try:
-            channel.put(IndexCall(number, method, arguments))
-            return await answer
+            channel.put(IndexCall(call_number, method, arguments))
+            return await outcome
         except asyncio.CancelledError:
-            channel.put(CancelIndexCall(number))
+            channel.put(CancelIndexCall(call_number))
             raise
         finally:
-            self._calls.pop(number, None)
+            self._calls.pop(call_number, None)
 
     def _receive(self, message: FromKnowledge) -> None:
+        """Passes the outcome of a call to its waiter. Raises FrameError for a second Hello."""
         if isinstance(message, Hello):
-            raise FrameError("the knowledge process said Hello twice")
-        if (answer := self._calls.get(message.call)) is not None and not answer.done():
-            answer.set_result(message)
+            raise FrameError("the knowledge process sent Hello twice")
+        if (outcome := self._calls.get(message.call)) is not None and not outcome.done():
+            outcome.set_result(message)
 
     # --- the connection -------------------------------------------------------------------------------------
 
     async def _connect(self) -> Channel[FromKnowledge]:
-        """Returns the connection. Asks for the start of the process if there is none. Each waiting call has
-        its own patience. Raises KnowledgeUnavailable."""
+        """Returns the connection. If there is none, asks for the start of the process and waits. Each call
+        waits at most its own `patience` seconds. Raises KnowledgeUnavailable."""
         try:
             async with asyncio.timeout(self._patience), self._connect_lock:
                 if self._channel is None:
-                    self._channel = await self._open_first_channel()
+                    self._channel = await self._wait_for_channel()
                 return self._channel
         except TimeoutError:
             raise KnowledgeUnavailable(
@@ -226,10 +230,10 @@ class KnowledgeClient:
         except Incompatible as problem:
             raise KnowledgeUnavailable(f"the knowledge process has another release: {problem}") from None
 
-    async def _open_first_channel(self) -> Channel[FromKnowledge]:
-        """Tries to connect until the process is ready. Asks for its start periodically, because a process
-        that dies before it is ready is not restarted. Raises KnowledgeUnavailable immediately during a pause
-        before a restart."""
+    async def _wait_for_channel(self) -> Channel[FromKnowledge]:
+        """Tries to connect until the process is ready. Asks for its start periodically, because the
+        supervisor does not restart a process that dies before it is ready. Raises KnowledgeUnavailable
+        immediately if the supervisor pauses before a restart."""
         attempts = 0
         while True:
             try:
@@ -241,7 +245,7 @@ class KnowledgeClient:
                         "pause; the server's log has the reason",
                         retry_after=pause,
                     ) from None
-                if attempts % ATTEMPTS_PER_QUESTION == 0:
+                if attempts % ATTEMPTS_PER_START_REQUEST == 0:
                     self._ask_start()
             attempts += 1
             await asyncio.sleep(PAUSE_S)
@@ -253,7 +257,7 @@ class KnowledgeClient:
         def lose(reason: str) -> None:
             lost.set()
             if self._channel is channel:
-                self._lose(reason)
+                self._fail_calls(reason)
 
         channel: Channel[FromKnowledge] = Channel(FrameReader(FROM_KNOWLEDGE), self._receive, lose)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
@@ -267,16 +271,16 @@ class KnowledgeClient:
             raise
         return channel
 
-    def _lose(self, reason: str) -> None:
+    def _fail_calls(self, reason: str) -> None:
         """Fails all calls of a lost connection."""
         self._channel = None
         record("knowledge_lost", logging.DEBUG, reason=reason, calls=len(self._calls))
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(
+        for outcome in self._calls.values():
+            if not outcome.done():
+                outcome.set_exception(
                     KnowledgeUnavailable(
-                        "the knowledge process ended during this call, which can have taken effect: try it "
-                        "again",
+                        "the knowledge process ended during this call; the call can have taken effect: "
+                        "try it again",
                         retry_after=RETRY_S,
                     )
                 )

@@ -21,16 +21,17 @@ from antiphon.retrieval.base import KnowledgeIndex
 
 
 class IndexCall(Frame, tag=1):
-    """Answered by IndexResult or IndexFailure."""
+    """Calls a method. Answered by IndexResult or IndexFailure."""
 
     call: int
     method: str
     arguments: msgspec.Raw
-    """An array of all parameters in order."""
+    """An array of the arguments for all parameters, in order."""
 
 
 class CancelIndexCall(Frame, tag=2):
-    """Nobody waits for the call any more. It has no answer. A started write can be completed."""
+    """Cancels a call for whose result nobody waits. Has no answer. A write that has started can be
+    completed."""
 
     call: int
 
@@ -64,16 +65,16 @@ FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
 
 @dataclass(frozen=True, slots=True)
 class MethodCodec:
-    """Encodes and decodes the arguments and the result of one method."""
+    """Decodes the arguments and the result of one method. `encode_value` encodes them."""
 
     parameters: tuple[str, ...]
-    arguments: "msgspec.msgpack.Decoder[tuple[object, ...]]"
-    result: "msgspec.msgpack.Decoder[object]"
+    argument_decoder: "msgspec.msgpack.Decoder[tuple[object, ...]]"
+    result_decoder: "msgspec.msgpack.Decoder[object]"
 
     def decode_arguments(self, encoded: msgspec.Raw) -> Mapping[str, object]:
         """Returns the arguments by name. Raises FrameError."""
         try:
-            return dict(zip(self.parameters, self.arguments.decode(encoded), strict=True))
+            return dict(zip(self.parameters, self.argument_decoder.decode(encoded), strict=True))
         except msgspec.DecodeError as problem:
             raise FrameError(f"a call's arguments cannot be read: {problem}") from None
 

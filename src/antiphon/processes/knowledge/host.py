@@ -26,7 +26,7 @@ FAILED_START_S = 5.0
 """Seconds after a failed start in which calls are refused immediately. A later call starts the process
 again."""
 
-CLIENT_PREFIX = "PG"
+POSTGRES_PREFIX = "PG"
 """The prefix of variables that PostgreSQL's client reads. Its password and certificate files are in the home
 directory."""
 
@@ -46,11 +46,15 @@ class KnowledgeHost:
     def _create_watch(self) -> ChildWatch:
         pause_writer = partial(write_pause, self._socket)
         return ChildWatch(
-            "the knowledge process", self._start, self._note, always_restart=True, on_rest=pause_writer
+            "the knowledge process",
+            self._start,
+            self._update_state,
+            always_restart=True,
+            on_rest=pause_writer,
         )
 
-    def _note(self, state: EngineState, _: object) -> None:
-        """Ends a pause when the process serves."""
+    def _update_state(self, state: EngineState, _: object) -> None:
+        """Ends the pause before a restart when the process is ready."""
         if state is EngineState.READY:
             clear_pause(self._socket)
 
@@ -59,10 +63,11 @@ class KnowledgeHost:
         if not self._is_running and not self._is_stopped:
             self._is_running = True
             self.watch = self._create_watch()
-            self._group.create_task(self._keep())
+            self._group.create_task(self._run())
 
-    async def _keep(self) -> None:
-        """Keeps the process running. If it cannot become ready, a later request tries again."""
+    async def _run(self) -> None:
+        """Starts the process, and restarts it until it is stopped. If it never becomes ready, a later request
+        starts it again."""
         try:
             await self.watch.keep_running()
         except AntiphonError as error:
@@ -81,8 +86,8 @@ class KnowledgeHost:
 
 
 async def start_knowledge(settings: Settings, socket: str) -> Child:
-    """Starts a process that serves at the path `socket`. Raises OSError, and StartupError if there is no
-    directory. `antiphon serve` always sets one."""
+    """Starts a process that serves at the path `socket`. Raises OSError, and StartupError if the settings
+    have no directory for knowledge. `antiphon serve` always sets it."""
     knowledge, directory = settings.knowledge, settings.knowledge.directory
     if directory is None:
         raise StartupError("knowledge.directory is not set: set ANTIPHON_KNOWLEDGE_DIRECTORY")
@@ -117,8 +122,10 @@ def filter_environment(environ: Mapping[str, str], *, has_database: bool = False
     """Returns the environment of the knowledge process: the variables of an interpreter, without credentials.
     With a database, also the variables of PostgreSQL's client. Each search uses one thread, because several
     run at the same time."""
-    client = (CLIENT_PREFIX, "HOME") if has_database else ()
+    postgres_prefixes = (POSTGRES_PREFIX, "HOME") if has_database else ()
     allowed = {
-        name: value for name, value in environ.items() if name in HOST_VARIABLES or name.startswith(client)
+        name: value
+        for name, value in environ.items()
+        if name in HOST_VARIABLES or name.startswith(postgres_prefixes)
     }
     return {"OPENBLAS_NUM_THREADS": "1"} | allowed

@@ -36,7 +36,7 @@ MAX_CALLS = 1000
 """The most calls of all processes that run or wait for a thread."""
 
 BUSY_S = 1.0
-"""The retry delay for callers if there are too many calls, in seconds."""
+"""The retry delay for callers in seconds, if there are too many calls."""
 
 GetIndex = Callable[[], Awaitable[KnowledgeIndex]]
 """Returns the index. Raises KnowledgeUnavailable while it cannot be opened."""
@@ -53,58 +53,66 @@ class KnowledgeSession:
         )
 
     def _receive(self, message: ToKnowledge) -> None:
+        """Starts or cancels a call. Raises FrameError for a message that violates the protocol."""
         match message:
             case CancelIndexCall(call):
                 if call in self._calls:
                     self._calls[call].cancel()
             case Hello():
-                raise FrameError("the process said Hello twice")
+                raise FrameError("the process sent Hello twice")
             case IndexCall(call) if call in self._calls:
-                raise FrameError(f"call {call} began twice")
+                raise FrameError(f"call {call} was sent twice")
             case IndexCall():
                 self._start_call(message)
 
     def _start_call(self, call_message: IndexCall) -> None:
-        if self._server.running >= MAX_CALLS:
+        """Starts the task of a call. Replies with KnowledgeUnavailable if there are too many calls."""
+        if self._server.running_calls >= MAX_CALLS:
             error = KnowledgeUnavailable(
                 "the knowledge process has too many calls: try again", retry_after=BUSY_S
             )
-            self._fail(call_message.call, error)
+            self._send_error(call_message.call, error)
             return
-        self._server.running += 1
-        task = self._server.tasks.create_task(self._serve(call_message))
+        self._server.running_calls += 1
+        task = self._server.tasks.create_task(self._run_call(call_message))
         self._calls[call_message.call] = task
         task.add_done_callback(lambda _: self._end_call(call_message.call))
 
     def _end_call(self, call: int) -> None:
-        self._server.running -= 1
+        """Removes a call that has ended."""
+        self._server.running_calls -= 1
         del self._calls[call]
 
     def _end_calls(self, reason: str) -> None:
+        """Cancels all calls at the end of the connection."""
         record("knowledge_client_left", logging.DEBUG, reason=reason, calls=len(self._calls))
         for task in tuple(self._calls.values()):
             task.cancel()
         self._server.sessions.discard(self)
 
-    async def _serve(self, call_message: IndexCall) -> None:
-        """Runs one call. Any error becomes its answer."""
+    async def _run_call(self, call_message: IndexCall) -> None:
+        """Runs one call, and sends its result or its error."""
         try:
             value = await call_method(await self._server.get_index(), call_message)
             self._send(IndexResult(call_message.call, encode_value(value)))
         except AntiphonError as error:
-            self._fail(call_message.call, error)
+            self._send_error(call_message.call, error)
         except FrameError as problem:
-            self._fail(call_message.call, InvalidValue(f"{problem}: request fewer at a time", param="limit"))
+            self._send_error(
+                call_message.call, InvalidValue(f"{problem}: request fewer at a time", param="limit")
+            )
         except Exception as defect:  # noqa: BLE001 - a defect fails one call, and the others continue
             location = describe_exception(defect)
             record("knowledge_call_failed", logging.ERROR, method=call_message.method, problem=location)
             message = "the knowledge process failed at this call; the server's log has the reason"
-            self._fail(call_message.call, InternalError(message, cause=location))
+            self._send_error(call_message.call, InternalError(message, cause=location))
 
-    def _fail(self, call: int, error: AntiphonError) -> None:
+    def _send_error(self, call: int, error: AntiphonError) -> None:
+        """Replies to a call with an error."""
         self._send(IndexFailure(call, ErrorReport.from_error(error)))
 
     def _send(self, reply: Frame) -> None:
+        """Sends a reply. Ends the connection if the HTTP process has stopped reading."""
         if self.channel.unsent > MAX_UNSENT:
             self.channel.cut("the process has stopped reading")
         else:
@@ -129,7 +137,7 @@ class KnowledgeServer:
     get_index: GetIndex
     tasks: asyncio.TaskGroup
     sessions: set[KnowledgeSession] = field(default_factory=set)
-    running: int = 0
+    running_calls: int = 0
     """The number of calls that run or wait."""
 
     def open_session(self) -> Channel[ToKnowledge]:
@@ -146,7 +154,8 @@ class KnowledgeServer:
 
 @asynccontextmanager
 async def serve_index(get_index: GetIndex, path: str) -> AsyncIterator[KnowledgeServer]:
-    """Serves an index on a socket that only this user can open. Removes the socket at the end."""
+    """Serves an index until the block ends, on a socket that only this user can open. Removes the socket at
+    the end."""
     sock = bind_private(path)
     async with task_group() as tasks:
         server = KnowledgeServer(get_index, tasks)

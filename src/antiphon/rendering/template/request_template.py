@@ -46,7 +46,7 @@ BYTES_PER_CHARACTER = 8
 STOP_REASONS: Mapping[Stop, str] = {
     Stop.TIME: "takes more than {seconds:g} seconds",
     Stop.MEMORY: "takes more than {megabytes} MB of memory",
-    Stop.ANSWER: "writes too long a prompt",
+    Stop.OUTPUT: "writes too long a prompt",
     Stop.CRASH: "broke the process that ran it",
 }
 
@@ -66,7 +66,7 @@ class TemplateHelper:
     ) -> tuple[TextPiece, ...]:
         """Renders the prompt in the sandbox. Raises TemplateRefused, whose message names the request's
         template. A cancelled call ends the sandbox's process."""
-        limits = Limits(answer=BASE_RESULT_BYTES + BYTES_PER_CHARACTER * estimate_size(conversation))
+        limits = Limits(output=BASE_RESULT_BYTES + BYTES_PER_CHARACTER * estimate_size(conversation))
         try:
             async with self._queue.hold(template.actor, clock):
                 result = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)

@@ -26,7 +26,7 @@ OVERHEAD = 1 << 20
 REASONS = {
     Stop.TIME: "takes more than {seconds:g} s of computing to read; simplify it or split it",
     Stop.MEMORY: "takes more than {mebibytes:,} MiB of memory to read; simplify it or split it",
-    Stop.ANSWER: "has too much text; split it",
+    Stop.OUTPUT: "has too much text; split it",
     Stop.CRASH: "is damaged, or takes more than {mebibytes:,} MiB to read; save it again or split it",
 }
 

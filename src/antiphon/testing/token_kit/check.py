@@ -113,10 +113,10 @@ async def check_max_tokens(probe: TokenProbe) -> None:
 
 
 async def check_stop_tokens(probe: TokenProbe) -> None:
-    free = await probe.run(probe.build_request(max_tokens=12))
-    stop = free.tokens[len(free.tokens) // 2]
+    unstopped_run = await probe.run(probe.build_request(max_tokens=12))
+    stop = unstopped_run.tokens[len(unstopped_run.tokens) // 2]
     run = await probe.run(probe.build_request(max_tokens=12, stop=(stop,)))
-    expected = free.tokens[: free.tokens.index(stop) + 1]
+    expected = unstopped_run.tokens[: unstopped_run.tokens.index(stop) + 1]
     require(
         run.tokens == expected, "a stop token ends the sequence where it first appears, and is part of Steps"
     )
@@ -212,19 +212,19 @@ async def check_control_tokens(probe: TokenProbe) -> None:
 
 async def check_load_totals(probe: TokenProbe) -> None:
     """Requires one sequence to increase the totals of the load counters as much as it computes."""
-    before = (await probe.engine.info()).load
+    load_before = (await probe.engine.info()).load
     run: SequenceRun = await probe.run(probe.build_request(max_tokens=6))
-    after = (await probe.engine.info()).load
+    load_after = (await probe.engine.info()).load
     require(
-        after.decoded_tokens - before.decoded_tokens == len(run.tokens),
+        load_after.decoded_tokens - load_before.decoded_tokens == len(run.tokens),
         "decoded_tokens grows by the tokens that were made",
     )
     computed = run.counts.prompt_tokens - run.counts.cached_tokens
     require(
-        after.prefill_tokens - before.prefill_tokens >= computed,
+        load_after.prefill_tokens - load_before.prefill_tokens >= computed,
         "prefill_tokens grows by the prompt tokens computed",
     )
-    require(after.steps > before.steps, "steps grows with each call of decode")
+    require(load_after.steps > load_before.steps, "steps grows with each call of decode")
 
 
 ORDER_RULES = (
@@ -317,37 +317,39 @@ async def check_adapter_isolation(probe: TokenProbe) -> None:
             name: replace(_build_adapter_request(probe, name), cache_salt=f"alone with {name}")
             for name in names
         }
-        first = {name: await probe.run(salted[name]) for name in names}
+        first_runs = {name: await probe.run(salted[name]) for name in names}
         for name in reversed(names):
-            for other in names:
-                _require_same(first[other], await probe.run(_build_adapter_request(probe, other)), probe)
-            _require_same(first[name], await probe.run(_build_adapter_request(probe, name)), probe)
+            for other_name in names:
+                _require_same(
+                    first_runs[other_name], await probe.run(_build_adapter_request(probe, other_name)), probe
+                )
+            _require_same(first_runs[name], await probe.run(_build_adapter_request(probe, name)), probe)
         requested_names = [name for name in names for _ in range(3)]
         runs = await probe.run_all([_build_adapter_request(probe, name) for name in requested_names])
         for name, run in zip(requested_names, runs, strict=True):
-            _require_same(first[name], run, probe)
-        outputs = {(run.tokens, run.logprobs) for run in first.values()}
+            _require_same(first_runs[name], run, probe)
+        outputs = {(run.tokens, run.logprobs) for run in first_runs.values()}
         require(len(outputs) == len(names), "each adapter changes the output")
 
 
-def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:
-    """Requires equal tokens, and log-probabilities within the tolerance, up to the first place where the two
-    best tokens are too close."""
+def _require_same(expected: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:
+    """Requires equal tokens, and log-probabilities within the tolerance, up to the first place where the
+    log-probabilities of the two best tokens differ by less than the tolerance."""
     rule = "computations with one adapter are never used for another adapter or for none"
-    for place, token in enumerate(first.tokens):
-        (_, best), (_, second) = first.alternatives[place]
+    for place, token in enumerate(expected.tokens):
+        (_, best), (_, second) = expected.alternatives[place]
         if run.tokens[place] != token:
             require(best - second < probe.tolerance, rule)
             return
-        require(abs(run.logprobs[place] - first.logprobs[place]) <= probe.tolerance, rule)
+        require(abs(run.logprobs[place] - expected.logprobs[place]) <= probe.tolerance, rule)
 
 
 async def check_adapter_removal(probe: TokenProbe) -> None:
     digest = next(iter(probe.adapters))
-    long = replace(probe.build_request(max_tokens=40), adapter=digest)
+    long_request = replace(probe.build_request(max_tokens=40), adapter=digest)
     async with _add_adapters(probe) as engine:
-        whole = await probe.run(long)
-        async with aclosing(probe.engine.generate(long)) as events:
+        whole_run = await probe.run(long_request)
+        async with aclosing(probe.engine.generate(long_request)) as events:
             await anext(events)
             await engine.remove_adapter(digest)
             await require_error(
@@ -359,7 +361,7 @@ async def check_adapter_removal(probe: TokenProbe) -> None:
                 steps = [event async for event in events if isinstance(event, Steps)]
         tokens = tuple(token for step in steps for token in step.tokens)
         require(
-            tokens == whole.tokens or (probe.tolerance and len(tokens) == len(whole.tokens)),
+            tokens == whole_run.tokens or (probe.tolerance and len(tokens) == len(whole_run.tokens)),
             "a sequence goes on with an adapter that was removed meanwhile",
         )
 

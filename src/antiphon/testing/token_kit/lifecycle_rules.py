@@ -48,25 +48,27 @@ async def check_closing_in_prefill(probe: TokenProbe) -> None:
     size = probe.info.context_length - 8
     prompt = tuple((words * (size // len(words) + 1))[:size])
     request = replace(probe.build_request(), segments=(TokenSegment(prompt),))
-    for moment in (0.0, 0.02):
+    for delay_s in (0.0, 0.02):
         events = probe.engine.generate(request)
         first = await anext(events)
         require(isinstance(first, SequenceStarted), "SequenceStarted comes before the prompt is computed")
         await probe.close_while_waiting(
-            events, moment, "a sequence closes at once while its prompt is computed"
+            events, delay_s, "a sequence closes at once while its prompt is computed"
         )
         await probe.require_idle("closing in prefill frees the sequence")
 
 
 async def check_closing_in_decode(probe: TokenProbe) -> None:
-    for moment in (0.0, 0.01):
+    for delay_s in (0.0, 0.01):
         events = probe.engine.generate(probe.build_request())
         await _read_to_first_step(events)
         await probe.close(events, "a sequence closes at once between two tokens")
         await probe.require_idle("closing in mid-stream frees the sequence")
         events = probe.engine.generate(probe.build_request())
         await _read_to_first_step(events)
-        await probe.close_while_waiting(events, moment, "a sequence closes at once while a token is computed")
+        await probe.close_while_waiting(
+            events, delay_s, "a sequence closes at once while a token is computed"
+        )
         await probe.require_idle("closing in mid-stream frees the sequence")
 
 
@@ -83,12 +85,15 @@ async def check_closing_isolation(probe: TokenProbe) -> None:
     if probe.info.sequences < 2:
         return
     expected = await probe.run(probe.build_request(1, max_tokens=24))
-    leaver = probe.engine.generate(probe.build_request(0))
-    await _read_to_first_step(leaver)
-    async with run_beside(probe.run(probe.build_request(1, max_tokens=24))) as (other,), aclosing(leaver):
+    closed_events = probe.engine.generate(probe.build_request(0))
+    await _read_to_first_step(closed_events)
+    async with (
+        run_beside(probe.run(probe.build_request(1, max_tokens=24))) as (other,),
+        aclosing(closed_events),
+    ):
         for _ in range(3):
-            await anext(leaver, None)
-        await probe.close(leaver, "a sequence closes at once while others go on")
+            await anext(closed_events, None)
+        await probe.close(closed_events, "a sequence closes at once while others go on")
         run = await other
     if probe.tolerance == 0:
         require(run.tokens == expected.tokens, "closing one sequence changes nothing in another")
@@ -154,7 +159,7 @@ async def check_full_queue(probe: TokenProbe) -> None:
         return
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
-            await _begin(probe, stack, _build_endless_request(probe, index))
+            await _start_sequence(probe, stack, _build_endless_request(probe, index))
         waiting = [
             probe.run(replace(probe.build_request(max_tokens=1), actor=f"waiting-{index}"))
             for index in range(probe.queue)
@@ -167,9 +172,9 @@ async def check_full_queue(probe: TokenProbe) -> None:
             )
             require(error is not None and (error.retry_after or 0) > 0, "EngineBusy says when to try again")
             sibling = replace(probe.build_request(max_tokens=1), actor="running-0", group="g0", choice=1)
-            async with run_beside(probe.run(sibling)) as (joined,):
+            async with run_beside(probe.run(sibling)) as (sibling_task,):
                 await _require_queued(probe, probe.queue + 1)
-                require(not joined.done(), "a sibling of a queued or running sequence is never refused")
+                require(not sibling_task.done(), "a sibling of a queued or running sequence is never refused")
     await probe.require_idle("sequences that were closed while they waited hold no resources")
 
 
@@ -179,7 +184,7 @@ async def check_queue_share(probe: TokenProbe) -> None:
         return
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
-            await _begin(probe, stack, _build_endless_request(probe, index))
+            await _start_sequence(probe, stack, _build_endless_request(probe, index))
         waiting = [
             probe.run(replace(probe.build_request(max_tokens=1), actor="greedy")) for _ in range(limit)
         ]
@@ -204,20 +209,20 @@ async def check_priorities(probe: TokenProbe) -> None:
         return
     order: list[str] = []
 
-    async def admission(name: str, actor: str, priority: int) -> None:
+    async def admit(name: str, actor: str, priority: int) -> None:
         request = replace(probe.build_request(max_tokens=1), actor=actor, priority=priority)
         async with aclosing(probe.engine.generate(request)) as events:
             await anext(events)
             order.append(name)
 
-    async with AsyncExitStack() as stack, AsyncExitStack() as last:
+    async with AsyncExitStack() as stack, AsyncExitStack() as last_stack:
         for index in range(probe.info.sequences):
-            await _begin(probe, stack if index else last, _build_endless_request(probe, index))
+            await _start_sequence(probe, stack if index else last_stack, _build_endless_request(probe, index))
         tasks = []
         for name, actor, priority in (("late", "a", 7), ("other", "b", -5), ("first", "a", -3)):
-            tasks += await stack.enter_async_context(run_beside(admission(name, actor, priority)))
+            tasks += await stack.enter_async_context(run_beside(admit(name, actor, priority)))
             await _require_queued(probe, len(tasks))
-        await last.aclose()
+        await last_stack.aclose()
         await require_end(
             asyncio.gather(*tasks), "a waiting sequence is admitted when a place is free", probe.patience
         )
@@ -226,19 +231,19 @@ async def check_priorities(probe: TokenProbe) -> None:
 
 
 def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
-    """A request that runs until it is closed, or its context is full."""
+    """Builds a request that runs until it is closed, or until its context is full."""
     endless = replace(GREEDY, ignore_eos=True)
     return replace(probe.build_request(sampling=endless), actor=f"running-{index}", group=f"g{index}")
 
 
-async def _begin(probe: TokenProbe, stack: AsyncExitStack, request: TokenRequest) -> None:
+async def _start_sequence(probe: TokenProbe, stack: AsyncExitStack, request: TokenRequest) -> None:
     """Starts a sequence and requires SequenceStarted as its first event. The stack closes the sequence."""
     events = await stack.enter_async_context(aclosing(probe.engine.generate(request)))
     require(isinstance(await anext(events), SequenceStarted), "SequenceStarted comes first")
 
 
 async def _require_queued(probe: TokenProbe, count: int) -> None:
-    """Requires the load to count this many queued sequences soon."""
+    """Requires the load counters to reach this number of queued sequences soon."""
 
     async def is_reached() -> bool:
         return (await probe.get_load()).queued == count
@@ -247,7 +252,7 @@ async def _require_queued(probe: TokenProbe, count: int) -> None:
 
 
 async def _find_refusal(probe: TokenProbe, request: TokenRequest) -> AntiphonError | None:
-    """The error with which a request ends at once; None if it waits."""
+    """Returns the error with which a request ends at once; None if it waits."""
     try:
         async with asyncio.timeout(probe.patience):
             await probe.run(request)

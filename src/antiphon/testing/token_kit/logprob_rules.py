@@ -18,19 +18,26 @@ from antiphon.testing.token_kit.probe import GREEDY, SequenceRun, TokenProbe
 
 ROUNDING = 1e-4
 """Tolerance for float32 rounding of log-probabilities."""
-MOST_ALTERNATIVES = 20
+MAX_ALTERNATIVES = 20
 
 
 async def check_logprobs(probe: TokenProbe) -> None:
-    silent = await probe.run(probe.build_request(max_tokens=6))
+    plain_run = await probe.run(probe.build_request(max_tokens=6))
     require(
-        not silent.logprobs and not silent.alternatives, "log-probabilities come only when they are requested"
+        not plain_run.logprobs and not plain_run.alternatives,
+        "log-probabilities come only when they are requested",
     )
-    bare = await probe.run(probe.build_request(max_tokens=6, logprobs=0))
-    require(len(bare.logprobs) == len(bare.tokens), "with logprobs there is one for each token")
-    require(not any(bare.alternatives), "logprobs=0 asks for no alternatives")
-    require(silent.tokens == bare.tokens, "requesting log-probabilities does not change the tokens")
-    for count in (1, 5, MOST_ALTERNATIVES):
+    run_without_alternatives = await probe.run(probe.build_request(max_tokens=6, logprobs=0))
+    require(
+        len(run_without_alternatives.logprobs) == len(run_without_alternatives.tokens),
+        "with logprobs there is one for each token",
+    )
+    require(not any(run_without_alternatives.alternatives), "logprobs=0 asks for no alternatives")
+    require(
+        plain_run.tokens == run_without_alternatives.tokens,
+        "requesting log-probabilities does not change the tokens",
+    )
+    for count in (1, 5, MAX_ALTERNATIVES):
         run = await probe.run(probe.build_request(max_tokens=6, logprobs=count))
         require(
             len(run.alternatives) == len(run.tokens) and all(len(row) == count for row in run.alternatives),
@@ -54,8 +61,8 @@ async def check_listed_logprobs(probe: TokenProbe) -> None:
         require(len(run.alternatives) == len(run.tokens), rule)
         require(all(tuple(token for token, _ in row) == token_ids for row in run.alternatives), rule)
         full_logprobs, slack = dict(ranked[0]), max(probe.tolerance, ROUNDING)
-        near = all(abs(full_logprobs[token] - value) <= slack for token, value in run.alternatives[0])
-        require(near, "log-probabilities of listed tokens are of the raw distribution")
+        is_near = all(abs(full_logprobs[token] - value) <= slack for token, value in run.alternatives[0])
+        require(is_near, "log-probabilities of listed tokens are of the raw distribution")
 
 
 def _require_distributions(run: SequenceRun) -> None:
@@ -67,8 +74,8 @@ def _require_distributions(run: SequenceRun) -> None:
         require(len({index for index, _ in row}) == len(row), "alternatives are different tokens")
         require(math.fsum(map(math.exp, values)) <= 1 + ROUNDING, "probabilities add up to at most 1")
         if token in dict(row):
-            same = abs(dict(row)[token] - value) <= ROUNDING
-            require(same, "the chosen token's log-probability is the same among the alternatives")
+            is_same = abs(dict(row)[token] - value) <= ROUNDING
+            require(is_same, "the chosen token's log-probability is the same among the alternatives")
         else:
             require(value <= values[-1] + ROUNDING, "the alternatives are the likeliest tokens")
 
@@ -87,24 +94,24 @@ async def check_raw_logprobs(probe: TokenProbe) -> None:
         rows.append(run.alternatives[0])
     slack = max(probe.tolerance, ROUNDING)
     for row in rows[1:]:
-        near = all(abs(mine[1] - theirs[1]) <= slack for mine, theirs in zip(row, rows[0], strict=True))
-        require(near, "log-probabilities are of the raw distribution, whatever the sampling")
+        is_near = all(abs(own[1] - expected[1]) <= slack for own, expected in zip(row, rows[0], strict=True))
+        require(is_near, "log-probabilities are of the raw distribution, whatever the sampling")
 
 
 async def check_narrow_sampling(probe: TokenProbe) -> None:
     greedy = await probe.run(probe.build_request(max_tokens=8))
-    narrow = await probe.run(
+    top_k_run = await probe.run(
         probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.5, top_k=1, seed=5))
     )
-    require(greedy.tokens == narrow.tokens, "top_k=1 leaves only the likeliest token")
-    thin = await probe.run(
+    require(greedy.tokens == top_k_run.tokens, "top_k=1 leaves only the likeliest token")
+    top_p_run = await probe.run(
         probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.0, top_p=1e-9, seed=5))
     )
-    require(greedy.tokens == thin.tokens, "top_p near 0 leaves only the likeliest token")
-    steep = await probe.run(
+    require(greedy.tokens == top_p_run.tokens, "top_p near 0 leaves only the likeliest token")
+    min_p_run = await probe.run(
         probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.0, min_p=1.0, seed=5))
     )
-    require(greedy.tokens == steep.tokens, "min_p=1 leaves only the likeliest token")
+    require(greedy.tokens == min_p_run.tokens, "min_p=1 leaves only the likeliest token")
 
 
 async def check_seeds(probe: TokenProbe) -> None:
@@ -122,8 +129,8 @@ async def check_seeds(probe: TokenProbe) -> None:
     )
     require(len(set(alone[8:])) > 1, "the seed enters the draw")
     if probe.tolerance == 0:
-        crowd = [run.tokens for run in await probe.run_all([*choices, *seeds])]
-        require(crowd == alone, "a draw does not depend on the other sequences of the batch")
+        batched_tokens = [run.tokens for run in await probe.run_all([*choices, *seeds])]
+        require(batched_tokens == alone, "a draw does not depend on the other sequences of the batch")
 
 
 async def check_batch_invariance(probe: TokenProbe) -> None:
@@ -137,42 +144,42 @@ async def check_batch_invariance(probe: TokenProbe) -> None:
 
 
 def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) -> None:
-    """Requires equal tokens, within the tolerance, up to the first place where the two best tokens are too
-    close."""
+    """Requires equal tokens, within the tolerance, up to the first place where the log-probabilities of the
+    two best tokens differ by less than the tolerance."""
     rule = "a greedy sequence has the same tokens alone and in a batch"
-    for place, (mine, theirs) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
+    for place, (own, expected) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
         first, second = alone.alternatives[place]
-        if mine != theirs and first[1] - second[1] < tolerance:
+        if own != expected and first[1] - second[1] < tolerance:
             return
-        require(mine == theirs, rule)
-        near = abs(alone.logprobs[place] - together.logprobs[place]) <= tolerance
-        require(near, "log-probabilities are the same alone and together, within the tolerance")
+        require(own == expected, rule)
+        is_near = abs(alone.logprobs[place] - together.logprobs[place]) <= tolerance
+        require(is_near, "log-probabilities are the same alone and together, within the tolerance")
     require(len(alone.tokens) == len(together.tokens), rule)
 
 
 async def check_shared_prompt(probe: TokenProbe) -> None:
     count = min(3, probe.info.sequences)
-    lone = await probe.run(probe.build_request(max_tokens=6))
-    before = await probe.get_load()
+    single_run = await probe.run(probe.build_request(max_tokens=6))
+    load_before = await probe.get_load()
     request = replace(probe.build_request(max_tokens=6), group="shared")
-    family = await probe.run_all([replace(request, choice=choice) for choice in range(count)])
-    after = await probe.get_load()
+    sibling_runs = await probe.run_all([replace(request, choice=choice) for choice in range(count)])
+    load_after = await probe.get_load()
     if probe.tolerance == 0:
         require(
-            all(run.tokens == lone.tokens for run in family),
+            all(run.tokens == single_run.tokens for run in sibling_runs),
             "greedy siblings have the tokens of a single sequence",
         )
     size = len(probe.prompts[0])
     require(
-        after.prefill_tokens - before.prefill_tokens < 2 * size or count < 2,
+        load_after.prefill_tokens - load_before.prefill_tokens < 2 * size or count < 2,
         "siblings share the first one's prefill instead of computing the prompt again",
     )
     require(
-        sum(run.counts.cached_tokens > 0 for run in family) >= count - 1,
+        sum(run.counts.cached_tokens > 0 for run in sibling_runs) >= count - 1,
         "siblings count the prompt tokens that were shared",
     )
     require(
-        all(run.started.cached_tokens == run.counts.cached_tokens for run in family),
+        all(run.started.cached_tokens == run.counts.cached_tokens for run in sibling_runs),
         "both counts of cached tokens agree",
     )
 
@@ -240,15 +247,18 @@ async def check_prompt_scores(probe: TokenProbe) -> None:
         )
         require(len(scores.ranks) == len(prompt) - 1, "each token of a scored prompt has its rank, int32")
         for place, token in enumerate(prompt[1:]):
-            wide = slice(place * WIDTH, (place + 1) * WIDTH)
-            _require_row(token, scores.logprobs[place], scores.ids[wide], scores.values[wide])
-            _require_rank(scores.ranks[place], scores.logprobs[place], scores.values[wide])
-    silent = await probe.run(probe.build_request(max_tokens=2))
-    require(not silent.scores, "PromptScores come only when they are requested")
-    bare = UnpackedScores.from_parts(
+            row_slice = slice(place * WIDTH, (place + 1) * WIDTH)
+            _require_row(token, scores.logprobs[place], scores.ids[row_slice], scores.values[row_slice])
+            _require_rank(scores.ranks[place], scores.logprobs[place], scores.values[row_slice])
+    plain_run = await probe.run(probe.build_request(max_tokens=2))
+    require(not plain_run.scores, "PromptScores come only when they are requested")
+    run_without_alternatives = UnpackedScores.from_parts(
         (await probe.run(_build_scoring_request(probe, probe.prompts[0], width=0))).scores
     )
-    require(len(bare.ids) == 0 == len(bare.values), "prompt_logprobs=0 asks for no alternatives")
+    require(
+        len(run_without_alternatives.ids) == 0 == len(run_without_alternatives.values),
+        "prompt_logprobs=0 asks for no alternatives",
+    )
 
 
 def _require_cover(run: SequenceRun, length: int) -> None:
@@ -274,8 +284,8 @@ def _require_row(token: int, value: float, ids: "array[int]", values: "array[flo
     require(len(set(ids)) == len(ids), "alternatives of a prompt token are different tokens")
     require(math.fsum(map(math.exp, values)) <= 1 + ROUNDING, "probabilities add up to at most 1")
     if token in ids:
-        same = abs(values[ids.index(token)] - value) <= ROUNDING
-        require(same, "a prompt token's log-probability is the same among the alternatives")
+        is_same = abs(values[ids.index(token)] - value) <= ROUNDING
+        require(is_same, "a prompt token's log-probability is the same among the alternatives")
     else:
         require(value <= values[-1] + ROUNDING, "the alternatives are the likeliest tokens")
 
@@ -283,9 +293,11 @@ def _require_row(token: int, value: float, ids: "array[int]", values: "array[flo
 def _require_rank(rank: int, value: float, values: "array[float]") -> None:
     """Checks the rank of a prompt token against the likeliest tokens at its place."""
     likelier = sum(other > value + ROUNDING for other in values)
-    as_likely = sum(other >= value - ROUNDING for other in values)
-    most = rank if as_likely == len(values) else max(as_likely, 1)
-    require(likelier < rank <= most, "a prompt token's rank is 1 and as many as are likelier at its place")
+    at_least_as_likely = sum(other >= value - ROUNDING for other in values)
+    max_rank = rank if at_least_as_likely == len(values) else max(at_least_as_likely, 1)
+    require(
+        likelier < rank <= max_rank, "a prompt token's rank is 1 and as many as are likelier at its place"
+    )
 
 
 async def check_score_consistency(probe: TokenProbe) -> None:
@@ -294,8 +306,10 @@ async def check_score_consistency(probe: TokenProbe) -> None:
     scored = UnpackedScores.from_parts((await probe.run(_build_scoring_request(probe, prompt))).scores)
     slack = max(probe.tolerance, ROUNDING)
     again = scored.logprobs[-len(generated.tokens) :]
-    near = all(abs(mine - theirs) <= slack for mine, theirs in zip(generated.logprobs, again, strict=True))
-    require(near, "generated tokens have equal log-probabilities when they are scored as a prompt")
+    is_near = all(
+        abs(own - expected) <= slack for own, expected in zip(generated.logprobs, again, strict=True)
+    )
+    require(is_near, "generated tokens have equal log-probabilities when they are scored as a prompt")
 
 
 async def check_generation_after_scoring(probe: TokenProbe) -> None:

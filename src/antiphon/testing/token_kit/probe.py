@@ -43,14 +43,14 @@ class SequenceRun:
 
 @dataclass(slots=True)
 class TokenProbe:
-    """The engine under test."""
+    """The engine under test, its facts, and the options of the kit."""
 
     engine: TokenEngine
     info: EngineInfo
     vocabulary: Vocabulary
     tolerance: float
     patience: float
-    resting: Load
+    idle_load: Load
     """The counters while nothing runs."""
     prompts: tuple[tuple[int, ...], ...] = ()
     queue: int | None = None
@@ -66,14 +66,14 @@ class TokenProbe:
 
     def build_request(
         self,
-        prompt: int = 0,
+        prompt_index: int = 0,
         *,
         max_tokens: int = UNTIL_CLOSED,
         sampling: Sampling = GREEDY,
         logprobs: int | None = None,
         stop: tuple[int, ...] = (),
     ) -> TokenRequest:
-        return TokenRequest((TokenSegment(self.prompts[prompt]),), max_tokens, sampling, stop, logprobs)
+        return TokenRequest((TokenSegment(self.prompts[prompt_index]),), max_tokens, sampling, stop, logprobs)
 
     async def run(self, request: TokenRequest) -> SequenceRun:
         """Runs a sequence to its end."""
@@ -121,9 +121,9 @@ class TokenProbe:
         """Requires the load counters to equal those at the beginning."""
 
         async def is_idle() -> bool:
-            now, then = await self.get_load(), self.resting
+            now, expected = await self.get_load(), self.idle_load
             usage = (now.running, now.queued, now.free_sequences, now.cells_used)
-            return usage == (then.running, then.queued, then.free_sequences, then.cells_used)
+            return usage == (expected.running, expected.queued, expected.free_sequences, expected.cells_used)
 
         await require_soon(is_idle, rule, self.patience)
 
@@ -131,8 +131,8 @@ class TokenProbe:
         await require_end(events.aclose(), rule, self.patience)
 
     async def close_while_waiting(
-        self, events: AsyncGenerator[TokenEvent, None], moment: float, rule: str
+        self, events: AsyncGenerator[TokenEvent, None], delay_s: float, rule: str
     ) -> None:
-        """Closes the sequence as a reader does that is cancelled while it waits for the next event."""
-        await require_end(interrupt(anext(events, None), moment), rule, moment + self.patience)
+        """Cancels a reader that has waited `delay_s` seconds for the next event, and closes the sequence."""
+        await require_end(interrupt(anext(events, None), delay_s), rule, delay_s + self.patience)
         await self.close(events, rule)

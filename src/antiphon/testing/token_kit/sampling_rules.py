@@ -27,8 +27,8 @@ async def check_logit_bias(probe: TokenProbe) -> None:
     banned = replace(GREEDY, logit_bias=((likeliest, -OVERWHELMING),))
     run = await probe.run(probe.build_request(max_tokens=1, sampling=banned, logprobs=1))
     require(run.tokens != free.tokens, "a token with an overwhelming negative bias is not drawn")
-    near = abs(run.alternatives[0][0][1] - free.alternatives[0][0][1]) <= max(probe.tolerance, 1e-3)
-    require(near, "log-probabilities are those before the bias")
+    is_near = abs(run.alternatives[0][0][1] - free.alternatives[0][0][1]) <= max(probe.tolerance, 1e-3)
+    require(is_near, "log-probabilities are those before the bias")
     token = probe.prompts[0][-1]
     forced = replace(HOT, logit_bias=((token, OVERWHELMING),))
     run = await probe.run(probe.build_request(max_tokens=4, sampling=forced))
@@ -89,10 +89,10 @@ async def check_ignore_eos(probe: TokenProbe) -> None:
 
 async def check_penalties(probe: TokenProbe) -> None:
     allowed = tuple(dict.fromkeys(_list_plain_tokens(probe)))[:6]
-    among = replace(GREEDY, allowed_token_ids=allowed)
+    limited_sampling = replace(GREEDY, allowed_token_ids=allowed)
     for sampling in (
-        replace(among, frequency_penalty=OVERWHELMING),
-        replace(among, presence_penalty=OVERWHELMING),
+        replace(limited_sampling, frequency_penalty=OVERWHELMING),
+        replace(limited_sampling, presence_penalty=OVERWHELMING),
     ):
         run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
         require(
@@ -125,7 +125,7 @@ async def check_mirostat(probe: TokenProbe) -> None:
 
 
 def _list_plain_tokens(probe: TokenProbe) -> list[int]:
-    """Prompt tokens without a special meaning."""
+    """Returns the prompt tokens without a special meaning."""
     special = {*probe.vocabulary.end_ids, probe.vocabulary.bos_id}
     return [token for prompt in probe.prompts for token in prompt if token not in special]
 
@@ -141,31 +141,31 @@ SAMPLING_RULES = (
 )
 
 
-NAMED = {
+NAME_SCHEMA = {
     "type": "object",
     "properties": {"name": {"enum": ["a"]}},
     "required": ["name"],
     "additionalProperties": False,
 }
-FINITE = (
+ENDING_CONSTRAINTS = (
     (Constraint(ConstraintKind.REGEX, "[ab]{3}"), "[ab]{3}"),
     (Constraint(ConstraintKind.REGEX, "hello there"), "hello there"),
     (Constraint(ConstraintKind.CHOICE, json.dumps(["left", "right"])), "left|right"),
-    (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(NAMED)), r'\{"name": "a"\}'),
+    (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(NAME_SCHEMA)), r'\{"name": "a"\}'),
     (Constraint(ConstraintKind.GBNF, 'root ::= "hello" [ab]'), "hello[ab]"),
     (Constraint(ConstraintKind.LARK, 'start: "hello" /[ab]/'), "hello[ab]"),
 )
 """Constraints that end by themselves, some in forced tokens, and the outputs that they allow."""
-OPEN = Constraint(ConstraintKind.REGEX, "[ab]+")
-MAX_FINITE_TOKENS = 40
-"""More tokens than any output of FINITE has."""
+ENDLESS_CONSTRAINT = Constraint(ConstraintKind.REGEX, "[ab]+")
+MAX_ENDING_TOKENS = 40
+"""More tokens than any output of ENDING_CONSTRAINTS has."""
 
 
 async def check_constraint_output(probe: TokenProbe) -> None:
     """Requires the output of a constrained sequence to satisfy its constraint."""
-    if not await _takes_constraints(probe):
+    if not await _supports_constraints(probe):
         return
-    for constraint, allowed in FINITE:
+    for constraint, allowed in ENDING_CONSTRAINTS:
         for logprobs in (None, 0):
             run = await probe.run(_build_request(probe, constraint, logprobs=logprobs))
             text = b"".join(probe.vocabulary.pieces[token] for token in run.tokens).decode(errors="replace")
@@ -177,30 +177,32 @@ async def check_constraint_output(probe: TokenProbe) -> None:
 
 async def check_constraint_end(probe: TokenProbe) -> None:
     """If the constraint allows only the end, no token may be drawn."""
-    if not await _takes_constraints(probe):
+    if not await _supports_constraints(probe):
         return
     endings: set[str] = set()
-    for constraint, _ in FINITE:
+    for constraint, _ in ENDING_CONSTRAINTS:
         for logprobs in (None, 0):
             free = await probe.run(_build_request(probe, constraint, logprobs=logprobs))
             length = len(free.tokens) - 1
             await _require_end_after(
                 probe, _build_request(probe, constraint, length, logprobs=logprobs), length
             )
-            for least in (length + 1, MAX_FINITE_TOKENS):
+            for min_tokens in (length + 1, MAX_ENDING_TOKENS):
                 endings.add(
-                    await _require_refusal(probe, _build_request(probe, constraint, least, logprobs=logprobs))
+                    await _require_refusal(
+                        probe, _build_request(probe, constraint, min_tokens, logprobs=logprobs)
+                    )
                 )
     require(len(endings) == 1, "all constraints give the same error for min_tokens that they cannot reach")
 
 
 async def check_constraint_min_tokens(probe: TokenProbe) -> None:
-    if not await _takes_constraints(probe):
+    if not await _supports_constraints(probe):
         return
     ends = tuple((token, 100.0) for token in probe.vocabulary.end_ids)
     for logprobs in (None, 0):
         eager = replace(GREEDY, logit_bias=ends)
-        run = await probe.run(_build_request(probe, OPEN, 9, logprobs=logprobs, sampling=eager))
+        run = await probe.run(_build_request(probe, ENDLESS_CONSTRAINT, 9, logprobs=logprobs, sampling=eager))
         early = set(run.tokens[:9]) & set(probe.vocabulary.end_ids)
         require(
             not early and len(run.tokens) == 10 and run.cause is StopCause.END,
@@ -210,25 +212,25 @@ async def check_constraint_min_tokens(probe: TokenProbe) -> None:
 
 async def check_forced_stop_tokens(probe: TokenProbe) -> None:
     """Requires a stop token to end a constrained sequence, also if the constraint allows no other token."""
-    if not await _takes_constraints(probe):
+    if not await _supports_constraints(probe):
         return
     forced_text = Constraint(ConstraintKind.REGEX, "hello there")
     unstopped_run = await probe.run(_build_request(probe, forced_text))
     stop_token = unstopped_run.tokens[-2]
     length_to_stop = unstopped_run.tokens.index(stop_token) + 1
-    request = _build_request(probe, forced_text, least=length_to_stop - 1)
+    request = _build_request(probe, forced_text, min_tokens=length_to_stop - 1)
     run = await probe.run(replace(request, stop_token_ids=(stop_token,)))
     require(
         run.tokens == unstopped_run.tokens[:length_to_stop] and run.cause is StopCause.STOP_TOKEN,
         "a forced stop token ends the sequence",
     )
-    request = _build_request(probe, forced_text, least=length_to_stop)
+    request = _build_request(probe, forced_text, min_tokens=length_to_stop)
     await _require_refusal(probe, replace(request, stop_token_ids=(stop_token,)))
 
 
-async def _takes_constraints(probe: TokenProbe) -> bool:
+async def _supports_constraints(probe: TokenProbe) -> bool:
     """Returns whether the engine takes constraints. Requires an engine without constraints to refuse them."""
-    constraint = FINITE[0][0]
+    constraint = ENDING_CONSTRAINTS[0][0]
     if isinstance(probe.engine, ConstraintEngine):
         try:
             await probe.engine.check(constraint)
@@ -244,14 +246,14 @@ async def _takes_constraints(probe: TokenProbe) -> bool:
     return False
 
 
-async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: int) -> None:
-    """Requires a constrained sequence to end by itself after more than `least` tokens."""
+async def _require_end_after(probe: TokenProbe, request: TokenRequest, min_tokens: int) -> None:
+    """Requires a constrained sequence to end by itself after more than `min_tokens` tokens."""
     rule = "a constrained sequence may end once min_tokens is reached"
     try:
         run = await probe.run(request)
     except InvalidValue as refusal:
         raise AssertionError(f"{rule} (raised {refusal!r})") from refusal
-    require(len(run.tokens) > least and run.cause is StopCause.END, rule)
+    require(len(run.tokens) > min_tokens and run.cause is StopCause.END, rule)
 
 
 async def _require_refusal(probe: TokenProbe, request: TokenRequest) -> str:
@@ -267,14 +269,14 @@ async def _require_refusal(probe: TokenProbe, request: TokenRequest) -> str:
 def _build_request(
     probe: TokenProbe,
     constraint: Constraint,
-    least: int = 0,
+    min_tokens: int = 0,
     *,
     logprobs: int | None = None,
     sampling: Sampling = GREEDY,
 ) -> TokenRequest:
-    """Builds a request with a constraint and with `least` as its `min_tokens`."""
-    sampling = replace(sampling, min_tokens=least)
-    request = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
+    """Builds a request with a constraint and with `min_tokens` as its `min_tokens`."""
+    sampling = replace(sampling, min_tokens=min_tokens)
+    request = probe.build_request(max_tokens=MAX_ENDING_TOKENS + 2, sampling=sampling, logprobs=logprobs)
     return replace(request, constraint=constraint)
 
 

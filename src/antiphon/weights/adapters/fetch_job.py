@@ -10,40 +10,44 @@ from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetc
 from antiphon.weights.adapters.import_job import PEFT_FILES
 from antiphon.weights.adapters.registry import build_storage_error
 from antiphon.weights.hub.cache import HubCache
-from antiphon.weights.hub.download import AWAY, DISK, FetchProgress, Hub, HubCaller
+from antiphon.weights.hub.download import DISK, UNAVAILABLE, FetchProgress, Hub, HubCaller
 from antiphon.weights.hub.reference import ENDING, PREFIX, Reference, parse
 
 FIELDS = {"revision": "hf_revision", "token": "hf_token"}
 """The request field for each `param` of a hub error. For any other `param` it is `model_name`."""
 
-MOST_SHOWN = 8
+MAX_LISTED = 8
+"""The most file names in an error."""
+
 LARGEST_CONFIG = 1 << 20
 """The most bytes of a configuration in which the name of the base model is looked up."""
 
 
-UNREACHED = "the hub does not answer, fails, or was asked too often"
+UNREACHED = "the hub does not respond, fails, or received too many requests"
 """The cause for the log, without the caller's repository."""
 
 
 def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
-    """Downloads the adapter into `into`/arrived. Raises InvalidValue about the caller's field,
-    HubUnavailable, and EngineError if `into` cannot be written."""
+    """Downloads the adapter into the folder `arrived` of the payload's directory `into`. Raises InvalidValue
+    about the caller's field, HubUnavailable, and EngineError if the directory cannot be written."""
     repository, revision = str(payload["repository"]), str(payload["revision"])
     token, max_bytes, pauses = payload["token"], payload["most"], payload["pauses"]
     if not isinstance(max_bytes, int) or not isinstance(pauses, list):
         raise TypeError("the job needs a size and pauses")
-    into = Path(str(payload["into"]))
+    staging = Path(str(payload["into"]))
     endpoint = None if payload["endpoint"] is None else str(payload["endpoint"])
     caller = HubCaller(None if token is None else str(token), max_bytes)
-    hub = Hub(HubCache(into / "fetched"), endpoint=endpoint, pauses=pauses, caller=caller)
+    hub = Hub(HubCache(staging / "fetched"), endpoint=endpoint, pauses=pauses, caller=caller)
     try:
         files = choose_files(repository, hub.list_files(repository, revision), str(payload["file"]))
-        return _pull_files(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
+        return _pull_files(
+            hub, [Reference(repository, file, revision) for file in files], staging / "arrived"
+        )
     except ModelFetchError as error:
         if error.param == DISK:
             reason = error.message.rpartition(": ")[2]
             raise EngineError(error.message, cause=f"an adapter cannot be stored: {reason}") from None
-        if error.param == AWAY:
+        if error.param == UNAVAILABLE:
             raise HubUnavailable(error.message, cause=UNREACHED) from None
         raise InvalidValue(error.message, param=FIELDS.get(error.param or "", "model_name")) from None
     except OSError as problem:
@@ -53,8 +57,8 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
 def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
     """Returns the names of the adapter's files in a repository. Raises InvalidValue if there is no adapter,
     or more than one."""
-    adapters = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
-    listing = ", ".join(adapters[:MOST_SHOWN])
+    adapters = [name for name in names if name.lower().endswith(ENDING) and _is_valid_name(repository, name)]
+    listing = ", ".join(adapters[:MAX_LISTED])
     if file:
         if file not in adapters:
             raise _build_name_error(
@@ -71,8 +75,8 @@ def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str,
         return (adapters[0],)
     if "adapter_model.bin" in names:
         raise _build_name_error(
-            f"{repository} has adapter_model.bin, which is never read because it can contain code; save the "
-            "adapter as adapter_model.safetensors"
+            f"{repository} has adapter_model.bin, which is never read because it can contain code; "
+            "save the adapter as adapter_model.safetensors"
         )
     raise _build_name_error(
         f"{repository} has no adapter: neither {' and '.join(PEFT_FILES)} nor a GGUF file"
@@ -84,8 +88,8 @@ def _build_name_error(message: str) -> InvalidValue:
     return InvalidValue(message, param="model_name")
 
 
-def _is_file(repository: str, name: str) -> bool:
-    """Whether the name is a valid name of a GGUF file in the repository."""
+def _is_valid_name(repository: str, name: str) -> bool:
+    """Whether the hub can have a GGUF file of this name in the repository."""
     try:
         parse(f"{PREFIX}{repository}:{name}")
     except SettingsError:
@@ -93,12 +97,11 @@ def _is_file(repository: str, name: str) -> bool:
     return True
 
 
-def _pull_files(hub: Hub, references: Sequence[Reference], into: Path) -> dict[str, object]:
+def _pull_files(hub: Hub, references: Sequence[Reference], directory: Path) -> dict[str, object]:
     """Downloads all files at the commit of the first file, into the directory that the import job reads."""
-    first = references[0]
-    first_file = hub.pull(first, _ignore_progress)
-    name = first.repository.partition("/")[2]
-    target = into / name if len(references) > 1 else into
+    first_file = hub.pull(references[0], _ignore_progress)
+    name = references[0].repository.partition("/")[2]
+    target = directory / name if len(references) > 1 else directory
     target.mkdir(parents=True)
     os.replace(first_file.path, target / first_file.path.name)
     for reference in references[1:]:
@@ -126,4 +129,4 @@ def _read_base(config: Path) -> str | None:
 
 
 def _ignore_progress(_: FetchProgress) -> None:
-    """Ignores progress: nobody sees it."""
+    """Ignores progress, because the job has no terminal."""

@@ -26,8 +26,8 @@ TIME_LIMIT_S = 1800.0
 
 SECONDS = 60.0
 SECONDS_PER_BYTE = 3 / (1 << 26)
-"""CPU seconds for the start, and for each byte that is downloaded, decrypted, checked and written: 20
-MiB/s."""
+"""CPU seconds of the job: for its start, and for each byte that it downloads, decrypts, checks and writes (20
+MiB/s)."""
 
 NETWORK_VARIABLES = frozenset(
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy "
@@ -50,18 +50,18 @@ class HubAdapters:
     repositories: Sequence[str]
     """`OWNER/REPO`, `OWNER/*` or `*`."""
     registry: Path
-    most: int
+    max_file_bytes: int
     """The most bytes of one file."""
     endpoint: str | None = None
     offline: bool = False
     pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
     """Seconds before each further attempt."""
     run: JobRunner = run_job
-    """Runs the job that fetches the files."""
+    """Runs the job that downloads the files."""
 
     def require_allowed(self, deployment: DeploymentRequest) -> None:
-        """Raises PermissionDenied for an adapter that the operator does not allow, and InvalidValue for a
-        malformed name."""
+        """Raises PermissionDenied for an adapter that the operator does not allow, or if the hub is off.
+        Raises InvalidValue for a malformed name."""
         repository = self._parse_reference(deployment).repository
         if not self.repositories:
             raise PermissionDenied(
@@ -94,7 +94,7 @@ class HubAdapters:
                 "file": "" if reference.file == ANY_FILE else reference.file,
                 "token": deployment.token,
                 "endpoint": self.endpoint,
-                "most": self.most,
+                "most": self.max_file_bytes,
                 "pauses": list(self.pauses),
                 "into": str(staging),
             }
@@ -110,7 +110,12 @@ class HubAdapters:
 
     def _build_limits(self) -> Limits:
         """Returns the limits of the download job."""
-        return Limits(SECONDS + self.most * SECONDS_PER_BYTE, TIME_LIMIT_S, OWN_MEMORY, writes=self.most)
+        return Limits(
+            SECONDS + self.max_file_bytes * SECONDS_PER_BYTE,
+            TIME_LIMIT_S,
+            OWN_MEMORY,
+            writes=self.max_file_bytes,
+        )
 
     def _parse_reference(self, deployment: DeploymentRequest) -> Reference:
         """Returns the reference of the requested adapter. Raises InvalidValue for malformed names."""

@@ -2,7 +2,7 @@
 and stores it under the digest of its content.
 
 The files are copied before they are checked, so that the checked file is the file in use, even if the source
-changes. A path is resolved and must be in an allowed directory; the copy then follows no link. Only regular
+changes. A path is resolved and must be in an allowed directory. The copy follows no link. Only regular
 files are opened, and only up to a size. Errors reveal nothing about files outside the directories.
 """
 
@@ -38,15 +38,15 @@ class AdapterFile:
     """Bytes."""
 
 
-def keep_for_model(source: Path, base: Path, directory: Path) -> AdapterFile:
+def import_for_model(source: Path, base: Path, directory: Path) -> AdapterFile:
     """Checks an adapter for the model at `base` and copies it to `directory` under its digest. `base`: a GGUF
-    file, or a folder of weights for vLLM. Raises the errors of `keep_adapter`."""
+    file, or a folder of weights for vLLM. Raises the errors of `import_adapter`."""
     if base.is_dir():
-        return keep_peft_file(source, base, directory)
-    return keep_adapter(source, read_header(base), directory)
+        return import_peft_adapter(source, base, directory)
+    return import_adapter(source, read_header(base), directory)
 
 
-def keep_peft_file(source: Path, base: Path, directory: Path) -> AdapterFile:
+def import_peft_adapter(source: Path, base: Path, directory: Path) -> AdapterFile:
     """Checks a PEFT adapter and copies it to `directory` as one safetensors file under its digest. Raises
     ModelFileError, and OSError if `directory` cannot be written."""
     from antiphon.weights.convert.peft import is_peft
@@ -68,7 +68,7 @@ def keep_peft_file(source: Path, base: Path, directory: Path) -> AdapterFile:
     return AdapterFile(target, content, rank, alpha, target.stat().st_size)
 
 
-def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
+def import_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
     """Checks an adapter and copies it to `directory` as GGUF under its digest.
 
     `source`: a GGUF adapter, or a PEFT directory. Raises ModelFileError, and OSError if `directory` cannot be
@@ -95,23 +95,24 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
     return AdapterFile(target, adapter.digest, adapter.rank, adapter.alpha, adapter.size)
 
 
-def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
-    """The job: copies the files that a caller named, and stores the adapter in `into`/kept.
+def import_job(payload: Mapping[str, object]) -> dict[str, object]:
+    """Copies the files that a caller named, and stores the adapter in the folder `kept` of the payload's
+    directory `into`.
 
-    Raises InvalidValue about `lora_path`, with the path as the caller wrote it, and EngineError if `into`
-    cannot be written.
+    Raises InvalidValue about `lora_path`, with the path as the caller wrote it, and EngineError if the
+    directory cannot be written.
     """
-    shown_path, base, into = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
+    shown_path, base, staging = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
     directories, max_bytes = payload["directories"], payload["most"]
     if not isinstance(directories, list) or not isinstance(max_bytes, int):
         raise TypeError("the job needs directories and a size")
-    source = arrived = into / "arrived"
+    source = arrived = staging / "arrived"
     try:
         arrived.mkdir()
         source = copy_allowed(
             shown_path, [Path(str(directory)) for directory in directories], arrived, max_bytes
         )
-        adapter = keep_for_model(source, Path(base), into / "kept")
+        adapter = import_for_model(source, Path(base), staging / "kept")
     except ModelFileError as error:
         message = error.message.replace(str(source), sanitize(shown_path))
         raise InvalidValue(message, param="lora_path") from None
@@ -170,7 +171,7 @@ def _check_pairs(header: Header, base: Header, name: str) -> int:
     modules = {tensor.removesuffix(".lora_a").removesuffix(".lora_b") for tensor in header.shapes}
     rank = 0
     for module in modules:
-        a, b = (header.shapes.get(module + part, ()) for part in MATRIX_SUFFIXES)
+        a, b = (header.shapes.get(module + suffix, ()) for suffix in MATRIX_SUFFIXES)
         base_shape = base.shapes.get(module, ())
         if len(a) != 2 or len(b) != 2 or len(base_shape) != 2:
             raise ModelFileError(f"{name} adapts {module[:120]}, which cannot be in {base.path.name}")
@@ -197,7 +198,7 @@ def _convert(source: Path, base: Header, target: Path) -> None:
 
 
 def _check_matrices(path: Path, name: str) -> None:
-    """Checks the numbers of the matrices. The import is here because HTTP processes never do this."""
+    """Checks the numbers of the matrices. The import is here because HTTP processes never check them."""
     from antiphon.weights.convert.tensors import check_matrices
 
     check_matrices(path, name)
@@ -226,14 +227,16 @@ PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BLOCK = 1 << 20
 
 
-def copy_allowed(shown_path: str, directories: Sequence[Path], into: Path, max_bytes: int) -> Path:
-    """Copies a caller's file or directory into the directory `into`, under the same name.
+def copy_allowed(
+    shown_path: str, directories: Sequence[Path], target_directory: Path, max_bytes: int
+) -> Path:
+    """Copies a caller's file or directory into the target directory, under the same name.
 
     `shown_path`: the caller's path, absolute or relative to one of the directories. `max_bytes`: the most
-    bytes of each file. Raises ModelFileError, and OSError if `into` cannot be written.
+    bytes of each file. Raises ModelFileError, and OSError if the target directory cannot be written.
     """
     root, steps = _locate(shown_path, directories)
-    target = into / (steps[-1] if steps else root.name or "adapter")
+    target = target_directory / (steps[-1] if steps else root.name or "adapter")
     with _enter_directory(root, steps[:-1], shown_path) as parent:
         if _get_file_kind(steps[-1] if steps else ".", parent, shown_path) == stat.S_IFREG:
             _copy_checked(steps[-1], parent, target, max_bytes, shown_path)
@@ -258,14 +261,14 @@ def _locate(
     if "\0" in shown_path:
         raise ModelFileError("the path contains a NUL, which file names cannot contain")
     resolved_paths = [resolved for path in paths if (resolved := _resolve_path(path)) is not None]
-    inside = [(root, path) for path in resolved_paths for root in roots if path.is_relative_to(root)]
-    if not inside or len(shown_path) > os.pathconf("/", "PC_PATH_MAX"):
+    allowed_paths = [(root, path) for path in resolved_paths for root in roots if path.is_relative_to(root)]
+    if not allowed_paths or len(shown_path) > os.pathconf("/", "PC_PATH_MAX"):
         raise ModelFileError(
             f"{sanitize(error_path or shown_path)} is in none of the directories from which adapters can be "
-            "loaded; "
-            "move it into one of them, or add its directory to lora.directories (ANTIPHON_LORA_DIRECTORIES)"
+            "loaded; move it into one of them, or add its directory to lora.directories "
+            "(ANTIPHON_LORA_DIRECTORIES)"
         )
-    root, path = next((pair for pair in inside if os.path.lexists(pair[1])), inside[0])
+    root, path = next((pair for pair in allowed_paths if os.path.lexists(pair[1])), allowed_paths[0])
     return root, list(path.relative_to(root).parts)
 
 
@@ -354,7 +357,7 @@ def _read_block(file: BinaryIO, shown_path: str) -> bytes:
 def _build_size_error(shown_path: str, max_bytes: int) -> ModelFileError:
     return ModelFileError(
         f"{sanitize(shown_path)} is larger than {max_bytes:,} bytes; raise lora.max_bytes "
-        "(ANTIPHON_LORA_MAX_BYTES) if it is meant to be"
+        "(ANTIPHON_LORA_MAX_BYTES) to allow it"
     )
 
 

@@ -2,10 +2,9 @@
 files.
 
 Servers that share a registry share the names: each change reads the file under a lock, changes one name, and
-replaces the file. A name exists only as long as its file, and a file is removed only if no name refers to it;
-both are checked under that lock. A name contains a fingerprint of the base model, because an adapter is
-useless with other weights of the same shapes.
-"""
+replaces the file. Under the lock, a name is added only if its file exists, and a file is removed only if no
+name refers to it. A name contains a fingerprint of the base model, because an adapter is useless with other
+weights of the same shapes."""
 
 import asyncio
 import errno
@@ -49,13 +48,13 @@ class KeptNamesFile:
     """The stored names of a registry. Every method blocks, except `hold_changes`."""
 
     registry: Path
-    is_on: bool = True
+    stores_names: bool = True
     """Whether names are stored. If not, only files are removed."""
 
     def read(self) -> tuple[KeptName, ...]:
         """Returns the names, the oldest first. Logs a file that cannot be read, and returns no names."""
         try:
-            return self._load() if self.is_on else ()
+            return self._load() if self.stores_names else ()
         except (OSError, FrameError) as problem:
             record("adapter_names_unreadable", logging.WARNING, problem=str(problem))
             return ()
@@ -69,12 +68,12 @@ class KeptNamesFile:
         return from_line(content, tuple[KeptName, ...])
 
     def apply(self, change: NameChange) -> None:
-        """Adds or removes one name. First renames a file that cannot be decoded. Raises OSError, also if the
-        adapter's file is missing."""
+        """Adds or removes one name. Replaces a names file that cannot be decoded, and renames the old one.
+        Raises OSError, also if the adapter's file is missing."""
         with self._hold_lock():
-            if change.kept is not None and not self._find_file(change.kept.entry.adapter).exists():
+            if change.kept is not None and not self._build_file_path(change.kept.entry.adapter).exists():
                 raise FileNotFoundError(errno.ENOENT, "the adapter's file is gone; load it again")
-            if not self.is_on:
+            if not self.stores_names:
                 return
             path = self.registry / NAMES
             try:
@@ -82,17 +81,17 @@ class KeptNamesFile:
             except FrameError:
                 path.replace(self.registry / DAMAGED)
                 names = ()
-            by_key = {name.entry.key: name for name in names}
-            by_key.pop(change.key, None)
+            names_by_key = {name.entry.key: name for name in names}
+            names_by_key.pop(change.key, None)
             if change.kept is not None:
-                by_key[change.key] = change.kept
-            elif len(by_key) == len(names):
+                names_by_key[change.key] = change.kept
+            elif len(names_by_key) == len(names):
                 return
-            _replace_file(path, to_line(tuple(by_key.values())))
+            _replace_file(path, to_line(tuple(names_by_key.values())))
 
     def find_obstacle(self, adapter: Adapter) -> str | None:
         """Returns why the adapter's file cannot be used; None if it can be used."""
-        path = self._find_file(adapter)
+        path = self._build_file_path(adapter)
         try:
             size = path.stat().st_size
         except OSError as problem:
@@ -102,19 +101,19 @@ class KeptNamesFile:
         return None
 
     def locate(self, adapter: Adapter) -> Adapter:
-        """Returns the adapter with the path of its file in this registry. The registry can have moved
-        since."""
-        return replace(adapter, path=str(self._find_file(adapter)))
+        """Returns the adapter with the path of its file in this registry. The registry can have moved since
+        the name was stored."""
+        return replace(adapter, path=str(self._build_file_path(adapter)))
 
     def remove_file(self, digest: str) -> None:
         """Removes an adapter's file unless a stored name refers to it. Names of other servers count even if
         this server stores none. The lock prevents other servers from adding a name meanwhile."""
         with suppress(OSError, FrameError), self._hold_lock():
-            if all(kept.entry.adapter.digest != digest for kept in self._load()):
+            if all(kept_name.entry.adapter.digest != digest for kept_name in self._load()):
                 for suffix in (GGUF_SUFFIX, PEFT_SUFFIX):
                     (self.registry / f"{digest}{suffix}").unlink(missing_ok=True)
 
-    def _find_file(self, adapter: Adapter) -> Path:
+    def _build_file_path(self, adapter: Adapter) -> Path:
         suffix = PEFT_SUFFIX if adapter.path.endswith(PEFT_SUFFIX) else GGUF_SUFFIX
         return self.registry / f"{adapter.digest}{suffix}"
 
@@ -151,12 +150,12 @@ class KeptNamesFile:
 
 def _replace_file(path: Path, content: bytes) -> None:
     """Replaces a file atomically, and waits until it is on the disk. Raises OSError."""
-    new = path.with_suffix(".new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    new_file = path.with_suffix(".new")
+    with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    new.replace(path)
+    new_file.replace(path)
 
 
 def compute_fingerprint(path: Path) -> str:

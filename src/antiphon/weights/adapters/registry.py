@@ -23,14 +23,14 @@ REMEDY = (
     "adapter at its start with --lora NAME=PATH"
 )
 
-JOB = "antiphon.weights.adapters.import_job:keep_job"
+JOB = "antiphon.weights.adapters.import_job:import_job"
 """The sandbox's job. It is not imported here, because it needs modules that HTTP processes do not load."""
 
 SECONDS = 120.0
 """CPU seconds for one adapter. The conversion of one GiB takes about ten seconds."""
 
 GGUF_SUFFIX, PEFT_SUFFIX = ".gguf", ".safetensors"
-"""Endings of the kept files: of adapters for llama.cpp, and for vLLM. The rest of the name is the digest."""
+"""Endings of the stored files, for llama.cpp and for vLLM. The name before the ending is the digest."""
 
 COPIES = 6
 """Memory for the conversion to float32, in multiples of the adapter's size."""
@@ -64,14 +64,14 @@ class AdapterStore:
 
     registry: Path
     directories: Sequence[Path]
-    most: int
+    max_file_bytes: int
     """The most bytes of one file."""
-    shared: bool = False
+    is_shared: bool = False
     """Whether processes of other users read the registry."""
     run: JobRunner = run_job
     """Runs the import job."""
 
-    async def keep(self, path: str, only_directory: Path | None = None, *, base: str) -> Adapter:
+    async def store(self, path: str, only_directory: Path | None = None, *, base: str) -> Adapter:
         """Checks the adapter at a caller's path for the model at `base`, and stores it. `only_directory`: the
         only allowed directory, instead of the operator's. Raises InvalidValue, PermissionDenied if no
         directory is allowed, and EngineError if the registry cannot be written."""
@@ -84,7 +84,7 @@ class AdapterStore:
             "directories": [str(directory) for directory in directories],
             "base": base,
             "into": str(staging),
-            "most": self.most,
+            "most": self.max_file_bytes,
         }
         try:
             result = await self.run(JOB, payload, self._build_limits(base), NOTHING)
@@ -97,8 +97,8 @@ class AdapterStore:
 
     def _build_limits(self, base: str) -> Limits:
         """Returns the limits of the import job."""
-        memory_bytes = OWN_MEMORY + COPIES * self.most + _count_mapped_bytes(base)
-        return Limits(SECONDS, 2 * SECONDS, memory_bytes, writes=GROWTH * self.most + OWN_MEMORY)
+        memory_bytes = OWN_MEMORY + COPIES * self.max_file_bytes + _count_mapped_bytes(base)
+        return Limits(SECONDS, 2 * SECONDS, memory_bytes, writes=GROWTH * self.max_file_bytes + OWN_MEMORY)
 
     def _store(self, staging: Path, result: object) -> Adapter:
         """Moves the checked file from the job's directory into the registry. Raises EngineError."""
@@ -107,8 +107,8 @@ class AdapterStore:
         name = result["file"]
         try:
             (staging / "kept" / name).replace(self.registry / name)
-            if self.shared:
-                share(self.registry / name)
+            if self.is_shared:
+                make_readable(self.registry / name)
         except OSError as problem:
             raise build_storage_error(problem) from None
         return Adapter(
@@ -134,7 +134,7 @@ def build_storage_error(problem: OSError) -> EngineError:
     )
 
 
-def share(path: Path) -> None:
+def make_readable(path: Path) -> None:
     """Makes a stored adapter readable for an engine that runs as another user."""
     path.chmod(SHARED_FILE)
     path.parent.chmod(SHARED_DIRECTORY)
@@ -144,9 +144,9 @@ def _count_mapped_bytes(base: str) -> int:
     """Returns the size of all GGUF files next to the model's file, or of all weights in its folder. The job
     maps the model's files into memory to read their headers."""
     path = Path(base)
-    parts = path.glob("*.safetensors") if path.is_dir() else path.parent.glob("*.gguf")
+    files = path.glob("*.safetensors") if path.is_dir() else path.parent.glob("*.gguf")
     try:
-        return sum(part.stat().st_size for part in parts) if path.exists() else 0
+        return sum(file.stat().st_size for file in files) if path.exists() else 0
     except OSError:
         return 0
 

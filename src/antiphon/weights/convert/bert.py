@@ -45,10 +45,7 @@ vectors."""
 
 NAMES = gguf.Keys.Tokenizer
 SPECIAL: Mapping[str, tuple[str, ...]] = {
-    "[CLS]": (
-        NAMES.BOS_ID,
-        "tokenizer.ggml.cls_token_id",
-    ),  # llama.cpp puts it before a text
+    "[CLS]": (NAMES.BOS_ID, "tokenizer.ggml.cls_token_id"),  # llama.cpp puts it before a text
     "[SEP]": (NAMES.EOS_ID, NAMES.SEP_ID),
     "[PAD]": (NAMES.PAD_ID,),
     "[MASK]": (NAMES.MASK_ID,),
@@ -87,14 +84,18 @@ class WordPieceVocabulary:
 class EncoderShape:
     """The sizes of an encoder."""
 
-    pieces: int
-    positions: int
-    types: int
-    hidden: int
-    inner: int
+    vocabulary_size: int
+    max_positions: int
+    token_types: int
+    """The number of token types."""
+    hidden_size: int
+    feed_forward_size: int
     layers: int
+    """The number of layers."""
     heads: int
+    """The number of attention heads in a layer."""
     epsilon: float
+    """The number that layer norms add to the variance."""
 
 
 def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
@@ -115,9 +116,11 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     layers = len({match[1] for name in saved_tensors if (match := LAYER.match(name))})
     tensors = dict(_rename_tensors(saved_tensors, layers, source))
     shape = read_shape(config, tensors, layers, source)
-    tensors["position_embd.weight"] = tensors["position_embd.weight"][: shape.positions]
-    if len(vocabulary.pieces) != shape.pieces:
-        raise ModelFileError(f"{source} has {len(vocabulary.pieces)} pieces and weights for {shape.pieces}")
+    tensors["position_embd.weight"] = tensors["position_embd.weight"][: shape.max_positions]
+    if len(vocabulary.pieces) != shape.vocabulary_size:
+        raise ModelFileError(
+            f"{source} has {len(vocabulary.pieces)} pieces and weights for {shape.vocabulary_size}"
+        )
     _write(target, kind, shape, vocabulary, read_pooling(source), tensors)
 
 
@@ -128,8 +131,8 @@ def read_shape(
     Raises ModelFileError for a missing tensor, because llama.cpp would ignore a missing bias. llama.cpp
     itself refuses inconsistent sizes."""
     parts = [f"blk.{layer}.{part}" for layer in range(layers) for part in LAYER_TENSORS] + ["token_embd_norm"]
-    needed = {f"{part}.{suffix}" for part in parts for suffix in ("weight", "bias")}
-    if missing := sorted((needed | EMBEDDINGS) - tensors.keys()):
+    needed_names = {f"{part}.{suffix}" for part in parts for suffix in ("weight", "bias")}
+    if missing := sorted((needed_names | EMBEDDINGS) - tensors.keys()):
         raise ModelFileError(f"{source} has no {missing[0]}, which a BERT encoder must have")
 
     def get_matrix_shape(name: str) -> tuple[int, ...]:
@@ -147,7 +150,7 @@ def read_shape(
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN fails this test too
         raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must be between 0 and 1")
     positions, types = get_matrix_shape("position_embd.weight")[0], get_matrix_shape("token_types.weight")[0]
-    positions = min(positions, read_longest_text(source) or positions)
+    positions = min(positions, read_max_tokens(source) or positions)
     inner = get_matrix_shape("blk.0.ffn_up.weight")[0]
     return EncoderShape(pieces, positions, types, hidden, inner, layers, heads, epsilon)
 
@@ -184,7 +187,7 @@ def _read_tokenizer_json(tokenizer: dict[str, Any], source: Path) -> WordPieceVo
 
 
 def _as_object(value: object) -> dict[str, Any]:
-    """Returns the value if it is a JSON object, otherwise an empty one."""
+    """Returns the value if it is a JSON object. Returns an empty object for any other value."""
     return value if isinstance(value, dict) else {}
 
 
@@ -213,9 +216,9 @@ def read_pooling(source: Path) -> str:
     return modes[chosen[0]]
 
 
-def read_longest_text(source: Path) -> int | None:
-    """Returns the number of tokens at which sentence-transformers cuts a text; None if it is not configured.
-    Raises ModelFileError."""
+def read_max_tokens(source: Path) -> int | None:
+    """Returns the number of tokens after which sentence-transformers cuts a text; None if it is not
+    configured. Raises ModelFileError."""
     longest = _read_json_if_present(source / "sentence_bert_config.json").get("max_seq_length")
     if longest is not None and (type(longest) is not int or longest < 1):
         raise ModelFileError(f"{source} has max_seq_length = {longest!r:.80}; it must be a number of tokens")
@@ -232,15 +235,14 @@ def _require_modules(source: Path) -> None:
     ]
     if unsupported := next((kind for kind in kinds if kind not in MODULES), None):
         raise ModelFileError(
-            f"{source} has the module {unsupported[:80]} of sentence-transformers, which a GGUF encoder does "
-            "not "
-            f"compute; only {', '.join(MODULES)} are converted"
+            f"{source} has the module {unsupported[:80]} of sentence-transformers, which a GGUF encoder "
+            f"does not compute; only {', '.join(MODULES)} are converted"
         )
 
 
 def to_gguf_piece(piece: str) -> str:
-    """Converts a piece to GGUF's notation. GGUF marks pieces at the start of a word; WordPiece marks the
-    others."""
+    """Converts a piece to GGUF's notation. GGUF marks the pieces at the start of a word. WordPiece marks all
+    other pieces."""
     if piece.startswith("[") and piece.endswith("]"):
         return piece
     return piece[2:] if piece.startswith("##") else SPACE + piece
@@ -273,12 +275,12 @@ def _write(
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
-    writer.add_context_length(shape.positions)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.inner)
+    writer.add_context_length(shape.max_positions)
+    writer.add_embedding_length(shape.hidden_size)
+    writer.add_feed_forward_length(shape.feed_forward_size)
     writer.add_block_count(shape.layers)
     writer.add_head_count(shape.heads)
-    writer.add_token_type_count(shape.types)
+    writer.add_token_type_count(shape.token_types)
     writer.add_layer_norm_eps(shape.epsilon)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[pooling])

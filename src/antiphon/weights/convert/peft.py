@@ -28,7 +28,7 @@ neighbouring rows in llama.cpp, and rows of the two halves of a head in transfor
 the architecture `llama`."""
 
 SAME_ORDER = frozenset({"qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "olmo2"})
-"""Architectures for which both store the rows in the same order."""
+"""Architectures for which llama.cpp and transformers store the rows in the same order."""
 
 PREFIX = "base_model.model."
 TEXT_MODEL_PREFIXES = (("", ""), ("model.language_model.", "model."), ("language_model.model.", "model."))
@@ -69,7 +69,7 @@ SUPPORTED = frozenset(
 """Keys that are read here, follow from the matrices, or concern only the training."""
 
 CHANGING_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initializations that also change the base model. Such an adapter fits only that changed model."""
+"""Initializations that also change the base model. Such an adapter fits only the changed base model."""
 
 
 @dataclass(slots=True)
@@ -85,17 +85,17 @@ class LoraScaling:
     """The scaling options in adapter_config.json."""
 
     alpha: float
-    by_root: bool
+    is_rank_stabilized: bool
     """Whether the scale is alpha over the square root of the rank (rsLoRA)."""
     alphas: Mapping[str, float] = field(default_factory=dict)
-    """Other alphas, by the last parts of module names."""
+    """The alphas of single modules, by the last parts of the modules' names."""
 
-    def factor(self, module: str, rank: int) -> float:
+    def compute_factor(self, module: str, rank: int) -> float:
         """Returns the factor for B that makes llama.cpp's scale equal to PEFT's."""
         alpha = next(
             (value for pattern, value in self.alphas.items() if _matches_module(pattern, module)), self.alpha
         )
-        return alpha / self.alpha * (math.sqrt(rank) if self.by_root else 1.0)
+        return alpha / self.alpha * (math.sqrt(rank) if self.is_rank_stabilized else 1.0)
 
 
 def is_peft(path: Path) -> bool:
@@ -127,16 +127,15 @@ def read_config(path: Path) -> LoraScaling:
         if key not in SUPPORTED and value not in UNUSED_VALUES and (key, value) != ("bias", "none"):
             reason = "is not supported by llama.cpp's adapters" if key in UNSUPPORTED else "is unknown"
             raise ModelFileError(
-                f"{path} has {key[:80]} = {json.dumps(value)[:80]}, which {reason}; merge the adapter into "
-                "its "
-                "base model and convert that"
+                f"{path} has {key[:80]} = {json.dumps(value)[:80]}, which {reason}; merge the adapter "
+                "into its base model and convert that"
             )
     initialization = options.get("init_lora_weights")
     if isinstance(initialization, str) and initialization.lower().startswith(CHANGING_BASE):
         raise ModelFileError(
-            f"{path} was initialized with init_lora_weights = {initialization!r}, which changes the base "
-            "model too; "
-            "save it as a plain LoRA (PEFT's save_pretrained with path_initial_model_for_weight_conversion)"
+            f"{path} was initialized with init_lora_weights = {initialization!r}, which changes the "
+            "base model too; save it as a plain LoRA (PEFT's save_pretrained with "
+            "path_initial_model_for_weight_conversion)"
         )
     alpha = _parse_finite(options.get("lora_alpha"))
     if alpha is None or alpha <= 0:
@@ -146,10 +145,12 @@ def read_config(path: Path) -> LoraScaling:
         raise ModelFileError(f"{path} has an alpha_pattern that is not a table of numbers")
     if invalid := next((name for name in alphas if not PLAIN_NAME.fullmatch(name)), None):
         raise ModelFileError(f"{path} has the alpha_pattern {invalid[:80]!r}; only names of modules are read")
-    by_root = options.get("use_rslora", False)
-    if not isinstance(by_root, bool):
-        raise ModelFileError(f"{path} has use_rslora = {json.dumps(by_root)[:80]}; it must be true or false")
-    return LoraScaling(alpha, by_root, alphas)
+    is_rank_stabilized = options.get("use_rslora", False)
+    if not isinstance(is_rank_stabilized, bool):
+        raise ModelFileError(
+            f"{path} has use_rslora = {json.dumps(is_rank_stabilized)[:80]}; it must be true or false"
+        )
+    return LoraScaling(alpha, is_rank_stabilized, alphas)
 
 
 def read_pairs(path: Path) -> dict[str, MatrixPair]:
@@ -159,8 +160,7 @@ def read_pairs(path: Path) -> dict[str, MatrixPair]:
         if EMBEDDING in name:
             raise ModelFileError(
                 f"{path} has {name[:120]}: adapters of embeddings are not supported; leave the embeddings "
-                "out "
-                "of target_modules, or merge the adapter into its base model and convert that"
+                "out of target_modules, or merge the adapter into its base model and convert that"
             )
         match = MATRIX.fullmatch(name)
         if match is None or values.ndim != 2:
@@ -235,7 +235,7 @@ def _build_tensors(
                 "another model"
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            b = pair.b * np.float32(config.factor(module, pair.b.shape[1]))
+            b = pair.b * np.float32(config.compute_factor(module, pair.b.shape[1]))
         if not np.isfinite(b).all():
             raise ModelFileError(f"{source} scales {module} beyond the range of float32")
         if reorder and name.endswith(("attn_q.weight", "attn_k.weight")):
@@ -252,7 +252,9 @@ def reorder_rows(rows: Tensor, width: int) -> Tensor:
 
 def _compute_head_width(base: Header, outputs: int) -> int:
     """Returns the number of rows of one head. Raises ModelFileError if the header does not tell it."""
-    width = base.number("attention.key_length") or base.number("embedding_length") // max(1, base.heads)
+    width = base.get_integer("attention.key_length") or base.get_integer("embedding_length") // max(
+        1, base.heads
+    )
     if not base.heads or not width or width % 2 or outputs % width:
         raise ModelFileError(
             f"the header of {base.path.name} has no width of heads, so no adapter can be converted for it; "

@@ -40,7 +40,7 @@ def write_peft_file(source: Path, base: Path, target: Path) -> tuple[int, float]
     shapes = read_shapes(base)
     tensors: dict[str, Tensor] = {}
     for module, pair in pairs.items():
-        a, b = _require_fitting(module, pair, shapes, (source, base))
+        a, b = _get_matrices(module, pair, shapes, (source, base))
         tensors[f"{PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a)
         tensors[f"{PREFIX}{module}.lora_B.weight"] = multiply_scale(b, config, module, source)
     rank = max(pair.a.shape[0] for pair in pairs.values() if pair.a is not None)
@@ -87,13 +87,13 @@ def multiply_scale(b: Tensor, config: LoraScaling, module: str, source: Path) ->
     """Multiplies PEFT's scale into a B matrix. Raises ModelFileError."""
     rank = b.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = b * np.float32(config.factor(module, rank) * config.alpha / rank)
+        scaled = b * np.float32(config.compute_factor(module, rank) * config.alpha / rank)
     if not np.isfinite(scaled).all():
         raise ModelFileError(f"{source} scales {module} beyond the range of float32")
     return np.ascontiguousarray(scaled)
 
 
-def _require_fitting(
+def _get_matrices(
     module: str, pair: MatrixPair, shapes: Mapping[str, tuple[int, ...]], paths: tuple[Path, Path]
 ) -> tuple[Tensor, Tensor]:
     """Returns the two matrices of a module. Raises ModelFileError if they do not fit the module's weight.
@@ -104,8 +104,7 @@ def _require_fitting(
     if module.rpartition(".")[2] in EMBEDDINGS:
         raise ModelFileError(
             f"{source} adapts {module}: adapters of embeddings are not supported; leave the embeddings out "
-            "of "
-            "target_modules, or merge the adapter into its base model"
+            "of target_modules, or merge the adapter into its base model"
         )
     shape = shapes.get(f"{module}.weight", ())
     if len(shape) != 2:

@@ -81,9 +81,8 @@ def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[
         tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise ModelFileError(
-            f"there is no {path}; PyTorch's .bin files are never read, because they can contain code: save "
-            "the "
-            "weights as safetensors"
+            f"there is no {path}; PyTorch's .bin files are never read, because they can contain code: "
+            "save the weights as safetensors"
         ) from None
     except (SafetensorError, OSError) as problem:
         raise ModelFileError(f"{path} cannot be read: {problem}") from None
@@ -101,11 +100,15 @@ def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[
         yield name, values.reshape(tensor["shape"])
 
 
-def _to_float32(form: str, data: bytes) -> Tensor | None:
+def _to_float32(number_format: str, data: bytes) -> Tensor | None:
     """Returns the numbers as float32; None for an unknown format."""
-    if form == "BF16":
+    if number_format == "BF16":
         return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(data, dtype=FORMATS[form]).astype(np.float32) if form in FORMATS else None
+    return (
+        np.frombuffer(data, dtype=FORMATS[number_format]).astype(np.float32)
+        if number_format in FORMATS
+        else None
+    )
 
 
 ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")

@@ -74,8 +74,8 @@ class HubCache:
         self.root = root
 
     def find(self, reference: Reference) -> CachedFile | None:
-        """Returns the file to which the reference resolved when it was last downloaded; None if it never was.
-        Raises ModelFetchError if the cache cannot be read."""
+        """Returns the file to which the reference resolved at its last download; None if it was never
+        downloaded. Raises ModelFetchError if the cache cannot be read."""
         with self._translate_errors():
             record = self._get_record_path(reference)
             match = RECORD.fullmatch(record.read_text("ascii", "replace")) if record.is_file() else None
@@ -94,12 +94,12 @@ class HubCache:
         path = self.build_file_path(reference, digest)
         return self._join_path(*path.parent.relative_to(self.root).parts, path.name + PARTIAL)
 
-    def keep(self, reference: Reference, commit: str, digest: str) -> CachedFile:
+    def add_reference(self, reference: Reference, commit: str, digest: str) -> CachedFile:
         """Records that the reference and the commit resolve to this file. The file must exist at its path."""
         for revision in {reference.revision, commit}:
             record = self._get_record_path(Reference(reference.repository, reference.file, revision))
             record.parent.mkdir(parents=True, exist_ok=True)
-            _write(record, f"{commit} {digest}\n")
+            _write_atomically(record, f"{commit} {digest}\n")
         path = self.build_file_path(reference, digest)
         return CachedFile(reference, commit, digest, path, path.stat().st_size)
 
@@ -110,7 +110,7 @@ class HubCache:
 
     @contextmanager
     def lock(self, reference: Reference, digest: str) -> Iterator[None]:
-        """Creates the file's folder and locks it. Other processes wait."""
+        """Creates the file's folder, and locks it until the block ends. Other processes wait."""
         folder = self.build_file_path(reference, digest).parent
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -164,8 +164,8 @@ class HubCache:
             self._remove_file(entry.path)
 
     def clear(self, repository: str) -> int:
-        """Removes the leftovers of a repository, except files that a process downloads. Returns the number of
-        removed bytes."""
+        """Removes the leftovers of a repository, except files that a process downloads now. Returns the
+        number of removed bytes."""
         leftovers = [leftover for leftover in self.list_leftovers() if leftover.repository == repository]
         return sum(leftover.size for leftover in leftovers if self._remove_idle_file(leftover.path))
 
@@ -231,7 +231,7 @@ class HubCache:
             folder = folder.parent
 
 
-def _write(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Writes a small file atomically."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
     with os.fdopen(descriptor, "w", encoding="ascii") as file:

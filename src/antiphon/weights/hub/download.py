@@ -48,7 +48,7 @@ PARTIAL_CONTENT = 206
 DISK = "disk"
 """The `param` of an error that only the operator can correct."""
 
-AWAY = "hub"
+UNAVAILABLE = "hub"
 """The `param` of a temporary error of the hub."""
 
 MOST_NAMES = 40
@@ -71,10 +71,11 @@ class FetchProgress:
 
     stage: Stage
     name: str
+    """The name of the file."""
     done: int
-    """Bytes."""
+    """The bytes that are downloaded or checked."""
     size: int
-    """Bytes."""
+    """All bytes of the file."""
 
 
 ReportProgress = Callable[[FetchProgress], None]
@@ -96,7 +97,7 @@ class HubCaller:
 
     token: str | None
     """The caller's token. The operator's token is not used."""
-    most: int
+    max_file_bytes: int
     """The most bytes of one file."""
 
 
@@ -119,19 +120,18 @@ class Hub:
         self._offline = offline
         self._pauses = pauses
 
-    def local(self, reference: Reference, tell: ReportProgress) -> CachedFile:
+    def find_or_pull(self, reference: Reference, report_progress: ReportProgress) -> CachedFile:
         """Returns the file from the cache without a request to the hub. Downloads the file if it is not in
         the cache."""
-        return self._cache.find(reference) or self.pull(reference, tell)
+        return self._cache.find(reference) or self.pull(reference, report_progress)
 
-    def pull(self, reference: Reference, tell: ReportProgress) -> CachedFile:
+    def pull(self, reference: Reference, report_progress: ReportProgress) -> CachedFile:
         """Downloads the current version of the file, unless it is in the cache. Raises ModelFetchError with
         the remedy."""
         if self._offline:
             raise ModelFetchError(
-                f"{reference} was not downloaded before, and offline mode is on: download it with `antiphon "
-                "models "
-                "pull` on a machine with a network, or turn ANTIPHON_HUB_OFFLINE off"
+                f"{reference} was not downloaded before, and offline mode is on: download it with "
+                "`antiphon models pull` on a machine with a network, or turn ANTIPHON_HUB_OFFLINE off"
             )
         with self._translate_errors(reference):
             remote = self._fetch_metadata(reference)
@@ -139,13 +139,13 @@ class Hub:
             with self._cache.lock(reference, remote.digest):
                 path = self._cache.build_file_path(reference, remote.digest)
                 if path.exists():
-                    self._verify(path, reference, remote, tell)
+                    self._verify(path, reference, remote, report_progress)
                 else:
                     partial = self._cache.build_partial_path(reference, remote.digest)
-                    self._fetch_rest(partial, reference, remote, tell)
-                    self._verify(partial, reference, remote, tell)
+                    self._fetch_missing_bytes(partial, reference, remote, report_progress)
+                    self._verify(partial, reference, remote, report_progress)
                     _move(partial, path)
-                return self._cache.keep(reference, remote.commit, remote.digest)
+                return self._cache.add_reference(reference, remote.commit, remote.digest)
 
     def list_files(self, repository: str, revision: str) -> list[str]:
         """Lists the files of a repository. Raises ModelFetchError with the remedy."""
@@ -176,7 +176,7 @@ class Hub:
         from antiphon.weights.hub.errors import Attempt, explain, find_cause
 
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings show signed addresses
-        has_token = "authorization" in self._headers()
+        has_token = "authorization" in self._build_headers()
         try:
             self._refuse_plaintext_token(has_token)
             yield
@@ -188,7 +188,7 @@ class Hub:
         finally:
             close_session()
 
-    def _headers(self) -> dict[str, str]:
+    def _build_headers(self) -> dict[str, str]:
         """Returns the request headers: the user agent, and the token if there is one."""
         from huggingface_hub.utils import build_hf_headers
 
@@ -198,8 +198,8 @@ class Hub:
 
     def _refuse_plaintext_token(self, has_token: bool) -> None:
         """Raises ModelFetchError if the token would be sent without encryption to another machine."""
-        parts = urlsplit(self._endpoint)
-        if has_token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        address = urlsplit(self._endpoint)
+        if has_token and address.scheme == "http" and not is_loopback(address.hostname or ""):
             raise ModelFetchError(
                 f"refusing to send the hub's token to {self._endpoint} in the clear; use an https address, "
                 "or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 to ask without the token"
@@ -221,7 +221,7 @@ class Hub:
         try:
             metadata = self._call_hub(
                 lambda: get_hf_file_metadata(
-                    url, token=self._token, endpoint=self._endpoint, headers=self._headers()
+                    url, token=self._token, endpoint=self._endpoint, headers=self._build_headers()
                 )
             )
         except RemoteEntryNotFoundError:
@@ -229,18 +229,18 @@ class Hub:
         commit, digest, size = metadata.commit_hash or "", metadata.etag or "", metadata.size
         if not COMMIT.fullmatch(commit) or not DIGEST.fullmatch(digest) or size is None:
             raise ModelFetchError(
-                f"{self._endpoint} returns no commit, checksum and size for {reference}, so the file could "
-                "not "
-                "be checked; ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT must name a hub, or a whole mirror"
+                f"{self._endpoint} returns no commit, checksum and size for {reference}, so the "
+                "file could not be checked; ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT must name a hub, or a "
+                "whole mirror"
             )
         return RemoteFile(commit, digest, size)
 
     def _require_allowed_size(self, reference: Reference, remote: RemoteFile) -> None:
         """Raises ModelFetchError if the file is larger than the caller's limit."""
-        if self._caller is not None and remote.size > self._caller.most:
+        if self._caller is not None and remote.size > self._caller.max_file_bytes:
             raise ModelFetchError(
-                f"{reference} has {remote.size:,} bytes, and the limit is {self._caller.most:,}; the "
-                "operator can raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES)"
+                f"{reference} has {remote.size:,} bytes, and the limit is {self._caller.max_file_bytes:,}; "
+                "the operator can raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES)"
             )
 
     def _describe_missing(self, reference: Reference) -> str:
@@ -256,8 +256,8 @@ class Hub:
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         return f"{missing}; it has {', '.join(names[:MOST_NAMES])}{more}"
 
-    def _fetch_rest(
-        self, partial: Path, reference: Reference, remote: RemoteFile, tell: ReportProgress
+    def _fetch_missing_bytes(
+        self, partial: Path, reference: Reference, remote: RemoteFile, report_progress: ReportProgress
     ) -> None:
         """Downloads the missing part of a file. Tries again after a failure, and raises the error after
         several attempts that received no byte."""
@@ -268,11 +268,11 @@ class Hub:
         if position > remote.size:
             partial.unlink()
             position = 0
-        self._require_room(reference, remote.size - position)
+        self._require_disk_space(reference, remote.size - position)
         failures = 0
         while position < remote.size or not partial.exists():
             try:
-                self._fetch_part(partial, reference, remote, tell)
+                self._fetch_once(partial, reference, remote, report_progress)
             except (httpx2.TransportError, HfHubHTTPError) as problem:
                 if (
                     isinstance(problem, HfHubHTTPError)
@@ -285,12 +285,12 @@ class Hub:
                 time.sleep(self._pauses[failures - 1] if failures else 0)
             position = _get_file_size(partial)
 
-    def _fetch_part(
-        self, partial: Path, reference: Reference, remote: RemoteFile, tell: ReportProgress
+    def _fetch_once(
+        self, partial: Path, reference: Reference, remote: RemoteFile, report_progress: ReportProgress
     ) -> None:
         """Sends one request for the missing part of the file."""
         position = _get_file_size(partial)
-        with self._open_rest(reference, remote, position) as response, partial.open("ab") as file:
+        with self._open_from(reference, remote, position) as response, partial.open("ab") as file:
             if position and response.status_code != PARTIAL_CONTENT:
                 file.truncate(position := 0)
             for chunk in response.iter_bytes():
@@ -299,22 +299,23 @@ class Hub:
                     file.truncate(0)
                     raise ModelFetchError(
                         f"{self._endpoint} sends more than the {remote.size} bytes that it states as the "
-                        "size "
-                        f"of {reference}; the incomplete file was removed"
+                        f"size of {reference}; the incomplete file was removed"
                     )
                 file.write(chunk)
-                tell(FetchProgress(Stage.FETCHING, reference.name + ENDING, position, remote.size))
+                report_progress(FetchProgress(Stage.FETCHING, reference.name + ENDING, position, remote.size))
 
     @contextmanager
-    def _open_rest(self, reference: Reference, remote: RemoteFile, start: int) -> Iterator["httpx2.Response"]:
-        """Opens the file's content from byte `start` on. It asks the hub each time, because redirect
+    def _open_from(
+        self, reference: Reference, remote: RemoteFile, start_byte: int
+    ) -> Iterator["httpx2.Response"]:
+        """Opens the file's content from `start_byte` on. It asks the hub each time, because redirect
         addresses expire. The client sends the token to no other host."""
         from huggingface_hub import constants, get_session, hf_hub_url
         from huggingface_hub.utils import hf_raise_for_status
 
-        headers = self._headers() | {"Accept-Encoding": "identity"}
-        if start:
-            headers["Range"] = f"bytes={start}-"
+        headers = self._build_headers() | {"Accept-Encoding": "identity"}
+        if start_byte:
+            headers["Range"] = f"bytes={start_byte}-"
         url = hf_hub_url(
             reference.repository, reference.file, revision=remote.commit, endpoint=self._endpoint
         )
@@ -325,61 +326,65 @@ class Hub:
             hf_raise_for_status(response)
             yield response
 
-    def _require_room(self, reference: Reference, needed: int) -> None:
+    def _require_disk_space(self, reference: Reference, needed_bytes: int) -> None:
         """Raises ModelFetchError if the disk has too little space for the file."""
-        free, root = self._cache.count_free_bytes(), self._cache.root
-        if needed > free and self._caller is not None:
+        free_bytes, root = self._cache.count_free_bytes(), self._cache.root
+        if needed_bytes > free_bytes and self._caller is not None:
             raise ModelFetchError(f"the server has no disk space for {reference}", param=DISK)
-        if needed > free:
+        if needed_bytes > free_bytes:
             raise ModelFetchError(
-                f"{reference} needs {needed / 1e9:.3f} GB more, and {root} has {free / 1e9:.3f} GB free; "
-                "remove files (`antiphon models list` shows them), or set ANTIPHON_HUB_CACHE "
-                "to a directory on a larger disk"
+                f"{reference} needs {needed_bytes / 1e9:.3f} GB more, and {root} has "
+                f"{free_bytes / 1e9:.3f} GB free; remove files (`antiphon models list` shows them), or set "
+                "ANTIPHON_HUB_CACHE to a directory on a larger disk"
             )
 
-    def _verify(self, path: Path, reference: Reference, remote: RemoteFile, tell: ReportProgress) -> None:
+    def _verify(
+        self, path: Path, reference: Reference, remote: RemoteFile, report_progress: ReportProgress
+    ) -> None:
         """Compares the file's digest with the hub's checksum. Removes a file that differs and raises
         ModelFetchError."""
         digest = _compute_digest(
             path,
             remote,
-            lambda done: tell(FetchProgress(Stage.CHECKING, reference.name + ENDING, done, remote.size)),
+            lambda done: report_progress(
+                FetchProgress(Stage.CHECKING, reference.name + ENDING, done, remote.size)
+            ),
         )
         if digest != remote.digest:
             path.unlink()
             raise ModelFetchError(
                 f"{reference} differs from the hub's file: its checksum is {digest}, not {remote.digest}; "
-                "the file was removed. Download it again; if this repeats, something changes it on its way"
+                "the file was removed. Download it again; if this repeats, a proxy or a disk changes the file"
             )
 
 
 def _wait_for_answer(call: Callable[[], T]) -> T:
-    """Returns the result of a call of the hub, or raises its error. Raises ConnectTimeout if it takes too
-    long.
+    """Returns the result of a call of the hub, or raises its error. Raises ConnectTimeout if the call takes
+    too long.
 
     The library has a time limit for each address of a name, but none for the DNS lookup. So the call runs in
-    a thread, which ends later, at the latest with the process.
+    a thread. After a timeout the thread ends later, at the latest with the process.
     """
     import httpx2
     from huggingface_hub import constants
 
     configured = constants.HF_HUB_ETAG_TIMEOUT
     seconds = ANSWER_S if configured == constants.DEFAULT_ETAG_TIMEOUT else configured
-    answers: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            answer = call()
+            result = call()
         except BaseException as problem:  # noqa: BLE001 - raised again in the thread that waits
-            answers.put(partial(_raise, problem))
+            outcomes.put(partial(_raise, problem))
         else:
-            answers.put(lambda: answer)
+            outcomes.put(lambda: result)
 
     threading.Thread(target=run, name="antiphon-hub", daemon=True).start()
     try:
-        return answers.get(timeout=seconds)()
+        return outcomes.get(timeout=seconds)()
     except queue.Empty:
-        raise httpx2.ConnectTimeout("no answer in time") from None
+        raise httpx2.ConnectTimeout("no response in time") from None
 
 
 def _raise(problem: BaseException) -> NoReturn:
@@ -404,10 +409,10 @@ def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int],
         digest = hashlib.sha256()
     else:
         digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    done = 0
+    done_bytes = 0
     with path.open("rb") as file:
         while chunk := file.read(BLOCK):
             digest.update(chunk)
-            done += len(chunk)
-            on_progress(done)
+            done_bytes += len(chunk)
+            on_progress(done_bytes)
     return digest.hexdigest()

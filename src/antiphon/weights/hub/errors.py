@@ -14,10 +14,10 @@ from huggingface_hub import errors as hub
 
 from antiphon.weights.hub.reference import Reference
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 RESUMES = "the incomplete file is kept, and the same command continues the download"
 CHECK_ADDRESS = "check ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT"
-NOT_OF_DISK = (hub.HfHubHTTPError, hub.OfflineModeIsEnabled, TransportError)
+HUB_ERRORS = (hub.HfHubHTTPError, hub.OfflineModeIsEnabled, TransportError)
 UNAUTHORIZED, FORBIDDEN, TOO_MANY, SERVER = 401, 403, 429, 500
 
 
@@ -45,18 +45,18 @@ class Attempt:
         return "send in hf_token" if self.is_caller else "set HF_TOKEN to"
 
     @property
-    def resumes(self) -> str:
+    def retry_advice(self) -> str:
         return "nothing was stored; try again" if self.is_caller else RESUMES
 
 
 def find_cause(problem: Exception, has_token: bool) -> str | None:
-    """Returns the cause of an error: the request's `revision` or `token`, the `disk`, or the `hub` if it is
-    unavailable. Returns None if it is the model's name."""
+    """Returns the cause of an error: the request's `revision` or `token`, the `disk`, or the `hub` if that is
+    unavailable. Returns None if the cause is the model's name."""
     if isinstance(problem, hub.RevisionNotFoundError):
         return "revision"
     if isinstance(problem, TransportError) and not isinstance(problem, UnsupportedProtocol):
         return "hub"
-    if isinstance(problem, OSError) and not isinstance(problem, NOT_OF_DISK):
+    if isinstance(problem, OSError) and not isinstance(problem, HUB_ERRORS):
         return "disk"
     status = problem.response.status_code if isinstance(problem, hub.HfHubHTTPError) else 0
     if status == TOO_MANY or status >= SERVER:
@@ -98,9 +98,8 @@ def _explain_unknown(attempt: Attempt) -> str:
     no_token = " (none was sent)" if attempt.is_caller else " (none is set)"
     token_hint = "" if attempt.has_token else no_token
     return (
-        f"there is no repository {attempt.page}, or it is private; check its name, or {attempt.token_advice} "
-        "a "
-        f"token that can read it{token_hint}"
+        f"there is no repository {attempt.page}, or it is private; check its name, or "
+        f"{attempt.token_advice} a token that can read it{token_hint}"
     )
 
 
@@ -109,8 +108,8 @@ def _explain_gated(attempt: Attempt) -> str:
     repository = attempt.reference.repository
     if attempt.has_token:
         return (
-            f"{repository} is gated, and the token in use has no access to it; ask for it at {attempt.page} "
-            f"with the token's account, or {attempt.token_advice} another token"
+            f"{repository} is gated, and the token in use has no access to it; ask for access at "
+            f"{attempt.page} with the token's account, or {attempt.token_advice} another token"
         )
     return (
         f"{repository} is gated; accept its conditions at {attempt.page}, make a token at "
@@ -135,11 +134,10 @@ def _explain_status(status: int, attempt: Attempt) -> str:
     if status == TOO_MANY:
         return (
             f"{endpoint} received too many requests from this server; wait some minutes, or "
-            f"{attempt.token_advice} a token; "
-            f"{attempt.resumes}"
+            f"{attempt.token_advice} a token; {attempt.retry_advice}"
         )
     if status >= SERVER:
-        return f"{endpoint} fails with status {status}; try again later; {attempt.resumes}"
+        return f"{endpoint} fails with status {status}; try again later; {attempt.retry_advice}"
     return f"{endpoint} answers {status} for {reference}; {CHECK_ADDRESS}"
 
 
@@ -154,7 +152,7 @@ def _explain_transport(problem: TransportError, attempt: Attempt) -> str:
         else "cannot be reached or hangs up"
     )
     if attempt.is_caller:
-        return f"{endpoint} {problem_text}; {attempt.resumes}"
+        return f"{endpoint} {problem_text}; {attempt.retry_advice}"
     if attempt.is_cached:
         return f"{endpoint} {problem_text}; the copy of {reference} in the cache stays as it is"
     return f"{endpoint} {problem_text}, and {reference} was not fetched before; check the network; {RESUMES}"
@@ -165,14 +163,13 @@ def _explain_write_failure(problem: OSError, attempt: Attempt) -> str:
     reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
     if attempt.is_caller:
         return f"the server cannot store {attempt.reference}: {reason}"
-    if problem.errno in FULL:
+    if problem.errno in DISK_FULL:
         return (
             f"cannot write all of {attempt.reference} below {attempt.cache}: {reason}; remove files "
-            "(`antiphon "
-            "models list` shows them), or set ANTIPHON_HUB_CACHE to a directory on a larger disk; "
+            "(`antiphon models list` shows them), or set ANTIPHON_HUB_CACHE to a directory on a larger disk; "
             f"{RESUMES}"
         )
     return (
-        f"cannot store {attempt.reference} below {attempt.cache}: {reason}; correct that, or set "
+        f"cannot store {attempt.reference} below {attempt.cache}: {reason}; correct this, or set "
         "ANTIPHON_HUB_CACHE to another directory"
     )

@@ -62,7 +62,7 @@ def is_reference(text: str) -> bool:
 def parse(text: str) -> Reference:
     """Parses a reference. Raises SettingsError with the problem."""
     location, colon, file = text.removeprefix(PREFIX).partition(":")
-    repository, at, revision = location.partition("@")
+    repository, at_sign, revision = location.partition("@")
     if (
         not is_reference(text)
         or not REPOSITORY.fullmatch(repository)
@@ -70,7 +70,7 @@ def parse(text: str) -> Reference:
         or "--" in repository
     ):
         raise SettingsError(f"{text!r} has no valid repository; write {FORM}")
-    if at and (not REVISION.fullmatch(revision) or not _is_inside(revision)):
+    if at_sign and (not REVISION.fullmatch(revision) or not _is_inside(revision)):
         raise SettingsError(f"{text!r} has no valid revision after the @; give a branch, a tag or a commit")
     if not colon or not file:
         page = f"https://huggingface.co/{repository}/tree/{revision or DEFAULT_REVISION}"
@@ -92,7 +92,7 @@ def _check_file(text: str, file: str) -> None:
         location = text.removeprefix(PREFIX).partition(":")[0].replace("@", " --revision ")
         beginning = file[: part.start()]
         raise SettingsError(
-            f"{text!r} is one of {int(part[1])} parts of a split model, which are not downloaded singly; "
+            f"{text!r} is one of {int(part[1])} parts of a split model, which are not downloaded separately; "
             f"choose a model in one file, or download all parts (hf download {location} --include "
             f"'{beginning}-*' --local-dir models) and name the first "
             f"(--model models/{beginning}-00001-of-{part[1]}.gguf)"
