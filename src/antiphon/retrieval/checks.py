@@ -1,4 +1,5 @@
-"""Checks the values of calls, in the same way for every index. Each error names the field and the remedy."""
+"""Checks the arguments of calls of a knowledge index, in the same way for every index. Each error names the
+field and the remedy."""
 
 import json
 import re
@@ -82,10 +83,10 @@ def require_file_name(name: str) -> None:
     _require_printable(name, "a document's name", "file_name")
 
 
-def _require_printable(text: str, what: str, field: str) -> None:
+def _require_printable(text: str, noun: str, field: str) -> None:
     """Raises InvalidValue for control characters and lone surrogates."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-        raise InvalidValue(f"{what} must not contain control characters", param=field)
+        raise InvalidValue(f"{noun} must not contain control characters", param=field)
 
 
 def require_batch(batch: int, chunks: Sequence[ChunkInput], progress: int | None) -> None:
@@ -156,15 +157,15 @@ def require_query(query: SearchQuery) -> None:
 
 
 def cut_hits(hits: Sequence[SearchHit]) -> tuple[SearchHit, ...]:
-    """Returns the first hits that have at most MAX_HIT_BYTES of text together, so that one message can hold
-    them."""
+    """Returns the best hits that together have at most MAX_HIT_BYTES of text, so that one message can contain
+    them. `hits`: the best first."""
     total = 0
-    for kept, hit in enumerate(hits):
+    for index, hit in enumerate(hits):
         chunk = hit.chunk
         total += len((chunk.text + chunk.title).encode())
         total += sum(len((name + value).encode()) for name, value in chunk.metadata.items())
         if total > MAX_HIT_BYTES:
-            return tuple(hits[:kept])
+            return tuple(hits[:index])
     return tuple(hits)
 
 
@@ -174,14 +175,14 @@ def require_ids(ids: Sequence[str], field: str) -> None:
         raise InvalidValue(f"{field} must name at most {MAX_HITS}", param=field)
 
 
-def require_room(limits: IndexLimits, total: IndexUsage) -> None:
-    """Raises KnowledgeLimitReached if a project would store more than it can. `total`: what it would
-    store."""
+def require_within_limits(limits: IndexLimits, total: IndexUsage) -> None:
+    """Raises KnowledgeLimitReached if a project would store more than its limits allow. `total`: what it
+    would store after the write."""
     for name in ("tables", "documents", "chunks", "bytes"):
-        most = getattr(limits, name)
-        if getattr(total, name) > most:
+        maximum = getattr(limits, name)
+        if getattr(total, name) > maximum:
             raise KnowledgeLimitReached(
-                f"this project's knowledge tables can keep {most} {name}: remove some, or ask for more",
+                f"this project's knowledge tables can keep {maximum} {name}: remove some, or ask for more",
                 param=name,
             )
 

@@ -1,4 +1,4 @@
-"""Converts vectors to the form in which every index keeps them: length 1, half precision, little-endian."""
+"""Converts vectors to the form in which every index stores them: length 1, half precision, little-endian."""
 
 from functools import lru_cache
 
