@@ -55,8 +55,8 @@ def find_local_model(model: ModelSettings, settings: HubSettings) -> ModelSettin
     path = find_fetched_path(model.path, settings)
     if path is None:
         raise SettingsError(
-            f"the model {model.name} was not fetched yet: run `antiphon models pull {model.path}`, then "
-            "reload"
+            f"the model {model.name} was not fetched yet: "
+            f"run `antiphon models pull {model.path}`, then reload"
         )
     return change_model(model, path=path)
 

@@ -200,7 +200,7 @@ def _read_scope_id(headers: Headers, names: tuple[bytes, ...]) -> str | None:
     value = values.pop()
     if SCOPE_ID.fullmatch(value) is None:
         raise InvalidValue(
-            f"{param} must be an id of letters, digits, dots, dashes or underscores", param=param
+            f"{param} must be an id of at most 64 letters, digits, dots, dashes or underscores", param=param
         )
     return value.decode("ascii")
 

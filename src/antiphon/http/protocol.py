@@ -39,7 +39,7 @@ notices a disconnect."""
 END_OF_HEAD = b"\r\n\r\n"
 """The end of the request line and headers."""
 
-STATUS = b"HTTP/1.1 "
+ANSWER_START = b"HTTP/1.1 "
 """The first bytes of an answer."""
 
 HTTP_2 = b"h2c"
@@ -90,7 +90,7 @@ class JoiningTransport:
         turn of the event loop."""
         if self._head:
             data, self._head = self._head + data, b""
-        elif data.startswith(STATUS):
+        elif data.startswith(ANSWER_START):
             self._head = data
             self._loop.call_soon(self.flush)
             return

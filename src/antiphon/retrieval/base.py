@@ -197,7 +197,7 @@ class ChunkPage:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to search. Without words and vector, the search finds nothing."""
+    """A search of one table by words, by a vector, or by both. Without them, it finds nothing."""
 
     words: str | None = None
     """Text of any length. A chunk that contains any of these words matches. Rare words count most (BM25). In
@@ -229,7 +229,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class IndexLimits:
-    """How much one project can store."""
+    """The limits of what one project can store."""
 
     tables: int = 100
     documents: int = 100_000

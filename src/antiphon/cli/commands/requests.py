@@ -36,7 +36,9 @@ def turn_on(
     with connect_admin(url) as server:
         kinds = [] if redact is None else [kind.strip() for kind in redact.split(",") if kind.strip()]
         if unknown_kinds := [kind for kind in kinds if kind not in set(Redaction)]:
-            raise SettingsError(f"{unknown_kinds[0]!r} is no kind; there are {', '.join(Redaction)}")
+            raise SettingsError(
+                f"{unknown_kinds[0]!r} is no kind of data to remove; the kinds are {', '.join(Redaction)}"
+            )
         id_ = find_id(server, PROJECT, project)
         server.send("PUT", "projects", id_, "recording", days=days, redact=kinds)
         redaction_note = f", without {', '.join(kinds)}" if kinds else ""

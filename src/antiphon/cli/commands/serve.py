@@ -222,8 +222,8 @@ def require_loadable(settings: Settings) -> None:
     for model in settings.models:
         if model.keep_alive is not None and model.name not in on_request_names:
             raise SettingsError(
-                f'keep_alive of the model {model.name} needs load = "request"; add that, or leave '
-                "keep_alive out"
+                f'keep_alive of the model {model.name} needs load = "request"; '
+                "add that, or leave keep_alive out"
             )
         if (
             budget is not None

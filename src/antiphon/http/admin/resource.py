@@ -171,7 +171,7 @@ def read_query(
     request: Request, *allowed: str, accepts: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
     """Returns the query's values by name. `accepts` returns whether a further name is allowed. Raises
-    UnknownParameter for any other name, and InvalidValue for a name that is there twice."""
+    UnknownParameter for any other name, and InvalidValue for a name that occurs twice."""
     values: dict[str, str] = {}
     for name, value in request.query():
         if name not in allowed and not accepts(name):
@@ -180,7 +180,7 @@ def read_query(
                 param=sanitize_key(name),
             )
         if name in values:
-            raise InvalidValue(f"{sanitize_key(name)} is there twice", param=sanitize_key(name))
+            raise InvalidValue(f"{sanitize_key(name)} occurs twice in the query", param=sanitize_key(name))
         values[name] = value
     return values
 
@@ -352,6 +352,6 @@ def _explain_unpriced(names: list[str]) -> str:
     verb, pronoun = ("has", "its") if len(names) == 1 else ("have", "their")
     first_names = ", ".join(names[:MAX_NAMES])
     return (
-        f"{first_names}{remainder} {verb} no price now: {pronoun} requests are refused where a limit of cost "
-        "applies"
+        f"{first_names}{remainder} {verb} no price now: "
+        f"{pronoun} requests are refused where a limit of cost applies"
     )

@@ -438,7 +438,7 @@ def parse_cursor(cursor: str | None) -> EntryPosition | None:
         return None
     start_ms, _, id_ = cursor.partition(".")
     if not (start_ms.isascii() and start_ms.isdigit() and len(start_ms) < len(str(MAX_SECOND)) + 3 and id_):
-        raise InvalidValue("after must be the next of the page before", param="after")
+        raise InvalidValue("after must be the value of next in the previous page", param="after")
     return EntryPosition(int(start_ms), id_[:MAX_VALUE_LENGTH])
 
 
@@ -465,7 +465,7 @@ def _read_second(query: Mapping[str, str], name: str, default: int) -> int:
     if not (
         text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
     ):
-        raise InvalidValue(f"{name} must be a time in Unix seconds", param=name)
+        raise InvalidValue(f"{name} must be a time in Unix seconds, at most {MAX_SECOND}", param=name)
     return int(text)
 
 

@@ -41,8 +41,8 @@ def require_safe_archive(data: bytes, file_name: str, limits: ExtractionLimits) 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             parts = archive.infolist()
-            if sum(part.file_size for part in parts) > limits.unpacked or len(parts) > MAX_PARTS:
-                limits_text = f"{limits.unpacked // MEBIBYTE:,} MiB or {MAX_PARTS:,} parts"
+            if sum(part.file_size for part in parts) > limits.unpacked_bytes or len(parts) > MAX_PARTS:
+                limits_text = f"{limits.unpacked_bytes // MEBIBYTE:,} MiB or {MAX_PARTS:,} parts"
                 raise build_refusal(file_name, f"unpacks to more than {limits_text}; split it")
             if any(part.flag_bits & ENCRYPTED for part in parts):
                 raise build_refusal(file_name, "is encrypted; remove its password and send it again")

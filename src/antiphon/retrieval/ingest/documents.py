@@ -40,19 +40,19 @@ BINARY_FORMATS = frozenset(
 class ExtractionLimits:
     """Limits of reading one document."""
 
-    size: int = 64 * MEBIBYTE
+    file_bytes: int = 64 * MEBIBYTE
     """The most bytes of the file."""
-    unpacked: int = 256 * MEBIBYTE
+    unpacked_bytes: int = 256 * MEBIBYTE
     """The most bytes of everything inside the file after it is unpacked."""
     pages: int = 5_000
     """The most pages, slides or sheets."""
     characters: int = 16 * MEBIBYTE
     """The most characters of the document's text."""
-    seconds: float = 120.0
+    cpu_seconds: float = 120.0
     """CPU seconds."""
     wall_seconds: float = 600.0
     """Seconds of wall clock. The limit is higher than the CPU time, because a machine can be busy."""
-    memory: int = 1024 * MEBIBYTE
+    memory_bytes: int = 1024 * MEBIBYTE
     """Bytes of address space of the process that reads the document."""
 
 

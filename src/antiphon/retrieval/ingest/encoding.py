@@ -25,7 +25,7 @@ DECLARATION = re.compile(
 )
 
 REFUSED_CHARACTERS = re.compile("[\ud800-\udfff\x00]")
-"""Characters that databases build_refusal in text: lone surrogates and null."""
+"""Characters that databases refuse in text: lone surrogates and null."""
 
 
 def decode_text(data: bytes, file_name: str, charset: str = "") -> str:

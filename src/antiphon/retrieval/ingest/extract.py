@@ -47,11 +47,11 @@ async def extract(
         "limits": asdict(limits),
     }
     max_result_bytes = BYTES_PER_CHARACTER * limits.characters + OVERHEAD_BYTES
-    job_limits = Limits(limits.seconds, limits.wall_seconds, limits.memory, max_result_bytes)
+    job_limits = Limits(limits.cpu_seconds, limits.wall_seconds, limits.memory_bytes, max_result_bytes)
     try:
         result = await run_job(JOB, payload, job_limits)
     except JobStopped as stopped:
         stopped.raise_if_waited()
-        reason = REASONS[stopped.stop].format(seconds=limits.seconds, mebibytes=limits.memory >> 20)
+        reason = REASONS[stopped.stop].format(seconds=limits.cpu_seconds, mebibytes=limits.memory_bytes >> 20)
         raise build_refusal(file_name, reason) from None
     return convert(result, ExtractedDocument)

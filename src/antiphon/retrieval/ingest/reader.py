@@ -33,7 +33,7 @@ class SandboxedReader:
 
     @property
     def max_file_bytes(self) -> int:
-        return self.limits.size
+        return self.limits.file_bytes
 
     @property
     def media_types(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def run_reading(payload: Mapping[str, object]) -> dict[str, object]:
         raise TypeError("the job has no limits")
     limits = ExtractionLimits(**limit_values)
     with Path(str(payload["path"])).open("rb") as file:
-        data = file.read(limits.size + 1)  # one byte more than allowed is enough to build_refusal the file
+        data = file.read(limits.file_bytes + 1)  # one byte more than allowed is enough to refuse the file
     sys.addaudithook(_refuse_event)
     name, media_type = str(payload["file_name"]), str(payload["media_type"])
     return asdict(read_document(data, name, media_type, limits))
@@ -55,8 +55,8 @@ def read_document(
 ) -> ExtractedDocument:
     """Returns the text of a document. Raises InvalidValue or UnsupportedMediaType, with one sentence that
     names the file and the remedy."""
-    if len(data) > limits.size:
-        raise build_refusal(file_name, f"has more than {limits.size:,} bytes; split it")
+    if len(data) > limits.file_bytes:
+        raise build_refusal(file_name, f"has more than {limits.file_bytes:,} bytes; split it")
     file_format = detect_format(data, file_name, media_type)
     if file_format in BINARY_FORMATS:
         document = _read_binary(data, file_name, file_format, limits)

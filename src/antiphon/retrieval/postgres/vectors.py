@@ -16,7 +16,8 @@ MOST_EXPLORED = 1000
 EXPLORED_PER_HIT = 2
 """How many vectors HNSW explores for each hit."""
 
-FIND_NEAREST = """ SELECT id, -(value {product} CAST(:vector AS {vector_type})) AS similarity FROM {vectors}
+FIND_NEAREST = """
+SELECT id, -(value {product} CAST(:vector AS {vector_type})) AS similarity FROM {vectors}
 WHERE ready {document_condition} ORDER BY {order} LIMIT {depth}
 """
 BY_INDEX = "value {product} CAST(:vector AS {vector_type})"

@@ -29,14 +29,22 @@ INSERT INTO {counts} SELECT word, ndoc FROM ts_stat(:chosen) AS seen
 ON CONFLICT (word) DO UPDATE SET chunks = {own_counts}.chunks + excluded.chunks
 """
 
-FIND_BY_WORDS = """ WITH sought AS ( SELECT * FROM unnest(CAST(:terms AS text[]), CAST(:weights AS float8[]))
-AS each (term, weight) ), matching AS ( SELECT chunk.id, chunk.length, sum(weight) AS weight FROM sought CROSS
-JOIN LATERAL ( SELECT id, length FROM {words} WHERE ready AND words @@ CAST(sought.term AS tsquery)
-{document_condition} ) AS chunk GROUP BY chunk.id, chunk.length ), fitting AS ( SELECT id, weight, {fit} AS
-fit FROM ( SELECT id, weight, length / CAST(avg(length) OVER () AS float8) AS share FROM matching ) AS
-measured ORDER BY weight * {fit} DESC, id LIMIT {candidates} ) SELECT id, fit * 1.6449340668 * ( SELECT
-sum(sought.weight * ts_rank('{{1, 1, 1, 1}}', words, CAST(sought.term AS tsquery))) FROM sought ) AS score
-FROM fitting JOIN {words} USING (id) ORDER BY score DESC, id LIMIT {depth}
+FIND_BY_WORDS = """
+WITH sought AS (
+    SELECT * FROM unnest(CAST(:terms AS text[]), CAST(:weights AS float8[])) AS each (term, weight)
+), matching AS (
+    SELECT chunk.id, chunk.length, sum(weight) AS weight FROM sought CROSS JOIN LATERAL (
+        SELECT id, length FROM {words}
+        WHERE ready AND words @@ CAST(sought.term AS tsquery) {document_condition}
+    ) AS chunk GROUP BY chunk.id, chunk.length
+), fitting AS (
+    SELECT id, weight, {fit} AS fit FROM (
+        SELECT id, weight, length / CAST(avg(length) OVER () AS float8) AS share FROM matching
+    ) AS measured ORDER BY weight * {fit} DESC, id LIMIT {candidates}
+)
+SELECT id, fit * 1.6449340668 * (
+    SELECT sum(sought.weight * ts_rank('{{1, 1, 1, 1}}', words, CAST(sought.term AS tsquery))) FROM sought
+) AS score FROM fitting JOIN {words} USING (id) ORDER BY score DESC, id LIMIT {depth}
 """
 """The index knows which words a chunk contains. Only for the best chunks, the statement reads how often they
 contain the words. `ts_rank` of one word is the sum of 1 / i² over its occurrences i, divided by π² / 6. It

@@ -218,16 +218,16 @@ class ProjectTables:
         for path in sorted(self._folder.iterdir()):
             if path.suffix != TABLE_ENDING and not _has_owner(path):
                 path.unlink(missing_ok=True)
-        names, damaged = set[str](), list[TableEntry]()
+        names, damaged_entries = set[str](), list[TableEntry]()
         for path in sorted(self._folder.glob(f"*{TABLE_ENDING}")):
             if (entry := self._read_entry(path)) is None:
                 continue
             if entry.info.damage is not None:
-                damaged.append(entry)
+                damaged_entries.append(entry)
                 continue
             names.add(entry.info.settings.name)
             yield entry.info.settings.name, entry
-        for entry in damaged:
+        for entry in damaged_entries:
             settings = entry.info.settings
             if settings.name in names:  # the table was renamed, and a newer table has its old name
                 settings = replace(settings, name=f"{settings.name} ({entry.path.stem})"[-LONGEST_NAME:])
@@ -262,7 +262,7 @@ class ProjectTables:
     @contextmanager
     def use(self, table: str) -> Iterator[TableFile]:
         """Keeps a table open while the context lasts. Raises NotFound."""
-        with self._open_tables.use(self._find(table), self._project) as file:
+        with self._open_tables.use(self._find_entry(table), self._project) as file:
             yield file
 
     @contextmanager
@@ -271,7 +271,7 @@ class ProjectTables:
         with self.use(table) as file, file.write(now, self.reserve) as change:
             yield change
 
-    def _find(self, table: str) -> TableEntry:
+    def _find_entry(self, table: str) -> TableEntry:
         entry = self._entries.get(table)
         if entry is None:
             raise build_missing_table_error(table)
@@ -284,7 +284,7 @@ class ProjectTables:
 
     def get(self, table: str) -> TableInfo:
         """Returns one table. Raises NotFound."""
-        return self._find(table).refresh()
+        return self._find_entry(table).refresh()
 
     def create(self, settings: TableSettings, now: int) -> TableInfo:
         """Creates an empty table. Raises Conflict and KnowledgeLimitReached."""
@@ -331,7 +331,7 @@ class ProjectTables:
     def rename(self, table: str, new_name: str, now: int) -> TableInfo:
         """Renames a table. Raises NotFound, and Conflict if the new name is taken."""
         with self._names_lock:
-            entry = self._find(table)
+            entry = self._find_entry(table)
             if new_name != table:
                 self._require_free_name(new_name)
             with self._open_tables.use(entry, self._project) as file:
@@ -363,7 +363,7 @@ class ProjectTables:
     def delete(self, table: str) -> None:
         """Removes a table with its files. Raises NotFound."""
         with self._names_lock:
-            entry = self._find(table)
+            entry = self._find_entry(table)
             self._open_tables.prepare_deletion(entry)
             with translate_errors(entry.path):
                 remove_file(entry.path)

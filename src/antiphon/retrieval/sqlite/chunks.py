@@ -8,7 +8,7 @@ from antiphon.errors import NotFound
 from antiphon.retrieval.base import ChunkInput, ChunkPage, DocumentState, IndexUsage, TextChunk
 from antiphon.retrieval.halves import encode_floats
 from antiphon.retrieval.ready_chunks import ReadyChunk, parse_id, prepare_chunks
-from antiphon.retrieval.sqlite.schema import LOOSE
+from antiphon.retrieval.sqlite.schema import LOOSE_DOCUMENT
 from antiphon.retrieval.sqlite.table import TableChange
 from antiphon.retrieval.sqlite.vectors import VectorRow
 
@@ -68,9 +68,9 @@ def _change_counts(change: TableChange, document: int, chunks: int, stored: int)
 def add_loose_chunks(change: TableChange, chunks: Sequence[ChunkInput]) -> tuple[TextChunk, ...]:
     """Adds chunks that belong to no document, and lets search find them."""
     ready_chunks = prepare_chunks(change.settings, chunks)
-    ids = insert_chunks(change, LOOSE, ready_chunks)
-    change.index_words(f"id >= ? AND document = {LOOSE}", ids.start)
-    _record_new_vectors(change, ids, LOOSE, ready_chunks)
+    ids = insert_chunks(change, LOOSE_DOCUMENT, ready_chunks)
+    change.index_words(f"id >= ? AND document = {LOOSE_DOCUMENT}", ids.start)
+    _record_new_vectors(change, ids, LOOSE_DOCUMENT, ready_chunks)
     return tuple(_read_chunk(change.connection, str(id_)) for id_ in ids)
 
 

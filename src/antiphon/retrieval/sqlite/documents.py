@@ -15,7 +15,7 @@ from antiphon.retrieval.base import (
 )
 from antiphon.retrieval.ready_chunks import prepare_chunks
 from antiphon.retrieval.sqlite.chunks import delete_all_chunks, insert_chunks
-from antiphon.retrieval.sqlite.schema import LOOSE
+from antiphon.retrieval.sqlite.schema import LOOSE_DOCUMENT
 from antiphon.retrieval.sqlite.table import TableChange
 
 DOCUMENT = """
@@ -34,7 +34,7 @@ def begin_document(change: TableChange, document: DocumentInput, id_: str) -> Do
     """Adds a document, or begins a failed document again. If a document with the same digest exists, returns
     that document. `id_`: the id of a new document."""
     existing = change.connection.execute(
-        "SELECT id, state FROM document WHERE digest = ? AND number != ?", (document.digest, LOOSE)
+        "SELECT id, state FROM document WHERE digest = ? AND number != ?", (document.digest, LOOSE_DOCUMENT)
     ).fetchone()
     if existing is not None and existing[1] != DocumentState.FAILED:
         return get_document(change.connection, existing[0])
@@ -91,7 +91,7 @@ def finish_document(change: TableChange, document: str, warnings: Sequence[str])
         for (older_number,) in change.connection.execute(
             "SELECT older.number FROM document AS older JOIN document USING (name) "
             "WHERE document.number = ? AND older.number < document.number AND older.number != ?",
-            (number, LOOSE),
+            (number, LOOSE_DOCUMENT),
         ).fetchall():
             _remove(change, older_number)
         stored_warnings = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
@@ -122,7 +122,7 @@ def list_documents(connection: sqlite3.Connection, offset: int, limit: int) -> D
     """Returns documents, the latest first."""
     total = connection.execute("SELECT count(*) - 1 FROM document").fetchone()[0]
     rows = connection.execute(
-        f"{DOCUMENT} WHERE number != ? ORDER BY number DESC LIMIT ? OFFSET ?", (LOOSE, limit, offset)
+        f"{DOCUMENT} WHERE number != ? ORDER BY number DESC LIMIT ? OFFSET ?", (LOOSE_DOCUMENT, limit, offset)
     ).fetchall()
     return DocumentPage(tuple(_build_document(connection, row) for row in rows), total)
 
@@ -153,7 +153,7 @@ def delete_unready(connection: sqlite3.Connection) -> None:
 def find_document(connection: sqlite3.Connection, document: str) -> tuple[int, DocumentState]:
     """Returns a document's number and state. Raises NotFound."""
     row = connection.execute(
-        "SELECT number, state FROM document WHERE id = ? AND number != ?", (document, LOOSE)
+        "SELECT number, state FROM document WHERE id = ? AND number != ?", (document, LOOSE_DOCUMENT)
     ).fetchone()
     if row is None:
         raise NotFound(f"there is no document {document[:40]!r} in this knowledge table", param="document")
@@ -165,7 +165,7 @@ def find_document_numbers(connection: sqlite3.Connection, documents: Sequence[st
     rows = connection.execute(
         "SELECT number FROM document WHERE id IN (SELECT value FROM json_each(?)) AND state = ? "
         "AND number != ?",
-        (json.dumps(list(documents)), DocumentState.READY, LOOSE),
+        (json.dumps(list(documents)), DocumentState.READY, LOOSE_DOCUMENT),
     )
     return [row[0] for row in rows]
 

@@ -32,7 +32,7 @@ MAX_LOG_BYTES = 16 * 1024 * 1024
 UNSWEPT = "unswept"
 """The row of `mark` whose value is 1 while the file can contain words of removed chunks."""
 
-LOOSE = 0
+LOOSE_DOCUMENT = 0
 """The number of the hidden document for chunks that belong to no document. It has no id, and no list shows
 it."""
 
@@ -133,7 +133,7 @@ def create_file(path: Path, project: str, settings: TableSettings, now: int) -> 
             connection.execute(
                 "INSERT INTO document (number, id, name, digest, media_type, bytes, state, created_at, "
                 "updated_at) VALUES (?, '', '', '', '', 0, 'ready', ?, ?)",
-                (LOOSE, now, now),
+                (LOOSE_DOCUMENT, now, now),
             )
             write_marks(connection, project=project, revision="0", created_at=str(now), updated_at=str(now))
             write_marks(connection, segmentation=str(SEGMENTATION), settings=encode_table(settings))
