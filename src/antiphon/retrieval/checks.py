@@ -185,8 +185,8 @@ def require_within_limits(limits: IndexLimits, total: IndexUsage) -> None:
         maximum = getattr(limits, name)
         if getattr(total, name) > maximum:
             raise KnowledgeLimitReached(
-                f"this project's knowledge tables can keep {maximum} {name}: remove some, or ask the operator "
-                "for a higher limit",
+                f"this project's knowledge tables can keep {maximum} {name}: "
+                "remove some, or ask the operator for a higher limit",
                 param=name,
             )
 
