@@ -499,12 +499,10 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
     yield declare_parameter("since", second, description=since)
     yield declare_parameter("until", second, description=until)
     for field in EntryField:
-        yield declare_parameter(field, description=_describe_filter(field))
-
-
-def _describe_filter(field: EntryField) -> str:
-    noun = field.replace("_", " ")
-    return f"Only entries with this {noun}; an empty value selects the entries without one"
+        noun = field.replace("_", " ")
+        yield declare_parameter(
+            field, description=f"Only entries with this {noun}; empty: entries without one"
+        )
 
 
 def _declare_limit(default: int, maximum: int) -> Iterator[Mapping[str, Any]]:
