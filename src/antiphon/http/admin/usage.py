@@ -499,10 +499,8 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
     yield declare_parameter("since", second, description=since)
     yield declare_parameter("until", second, description=until)
     for field in EntryField:
-        noun = field.replace("_", " ")
-        yield declare_parameter(
-            field, description=f"Only entries with this {noun}; empty: entries without one"
-        )
+        description = f"Only entries with this {field.replace('_', ' ')}; empty: entries without one"
+        yield declare_parameter(field, description=description)
 
 
 def _declare_limit(default: int, maximum: int) -> Iterator[Mapping[str, Any]]:
