@@ -13,7 +13,7 @@ from antiphon.cli.commands.bench import (
     RequestTiming,
     Spread,
     compute_spread,
-    estimate_words,
+    estimate_word_count,
     measure,
     plot_histogram,
 )
@@ -126,9 +126,9 @@ def test_percentiles_lie_between_the_nearest_ranks():
 
 
 def test_the_length_of_prompts_follows_what_the_server_counted():
-    assert estimate_words(128, lambda words: 10 + 2 * words) == 59
-    assert estimate_words(5, lambda words: 10 + 2 * words) == 1
-    assert estimate_words(128, lambda _: None) == 128
+    assert estimate_word_count(128, lambda words: 10 + 2 * words) == 59
+    assert estimate_word_count(5, lambda words: 10 + 2 * words) == 1
+    assert estimate_word_count(128, lambda _: None) == 128
     assert PROBE_WORDS > 1
 
 

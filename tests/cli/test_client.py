@@ -33,7 +33,7 @@ def test_a_stream_gives_its_text_its_end_and_the_servers_count(server: Standin):
     body: dict[str, object] = {"model": "good", "messages": [{"role": "user", "content": "a b"}]}
     pieces = list(Client(server.url).stream_chat(body))
     assert [piece.text for piece in pieces] == ["one", " two", " three", ""]
-    assert (pieces[-1].finish, pieces[-1].usage) == ("stop", TokenUsage(14, 3))
+    assert (pieces[-1].finish_reason, pieces[-1].usage) == ("stop", TokenUsage(14, 3))
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/v1", "{}/v1/"])

@@ -21,7 +21,7 @@ from antiphon.cli.doctor.checks import (
     check_settings,
     check_sockets,
     measure_free_memory,
-    read_probe,
+    parse_probe_output,
 )
 from antiphon.cli.doctor.findings import REMEDIES, Finding, FindingSeverity, report_ok
 from antiphon.cli.doctor.probe import (
@@ -265,14 +265,14 @@ def test_findings_of_a_dead_probe_are_kept_with_its_last_step():
         "[1]",
         '{"step": "opening", "what": "two 2.0, /b.so"}',
     ]
-    first, died = read_probe("\n".join(lines).encode(), "signal SIGILL", "")
+    first, died = parse_probe_output("\n".join(lines).encode(), "signal SIGILL", "")
     assert first == report_ok("python", "Python 3")
     assert (died.id, died.message) == (
         "library-crashes",
         "opening the library of two 2.0, /b.so ends with signal SIGILL",
     )
     lines.append('{"step": "loading", "what": "/m.gguf"}')
-    *_, died = read_probe("\n".join(lines).encode(), "signal SIGABRT", "")
+    *_, died = parse_probe_output("\n".join(lines).encode(), "signal SIGABRT", "")
     assert died.id == "model-not-loadable" and "/m.gguf ends with signal SIGABRT" in died.message
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.lora import UNLOAD, _parse_deployment, _to_absolute
+from antiphon.cli.commands.lora import UNLOAD_PATH, _parse_deployment, _to_absolute
 from antiphon.cli.serve_options import parse_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
@@ -76,4 +76,4 @@ def test_a_path_that_is_here_is_named_in_full(tmp_path: Path, monkeypatch: pytes
 
 def test_names_say_what_is_unloaded(antiphon: Run, server: Standin) -> None:
     antiphon("lora", "remove", "pirate", "--url", server.url)
-    assert server.asked == [{"lora_name": "pirate"}] and UNLOAD.endswith("unload_lora_adapter")
+    assert server.asked == [{"lora_name": "pirate"}] and UNLOAD_PATH.endswith("unload_lora_adapter")

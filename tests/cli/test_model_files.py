@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.model_files import find_local, store_adapters
+from antiphon.cli.model_files import find_local_model, store_adapters
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.settings.models import HubSettings, ModelSettings
@@ -48,7 +48,7 @@ def test_a_reload_fetches_no_minilm_and_says_how(tmp_path: Path) -> None:
     with pytest.raises(
         SettingsError, match="model mine was not fetched yet: run `antiphon models pull minilm`"
     ):
-        find_local(model, hub)
+        find_local_model(model, hub)
     (tmp_path / "minilm").mkdir()
     write_encoder(tmp_path / "minilm" / "minilm-f16.gguf")
-    assert find_local(model, hub).path == str(tmp_path / "minilm" / "minilm-f16.gguf")
+    assert find_local_model(model, hub).path == str(tmp_path / "minilm" / "minilm-f16.gguf")

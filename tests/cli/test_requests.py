@@ -53,7 +53,7 @@ def test_the_latest_request_is_read_by_its_project(antiphon: Run, server: Script
     assert json.loads(read.stdout) == CARD
     assert server.asked[1][1] == f"/admin/v1/requests?limit=1&project={PROJECT['id']}"
     none = antiphon("requests", "read", "--latest", "Research", "--url", server.url)
-    assert none.returncode == 1 and "Research has kept no request" in none.stderr
+    assert none.returncode == 1 and "Research has no recorded request" in none.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("r1", "--latest", "Research")])

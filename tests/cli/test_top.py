@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, Group
 
 from antiphon.cli.commands.top import DeviceUse, ModelRates, build_tables, compute_rates
-from antiphon.cli.commands.top_routes import build_route_table, compute_routes
+from antiphon.cli.commands.top_routes import build_route_table, compute_route_rates
 from antiphon.cli.metrics_reading import Latency, estimate_quantile, parse_page
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
 from antiphon.telemetry.exposition import Series, list_series, render_page
@@ -236,7 +236,7 @@ def routes_page(*failures: str) -> str:
 
 def test_routes_show_what_failed_since_the_first_reading():
     before, after = routes_page(), routes_page("provider_failed", "provider_timeout")
-    (route,) = compute_routes(parse_page(before, 10.0), parse_page(after, 12.0))
+    (route,) = compute_route_rates(parse_page(before, 10.0), parse_page(after, 12.0))
     assert (route.model, route.route, route.failed, route.answered) == ("any", "one/a", 1.0, 0.0)
     drawn = io.StringIO()
     Console(file=drawn, width=80).print(Group(*build_route_table((route,))))

@@ -80,7 +80,7 @@ async def add_knowledge(
     parts = IngestParts(
         index,
         models,
-        SandboxedReader(replace(DEFAULT_LIMITS, size=settings.knowledge.max_file_bytes)),
+        SandboxedReader(replace(DEFAULT_LIMITS, file_bytes=settings.knowledge.max_file_bytes)),
         UploadFolder(Path(settings.knowledge.directory) / UPLOADS),
         build_actor_finder(app_state, None if tenancy is None else tenancy.keyring),
         app_state.clock,

@@ -1,7 +1,7 @@
-"""Calls the admin API of a running server for commands. Without another key it sends the operator's key.
+"""Calls the admin API of a running server for commands. It sends the operator's key if the user gives no key.
 
-`admin.key` contains the operator's key of this machine. Commands read it, and update it when they rotate or
-revoke that key. Importing this module imports no HTTP client.
+The file `admin.key` contains the operator's key of this machine. Commands read the file, and update it when
+they rotate or revoke that key. Importing this module imports no HTTP client.
 """
 
 import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT = "/admin/v1"
 ADMIN_FILE = "admin.key"
 MOST_ROWS = 1_000
-"""Most rows of one page; the server's limit."""
+"""The most rows that the server returns in one page."""
 
 NO_SUCH_PATH = "route_not_found"
 
@@ -45,7 +45,7 @@ class Admin:
     def list(
         self, *path: str, limit: int | None = None, query: Mapping[str, str] | None = None
     ) -> "list[Card]":
-        """Returns the rows of a list, at most `most`, page by page."""
+        """Fetches a list page by page, and returns its rows. `limit`: the most rows; None for all."""
         cards: list[Card] = []
         parameters = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
@@ -61,15 +61,15 @@ class Admin:
             parameters[cursor] = next_cursor
 
     def get(self, *path: str, **query: str) -> Card:
-        """Fetches an object, or the answer to a query."""
+        """Fetches an object or the result of a query."""
         return self._call("GET", path, query)
 
     def stream(self, *path: str, **query: str) -> Iterator[bytes]:
-        """Yields a long answer in parts."""
+        """Yields the body of a long response in parts."""
         return self._client.stream_parts(_join_path(path, query))
 
     def send(self, method: str, *path: str, **body: object) -> Card:
-        """Sends the fields that are not None, and returns the object of the answer."""
+        """Sends a request with the fields that are not None, and returns the object in the response."""
         return self._call(
             method, path, {}, {name: value for name, value in body.items() if value is not None}
         )
@@ -80,21 +80,21 @@ class Admin:
 
     def delete(self, *path: str) -> Card:
         """Removes or revokes an object. Returns the object if the server keeps it."""
-        answer = self._client.call("DELETE", _join_path(path, {}))
-        return answer if isinstance(answer, dict) else {}
+        response = self._client.call("DELETE", _join_path(path, {}))
+        return response if isinstance(response, dict) else {}
 
     def erase(self, *path: str, **query: str) -> Card:
-        """Removes the objects that a query selects, and returns the server's answer."""
+        """Removes the objects that a query selects, and returns the object in the response."""
         return self._call("DELETE", path, query)
 
     def _call(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
     ) -> Card:
-        """Sends a request and returns the object of the answer. Raises CallFailed."""
-        answer = self._client.call(method, _join_path(path, query), body)
-        if not isinstance(answer, dict):
+        """Sends a request and returns the object in the response. Raises CallFailed."""
+        response = self._client.call(method, _join_path(path, query), body)
+        if not isinstance(response, dict):
             raise self._build_failure()
-        return answer
+        return response
 
     def _build_failure(self) -> CallFailed:
         """Builds the error for a server that is not Antiphon."""
@@ -116,12 +116,11 @@ def connect_admin(url: str | None) -> Iterator[Admin]:
 
 
 def find_server(url: str | None, may_be_foreign: bool = False) -> tuple[str, str | None]:
-    """Returns the address of the server to call, and the key for it. Without an address, it is the server
-    that the local settings describe. A server of this machine gets the operator's key if no other key is
-    given.
+    """Returns the address of the server to call, and the key for it. Without `url`, this is the server that
+    the local settings describe. If no key is set, a server on this machine gets the operator's key.
 
-    `may_be_foreign`: the command also talks with servers of others. Then a server at an address that is named
-    gets the operator's key only if it runs with this home. Raises SettingsError.
+    `may_be_foreign`: whether the server at `url` may belong to someone else. The operator's key then goes to
+    `url` only if that server uses this home directory. Raises SettingsError.
     """
     if url:
         address, key = url, os.environ.get(KEY_VARIABLE) or None
@@ -165,9 +164,8 @@ def _advise(problem: Problem, key: str | None) -> str:
     status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
     if status == UNAUTHORIZED and key is not None and key == read_operator_key():
         return (
-            f"The key in {find_operator_file()} has ended or belongs to another server. Set {KEY_VARIABLE} "
-            "to "
-            "a valid key, or make one with antiphon store admin-key --out FILE"
+            f"The key in {find_operator_file()} has ended or belongs to another server. "
+            f"Set {KEY_VARIABLE} to a valid key, or make one with antiphon store admin-key --out FILE"
         )
     if status in (UNAUTHORIZED, FORBIDDEN):
         return (
@@ -180,7 +178,8 @@ def _advise(problem: Problem, key: str | None) -> str:
 
 
 def _join_path(segments: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """Joins path segments and a query, and escapes them. Raises CallFailed for a segment of only dots."""
+    """Joins path segments and a query, and escapes them. Raises CallFailed for a segment that is empty or has
+    only dots."""
     for segment in segments:
         if not segment.strip("."):
             raise CallFailed(f"{segment!r} is no id")
@@ -189,21 +188,21 @@ def _join_path(segments: tuple[str, ...], query: Mapping[str, str]) -> str:
 
 
 def note_warnings(card: Card) -> None:
-    """Prints the warnings of an answer."""
+    """Prints the warnings in a response."""
     warnings = card.get("warnings")
     for warning in warnings if isinstance(warnings, list) else ():
         note(str(warning))
 
 
 def find_operator_file() -> Path:
-    """Returns the path of the file with this machine's operator's key. The file may not exist."""
+    """Returns the path of the file with the operator's key of this machine, even if no such file exists."""
     from antiphon.cli.serve_options import find_home
 
     return find_home(os.environ, Path.home()) / ADMIN_FILE
 
 
 def read_operator_key() -> str | None:
-    """Reads this machine's operator's key; None where none can be read."""
+    """Reads the operator's key of this machine. Returns None if the file is missing or cannot be read."""
     try:
         return find_operator_file().read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
@@ -211,7 +210,7 @@ def read_operator_key() -> str | None:
 
 
 def is_operator_key(card: Card) -> bool:
-    """Whether a key of the server is the operator's key of this machine."""
+    """Whether `card` describes the operator's key of this machine."""
     from antiphon.auth.secrets import KEY, extract_prefix
 
     stored = read_operator_key()
@@ -223,8 +222,8 @@ def is_operator_key(card: Card) -> bool:
 
 
 def replace_operator_key(secret: str) -> str:
-    """Replaces the key in the operator's file; returns a message. The next start of a server finishes an
-    interrupted replacement."""
+    """Replaces the key in the operator's file, and returns a message for the user. The next start of a server
+    finishes an interrupted replacement."""
     from antiphon.auth.secrets import write_secret
 
     path = find_operator_file()
@@ -239,11 +238,11 @@ def replace_operator_key(secret: str) -> str:
 
 
 def rename_operator_file() -> str:
-    """Renames the operator's file after its key was revoked; returns a message."""
+    """Renames the operator's file after its key was revoked, and returns a message for the user."""
     path = find_operator_file()
-    ended = path.with_name(f"{path.name}.ended")
+    ended_path = path.with_name(f"{path.name}.ended")
     try:
-        path.replace(ended)
+        path.replace(ended_path)
     except OSError as problem:
         return f"{path} contains the revoked key and cannot be renamed: {problem.strerror}"
-    return f"its file {path} was renamed to {ended}; antiphon store admin-key makes a new key"
+    return f"its file {path} was renamed to {ended_path}; antiphon store admin-key makes a new key"

@@ -30,6 +30,7 @@ from antiphon.store.tenancy import SqlTenancy
 STORE_FILE = "antiphon.db"
 SPOOL = "spool"
 MARK_NAME = "pepper"
+"""The name under which the database stores the pepper's mark, a digest that identifies the pepper."""
 SERVE_AUTHOR = "antiphon serve"
 """The author of the operator's first key in the audit log."""
 
@@ -51,15 +52,15 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
         prepare_knowledge_database(url)
     with create_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
         pepper = find_pepper(settings, home, tenancy)
-        keys = [
+        operator_keys = [
             stored_key.key
             for stored_key in tenancy.load_directory().keys
             if stored_key.key.kind is KeyKind.ADMIN
         ]
         path = home / ADMIN_FILE
         _complete_pending_key(path, tenancy, pepper)
-        if not any(is_valid(key, time.time()) for key in keys):
-            if keys and path.exists():
+        if not any(is_valid(key, time.time()) for key in operator_keys):
+            if operator_keys and path.exists():
                 path.replace(path.with_name(f"{ADMIN_FILE}.ended"))
             create_operator_key(tenancy, pepper, path)
         pepper_text = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
@@ -107,7 +108,7 @@ def is_valid(key: Key, now: float) -> bool:
 
 
 def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
-    """Returns the configured pepper, or the one in the home directory. Raises StoreRefused if the database
+    """Returns the configured pepper, or the pepper in the home directory. Raises StoreRefused if the database
     uses another pepper."""
     mark, configured = tenancy.load_mark(MARK_NAME), settings.keys.pepper
     pepper = parse_pepper(configured) if configured else load_pepper(home, make=mark is None)
@@ -116,7 +117,10 @@ def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper
 
 
 def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> None:
-    """Raises StoreRefused if the pepper does not match the database's mark. Marks a new database."""
+    """Raises StoreRefused if the database has the mark of another pepper. Stores the mark if it has none.
+
+    `mark`: the mark in the database; None for a new database.
+    """
     if mark is None:
         try:
             tenancy.set_mark(MARK_NAME, pepper.mark)

@@ -1,4 +1,4 @@
-"""A client of an OpenAI-compatible server: JSON answers, and streams of chat completions.
+"""A client of an OpenAI-compatible server: JSON responses, and streams of chat completions.
 
 Each request has its own connection. Closing a stream closes its connection, so the server stops generating.
 The client ignores the environment's proxies.
@@ -26,14 +26,14 @@ DEFAULT_HEADERS = {"content-type": JSON, "accept-encoding": "identity"}
 """Without compression, which would delay parts of a stream."""
 
 NOT_FOUND_STATUSES = (404, 405)
-"""HTTP statuses of a server that lacks a model or cannot describe single models."""
+"""The HTTP statuses if a server lacks a model or cannot describe single models."""
 
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """The token counts of the server."""
+    """The token counts of one request, as the server reports them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -70,7 +70,7 @@ class Chunk(msgspec.Struct):
         return self._delta.reasoning_content or self._delta.reasoning or ""
 
     @property
-    def finish(self) -> str:
+    def finish_reason(self) -> str:
         return self.choices[0].finish_reason or "" if self.choices else ""
 
     @property
@@ -98,7 +98,7 @@ class Client:
     """Calls the server at one address with one key."""
 
     def __init__(self, url: str, key: str | None = None, read_timeout: float = READ_TIMEOUT) -> None:
-        """`patience`: seconds without a byte after which a connection has failed."""
+        """`read_timeout`: seconds without a byte after which a connection has failed."""
         try:
             base = httpx2.URL(url if "//" in url else f"http://{url}")
         except (httpx2.InvalidURL, UnicodeError):
@@ -124,8 +124,8 @@ class Client:
             return self._decode(ServedModels, response.read()).data
 
     def find_chat_model(self) -> str:
-        """Returns the first model that can chat. A model without a description counts as one. Raises
-        CallFailed."""
+        """Returns the first model that can chat. A model that the server does not describe counts as a chat
+        model. Raises CallFailed."""
         names = self.list_models()
         if not names:
             raise CallFailed(f"{self.url} has no model")
@@ -142,13 +142,13 @@ class Client:
         )
 
     def require_chat_model(self, name: str) -> str:
-        """Returns the name if this model can chat. Raises CallFailed otherwise."""
-        embeds = self._is_embedding(name)
-        if embeds:
+        """Returns the name of a model that can chat. Raises CallFailed if it cannot chat or is unknown."""
+        is_embedding = self._is_embedding(name)
+        if is_embedding:
             raise CallFailed(
                 f"{name} makes vectors or ranks documents, and cannot chat; name a model that generates"
             )
-        if embeds is None and name not in (names := self.list_models()):
+        if is_embedding is None and name not in (names := self.list_models()):
             raise CallFailed(f"there is no model {name!r}; the server has: {', '.join(names) or 'none'}")
         return name
 
@@ -156,16 +156,16 @@ class Client:
         """Whether a model makes vectors instead of text; None if the server does not describe it."""
         path = quote(name, safe="/:@", errors="replace")  # no model's name contains a surrogate
         try:
-            answer = self.call("GET", f"/v1/models/{path}")
+            description = self.call("GET", f"/v1/models/{path}")
         except CallFailed as problem:
             if problem.status not in NOT_FOUND_STATUSES:
                 raise
             return None
-        profile = answer.get("profile") if isinstance(answer, dict) else None
+        profile = description.get("profile") if isinstance(description, dict) else None
         return isinstance(profile, dict) and isinstance(profile.get("embedding"), dict)
 
     def call(self, method: str, path: str, body: object = None) -> object:
-        """Sends a request and returns the answer's JSON value; None if the answer is no JSON.
+        """Sends a request and returns the JSON value of the response; None if the response is no JSON.
 
         Raises CallFailed.
         """
@@ -173,17 +173,17 @@ class Client:
             return _parse_json(response.read())
 
     def upload(self, path: str, media_type: str, body: bytes) -> object:
-        """Sends `body` with a media type, and returns the answer's JSON value. Raises CallFailed."""
+        """Sends `body` with a media type, and returns the JSON value of the response. Raises CallFailed."""
         with self._open("POST", path, body, media_type) as response:
             return _parse_json(response.read())
 
     def stream_parts(self, path: str) -> Iterator[bytes]:
-        """Yields the answer in parts. Raises CallFailed, also if the connection breaks."""
+        """Yields the body of the response in parts. Raises CallFailed, also if the connection breaks."""
         with self._open("GET", path) as response:
             yield from response.iter_bytes()
 
     def get_text(self, path: str) -> str:
-        """Returns the answer as text. Raises CallFailed."""
+        """Returns the body of the response as text. Raises CallFailed."""
         return b"".join(self.stream_parts(path)).decode("utf-8", "replace")
 
     def stream_chat(self, body: dict[str, object]) -> Generator[Chunk]:
@@ -209,7 +209,7 @@ class Client:
         return chunk
 
     def _decode(self, shape: type[Shape], data: bytes) -> Shape:
-        """Parses an answer. Raises CallFailed if the answer has another structure."""
+        """Parses a JSON body as `shape`. Raises CallFailed if it has another structure."""
         try:
             return msgspec.json.decode(data, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -246,9 +246,9 @@ class Client:
             reason = cause.verify_message.rstrip(".")
             return CallFailed(f"the certificate of {self.url} is not trusted ({reason})")
         if isinstance(cause, ssl.SSLError):
-            plain = self.url.replace("https:", "http:", 1)
+            http_url = self.url.replace("https:", "http:", 1)
             return CallFailed(
-                f"the server at {self.url} does not use TLS; without a TLS proxy, the address is {plain}"
+                f"the server at {self.url} does not use TLS; without a TLS proxy, the address is {http_url}"
             )
         return ServerUnreachable(
             f"nothing answers at {self.url} ({_explain_reason(problem)}); start a server there with "
@@ -256,9 +256,10 @@ class Client:
         )
 
 
-def _parse_refusal(answer: object, status: int, default_message: str) -> CallFailed:
-    """Builds the error from a response body, either in OpenAI's form or in a flat form."""
-    error = answer.get("error", answer) if isinstance(answer, dict) else None
+def _parse_refusal(body: object, status: int, default_message: str) -> CallFailed:
+    """Builds the error from the JSON body of a failed response. The error is the field `error`, as in
+    OpenAI's API, or the body itself."""
+    error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, str):
         return CallFailed(error, status=status)
     fields = error if isinstance(error, dict) else {}

@@ -37,7 +37,7 @@ POLL_S = 0.3
 """Seconds between two checks of an unfinished document."""
 
 ReportItems = Callable[[int, int], None]
-"""Receives the completed amount and the total."""
+"""Receives the number of completed items and the total number."""
 
 
 class KnowledgeApiClient:
@@ -47,18 +47,18 @@ class KnowledgeApiClient:
         self._client = client
 
     def call(self, method: str, *path: str, body: object = None, **query: object) -> Card:
-        """Sends a request and returns the object of the answer. `path`: segments of the URL."""
-        answer = self._client.call(method, _join_path(path, query), body)
-        if not isinstance(answer, dict):
+        """Sends a request and returns the object in the response. `path`: segments below the tables' path."""
+        response = self._client.call(method, _join_path(path, query), body)
+        if not isinstance(response, dict):
             raise CallFailed(f"{self._client.url} does not answer like Antiphon")
-        return answer
+        return response
 
     def list_rows(self, *path: str, **query: str) -> Iterator[tuple[Card, int]]:
         """Yields the rows of a list, each with the total number of rows. Fetches page by page."""
         offset = 0
         while True:
-            answer = self.call("GET", *path, limit=PAGE_ROWS, offset=offset, **query)
-            rows, total = answer.get("data"), answer.get("total")
+            page = self.call("GET", *path, limit=PAGE_ROWS, offset=offset, **query)
+            rows, total = page.get("data"), page.get("total")
             if not isinstance(rows, list) or not isinstance(total, int):
                 raise CallFailed(f"{self._client.url} does not answer like Antiphon")
             yield from ((row, total) for row in rows)
@@ -67,7 +67,7 @@ class KnowledgeApiClient:
                 return
 
     def find_document(self, table: str, text: str) -> str:
-        """Returns the id of a document, found by its id or by its file name."""
+        """Returns the id of the document whose id or file name is `text`."""
         cards = [card for card, _ in self.list_rows(table, "documents")]
         if any(card.get("id") == text for card in cards):
             return text
@@ -87,7 +87,8 @@ class KnowledgeApiClient:
     ) -> Card:
         """Adds a file and waits until the server has indexed it.
 
-        `report_percent`: receives the progress and 100. Raises SettingsError for a file that cannot be read.
+        `report_percent`: receives the percentage of the progress, and 100. Raises SettingsError for a file
+        that cannot be read.
         """
         try:
             content = file.read_bytes()
@@ -95,13 +96,13 @@ class KnowledgeApiClient:
             raise SettingsError(f"{file} cannot be read: {problem.strerror or problem}") from None
         fields = {name: str(value) for name, value in sizes.items() if value is not None}
         media_type, form = build_form(file.name, content, fields)
-        answer = self._client.upload(_join_path((table, "documents"), {}), media_type, form)
-        last_note = None
+        response = self._client.upload(_join_path((table, "documents"), {}), media_type, form)
+        last_wait_reason = None
         while True:
-            card = answer if isinstance(answer, dict) else {}
+            card = response if isinstance(response, dict) else {}
             state, progress, wait_reason = card.get("state"), card.get("progress"), card.get("error")
-            if state == "indexing" and wait_reason not in (None, last_note):
-                last_note = wait_reason
+            if state == "indexing" and wait_reason not in (None, last_wait_reason):
+                last_wait_reason = wait_reason
                 note(f"{file.name} {wait_reason}")
             report_percent(progress if isinstance(progress, int) else 0, 100)
             if state == "failed":
@@ -109,7 +110,7 @@ class KnowledgeApiClient:
             if state != "indexing":
                 return card
             time.sleep(POLL_S)
-            answer = self.call("GET", table, "documents", str(card.get("id")))
+            response = self.call("GET", table, "documents", str(card.get("id")))
 
     def export_table(self, table: str, file: Path, report_progress: ReportItems) -> int:
         """Writes a table to a new file: its settings, indexed documents, chunks and vectors.
@@ -142,10 +143,10 @@ class KnowledgeApiClient:
         """Returns a model's vector of PROBE in base64; None if the model is not available."""
         body = {"model": model, "input": PROBE, "encoding_format": "base64"}
         try:
-            answer = self._client.call("POST", "/v1/embeddings", body)
+            response = self._client.call("POST", "/v1/embeddings", body)
         except CallFailed:
             return None
-        data = answer.get("data") if isinstance(answer, dict) else None
+        data = response.get("data") if isinstance(response, dict) else None
         vector = data[0].get("embedding") if isinstance(data, list) and data else None
         return vector if isinstance(vector, str) else None
 
@@ -154,29 +155,30 @@ class KnowledgeApiClient:
     ) -> ImportedTable:
         """Creates a table from an exported file. `changes`: settings that replace the file's settings.
 
-        Documents keep their ids. Vectors stay if the embedding model is the same. A failed import removes the
-        table.
+        Documents keep their ids. The file's vectors are used if the table has the embedding model that made
+        them. A failed import removes the table.
         """
         exported = read_export(file)
         card = self.call(
             "POST", body={name: exported.header.get(name) for name in CREATION_FIELDS} | dict(changes)
         )
         name, model = str(card.get("name")), card.get("embedding_model")
-        is_same = isinstance(model, str) and is_same_model(
+        has_same_model = isinstance(model, str) and is_same_model(
             self._embed_probe(model), exported.header.get("probe")
         )
-        keeps_vectors = is_same and card.get("dimensions") == exported.header.get("dimensions")
-        done, total, keeps_ids = 0, sum(map(len, exported.chunks.values())), True
+        keeps_vectors = has_same_model and card.get("dimensions") == exported.header.get("dimensions")
+        imported_count, total, keeps_ids = 0, sum(map(len, exported.chunks.values())), True
         try:
-            for id_, part, lines in exported.list_batches():
+            for id_, batch_fields, lines in exported.list_batches():
                 chunks = [pick_content(line, keeps_vectors) for line in lines]
                 if id_ is None:
                     self.call("POST", name, "chunks", body={"chunks": chunks})
                 else:
-                    card_ = self.call("PUT", name, "documents", id_, body={**part, "chunks": chunks})
-                    keeps_ids = keeps_ids and card_.get("id") == id_
-                done += len(chunks)
-                report_progress(done, total)
+                    batch_body = {**batch_fields, "chunks": chunks}
+                    document = self.call("PUT", name, "documents", id_, body=batch_body)
+                    keeps_ids = keeps_ids and document.get("id") == id_
+                imported_count += len(chunks)
+                report_progress(imported_count, total)
         except BaseException:
             self.call("DELETE", name)
             raise
@@ -199,8 +201,8 @@ def _advise(problem: Problem) -> str:
 
 
 def _join_path(segments: Sequence[str], query: Mapping[str, object]) -> str:
-    """Joins path segments below the tables' path, with a query. Raises CallFailed for a segment of only
-    dots."""
+    """Joins path segments below the tables' path, with a query. Raises CallFailed for a segment that is empty
+    or has only dots."""
     for segment in segments:
         if not segment.strip("."):
             raise CallFailed(f"{segment!r} is no name")
@@ -211,12 +213,14 @@ def _join_path(segments: Sequence[str], query: Mapping[str, object]) -> str:
 def build_form(file_name: str, content: bytes, fields: Mapping[str, str]) -> tuple[str, bytes]:
     """Returns the media type and the bytes of a multipart form with one file."""
     boundary = secrets.token_hex(16)
-    escaped = file_name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+    escaped_name = file_name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()
     ]
-    file_header = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{escaped}"\r\n'
+    file_header = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{escaped_name}"\r\n'
+    )
     file_header += "Content-Type: application/octet-stream\r\n\r\n"
     body = "".join([*parts, file_header]).encode() + content + f"\r\n--{boundary}--\r\n".encode()
     return f"multipart/form-data; boundary={boundary}", body

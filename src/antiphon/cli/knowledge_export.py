@@ -39,16 +39,18 @@ class ImportedTable:
     """The result of an import."""
 
     name: str
-    chunks: int
-    documents: int
+    chunk_count: int
+    document_count: int
     model: object
     """The embedding model; None for a table without vectors."""
     keeps_vectors: bool
+    """Whether the table has the vectors of the file."""
     keeps_ids: bool
+    """Whether every document has the id that the file gives it."""
 
     def describe(self) -> str:
         """Describes the import in one sentence."""
-        summary = f"made {self.name} of {self.chunks} chunks in {self.documents} documents"
+        summary = f"made {self.name} of {self.chunk_count} chunks in {self.document_count} documents"
         id_note = "" if self.keeps_ids else "; the documents have new ids"
         if self.model is None:
             return f"{summary}; it can only be searched by words{id_note}"
@@ -67,7 +69,7 @@ class ExportedTable:
     """Chunks by document id; None for chunks without a document."""
 
     def list_batches(self) -> Iterator[tuple[str | None, dict[str, object], list[Line]]]:
-        """Yields batches of chunks: a document's id, the batch's fields, and the chunks.
+        """Yields batches of chunks: the document's id, the other fields of the request, and the chunks.
 
         Chunks without a document come last, with the id None.
         """
@@ -76,11 +78,11 @@ class ExportedTable:
             lines = self.chunks.get(id_, [])
             starts = range(0, max(1, len(lines)), BATCH_CHUNKS)
             for batch, start in enumerate(starts):
-                part: dict[str, object] = {"batch": batch, "last": batch + 1 == len(starts)}
-                yield id_, fields | part, lines[start : start + BATCH_CHUNKS]
-        without_document = self.chunks.get(None, [])
-        for start in range(0, len(without_document), BATCH_CHUNKS):
-            yield None, {}, without_document[start : start + BATCH_CHUNKS]
+                batch_position: dict[str, object] = {"batch": batch, "last": batch + 1 == len(starts)}
+                yield id_, fields | batch_position, lines[start : start + BATCH_CHUNKS]
+        loose_lines = self.chunks.get(None, [])
+        for start in range(0, len(loose_lines), BATCH_CHUNKS):
+            yield None, {}, loose_lines[start : start + BATCH_CHUNKS]
 
 
 def read_export(file: Path) -> ExportedTable:
@@ -96,17 +98,17 @@ def read_export(file: Path) -> ExportedTable:
         if isinstance(document, dict):
             documents[str(document.get("id"))] = document
         else:
-            owner = str(line.get("of"))
-            chunks.setdefault(owner if owner in documents else None, []).append(line)
+            document_id = str(line.get("of"))
+            chunks.setdefault(document_id if document_id in documents else None, []).append(line)
     return ExportedTable(header, documents, chunks)
 
 
-def is_same_model(first: object, second: object) -> bool:
-    """Whether two base64 vectors of one text come from the same model."""
-    if not isinstance(first, str) or not isinstance(second, str):
+def is_same_model(left_vector: object, right_vector: object) -> bool:
+    """Whether two base64 vectors of one text come from the same model. False if a vector is missing."""
+    if not isinstance(left_vector, str) or not isinstance(right_vector, str):
         return False
     try:
-        left, right = (array("f", b64decode(text, validate=True)) for text in (first, second))
+        left, right = (array("f", b64decode(text, validate=True)) for text in (left_vector, right_vector))
     except ValueError:
         return False
     norms = (

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PREFIX, SUFFIX = "server-", ".json"
 
 FILE_BYTES = 16_384
-"""Bytes of the file. One call writes all of them."""
+"""The size of the state file in bytes. One call writes all of them, so readers see one whole state."""
 
 REASON_CHARACTERS = 500
 """Most characters of a reason. Each needs at most 6 bytes."""
@@ -78,7 +78,7 @@ class RunningServer:
 
 
 class StateFile:
-    """The file in which this process publishes its server's state."""
+    """The file in which this process publishes the state of its server for commands."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -99,8 +99,8 @@ class StateFile:
         if self._state is not None:
             changes = "" if report is None else report.describe()[:REPORT_CHARACTERS]
             refusal = refusal and refusal[:REASON_CHARACTERS]
-            notice = replace(self._state, reloads=self._state.reloads + 1, changes=changes, refusal=refusal)
-            self._write(notice)
+            reloads = self._state.reloads + 1
+            self._write(replace(self._state, reloads=reloads, changes=changes, refusal=refusal))
 
     def _write(self, state: RunningServer) -> None:
         """Stores the state, and writes it to the file if possible."""
@@ -111,8 +111,8 @@ class StateFile:
 
 @contextmanager
 def publish_state(home: Path) -> Iterator[StateFile]:
-    """Keeps this process's file while the context lasts. If the file cannot be created, commands cannot find
-    the server."""
+    """Creates the state file of this process, and removes it when the context ends. If the file cannot be
+    created, commands cannot find the server."""
     path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,8 +131,8 @@ def publish_state(home: Path) -> Iterator[StateFile]:
 
 def list_running_servers(home: Path) -> dict[Path, RunningServer]:
     """Returns the running servers of a home directory, by their files."""
-    notices = ((path, read_state(path)) for path in _list_state_files(home))
-    return {path: running for path, running in notices if running is not None}
+    states = ((path, read_state(path)) for path in _list_state_files(home))
+    return {path: state for path, state in states if state is not None}
 
 
 def read_state(path: Path) -> RunningServer | None:
@@ -170,26 +170,28 @@ def parse_pid(file: Path) -> int:
 
 
 def restart(pid: int | None) -> None:
-    """Runs a rolling restart and waits for its end. `pid`: selects one of several servers."""
+    """Runs a rolling restart and waits for its end. `pid`: the server's process id; None for the only one."""
     home = find_home(os.environ, Path.home())
     with report_errors():
         file, server = _select_server(list_running_servers(home), home, pid)
         _send_signal(file, RESTART_SIGNAL)
         processes = "the HTTP process" if server.workers == 1 else f"{server.workers} HTTP processes"
         note(f"replacing {processes} of {server.url}")
-        state = _wait(file, RESTART_TIMEOUT_S * server.workers, lambda state: state.rounds > server.rounds)
+        state = _wait_until(
+            file, RESTART_TIMEOUT_S * server.workers, lambda state: state.rounds > server.rounds
+        )
         if state.problem:
             raise CallFailed(f"the old processes continue: {state.problem}")
 
 
 def reload(pid: int | None) -> None:
-    """Makes the server load its settings again, and prints the changes. `pid`: selects one of several
-    servers."""
+    """Makes the server load its settings again, and prints the changes. `pid`: the server's process id; None
+    for the only server."""
     home = find_home(os.environ, Path.home())
     with report_errors():
         file, server = _select_server(list_running_servers(home), home, pid)
         _send_signal(file, RELOAD_SIGNAL)
-        state = _wait(file, RELOAD_TIMEOUT_S, lambda state: state.reloads > server.reloads)
+        state = _wait_until(file, RELOAD_TIMEOUT_S, lambda state: state.reloads > server.reloads)
         if state.refusal:
             raise CallFailed(f"nothing was changed: {state.refusal}")
         print(escape_unprintable(state.changes))
@@ -214,7 +216,7 @@ def _select_server(
 
 
 def _find_process(file: Path) -> "psutil.Process | None":
-    """Returns the process that keeps a state file open; None without one.
+    """Returns the server's process, which keeps its state file open; None if it has ended.
 
     The process id alone is not enough: another process may reuse it.
     """
@@ -222,13 +224,13 @@ def _find_process(file: Path) -> "psutil.Process | None":
 
     try:
         process = psutil.Process(parse_pid(file))
-        opened = {Path(opened_file.path) for opened_file in process.open_files()}
+        open_paths = {Path(open_file.path) for open_file in process.open_files()}
     except (psutil.Error, ValueError):
         return None
-    return process if file.resolve() in opened else None
+    return process if file.resolve() in open_paths else None
 
 
-def _send_signal(file: Path, number: signal.Signals) -> None:
+def _send_signal(file: Path, signal_number: signal.Signals) -> None:
     """Sends a signal to the server of a state file, and to no other process. Raises CallFailed."""
     import psutil
 
@@ -236,16 +238,16 @@ def _send_signal(file: Path, number: signal.Signals) -> None:
     if process is None:
         raise CallFailed(f"the server {parse_pid(file)} has ended; see its log")
     try:
-        process.send_signal(number)
+        process.send_signal(signal_number)
     except psutil.Error as problem:
         raise CallFailed(f"cannot send a signal to the server {process.pid}: {problem}") from None
 
 
-def _wait(file: Path, timeout: float, is_done: Callable[[RunningServer], bool]) -> RunningServer:
+def _wait_until(file: Path, timeout: float, is_done: Callable[[RunningServer], bool]) -> RunningServer:
     """Waits until the server's state satisfies `is_done`, and returns the state. Raises CallFailed."""
     pid = parse_pid(file)
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
         state = read_state(file)
         if state is None:
             raise CallFailed(f"the server {pid} has ended; see its log")

@@ -237,26 +237,27 @@ def main() -> None:
 
 
 def _build_stderr_context(arguments: list[str]) -> AbstractContextManager[None]:
-    """Returns a context that converts standard error to JSON if the server's log is JSON.
+    """Returns a context that converts standard error to JSON if `arguments` start a server whose log is JSON.
 
-    It begins before the command line is parsed, so that errors of the command line are JSON too.
+    The context begins before the command line is parsed, so that errors of the command line are JSON too.
     """
     if arguments[:1] != ["serve"] or {"-h", "--help"} & set(arguments):
         return nullcontext()
     from antiphon.cli.serve_options import ServeOptions
     from antiphon.telemetry.json_stderr import convert_stderr
 
-    form, config = _find_option(arguments, "--log-format"), _find_option(arguments, "--config")
-    options = ServeOptions({"log": {"format": form}} if form else {}, config=Path(config) if config else None)
-    return convert_stderr() if options.find_log_format() == "json" else nullcontext()
+    log_format, config = _find_option(arguments, "--log-format"), _find_option(arguments, "--config")
+    flags = {"log": {"format": log_format}} if log_format else {}
+    serve_options = ServeOptions(flags, config=Path(config) if config else None)
+    return convert_stderr() if serve_options.find_log_format() == "json" else nullcontext()
 
 
 def _find_option(arguments: list[str], name: str) -> str | None:
     """Returns the last value of an option on the command line; None without one."""
     value = None
-    for index, word in enumerate(arguments):
-        if word == name and index + 1 < len(arguments):
+    for index, argument in enumerate(arguments):
+        if argument == name and index + 1 < len(arguments):
             value = arguments[index + 1]
-        elif word.startswith(f"{name}="):
-            value = word.partition("=")[2]
+        elif argument.startswith(f"{name}="):
+            value = argument.partition("=")[2]
     return value

@@ -8,19 +8,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 NAME_WIDTH = 14
-"""Most columns of a model's name, so that a table fits into 80 columns."""
+"""The most columns of a model's name, so that a table fits into 80 columns."""
 
 SECONDS_FROM = 10.0
-"""Longer latencies are displayed in seconds instead of milliseconds."""
+"""Latencies of at least this many seconds are displayed in seconds, and shorter ones in milliseconds."""
 
 Labels = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The values of one metrics page."""
+    """The values of a metrics page at one time."""
 
-    when: float
+    read_at: float
     """The time of the reading in monotonic seconds."""
     samples: Mapping[tuple[str, Labels], float]
 
@@ -54,17 +54,18 @@ class Latency:
     p95: float
 
 
-def parse_page(page: str, when: float) -> Reading:
-    """Parses a metrics page. Raises ValueError for any other text. `when`: monotonic seconds."""
+def parse_page(page: str, read_at: float) -> Reading:
+    """Parses a metrics page. Raises ValueError for any other text. `read_at`: monotonic seconds."""
     families = text_string_to_metric_families(page)
     samples = (sample for family in families for sample in family.samples)
     return Reading(
-        when, {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+        read_at, {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
     )
 
 
 def estimate_latency(earlier: Reading, later: Reading, name: str, **labels: str) -> Latency | None:
-    """Estimates the percentiles of a histogram between two readings. Returns None without measurements."""
+    """Estimates the percentiles of what a histogram measured between two readings. Returns None if it
+    measured nothing."""
     earlier_counts, later_counts = earlier.read_buckets(name, **labels), later.read_buckets(name, **labels)
     increases = {bound: count - earlier_counts.get(bound, 0.0) for bound, count in later_counts.items()}
     if not increases or min(increases.values()) < 0 or max(increases.values()) == 0:

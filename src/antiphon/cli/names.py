@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from antiphon.cli.admin_client import Admin
 
 MOST_CANDIDATES = 10
-"""Most candidates in an error message."""
+"""The most matching objects that an error message lists."""
 
 ID_SUFFIX = "[0-9a-z]{19}"
 """A pattern for the end of a generated id."""
@@ -31,15 +31,15 @@ SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
 
 @dataclass(frozen=True, slots=True)
 class ObjectKind:
-    """A kind of object, with a pattern of its ids and the fields that identify it."""
+    """A kind of object of the admin API, with a pattern of its ids and the fields that identify it."""
 
     noun: str
     fields: Sequence[str]
     """The fields to search, besides the id."""
     id_pattern: str
     has_ended: Callable[[Card], bool] = field(default=lambda _: False)
-    """Whether an object has ended. Other objects are preferred."""
-    label: Sequence[str] = ("name",)
+    """Whether an object has ended. A search prefers objects that have not ended."""
+    label_fields: Sequence[str] = ("name",)
     """The fields that tables show as the object's name."""
 
     def is_id(self, text: str) -> bool:
@@ -77,12 +77,13 @@ PRICE = ObjectKind("price", ("models", "note"), f"price_{ID_SUFFIX}", lambda car
 OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
 """The kinds of subjects of limits. Models have no id."""
 
-WITHOUT_NAMES = (LIMIT, PRICE)
+KINDS_WITHOUT_NAMES = (LIMIT, PRICE)
 """Kinds that the audit log names only by id, because their notes are not unique."""
 
 
 def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:
-    """Returns the id of the object that a text names, and prints the object.
+    """Returns the id of the object that a text names, and prints which object this is, unless the text is an
+    id.
 
     Raises CallFailed and SettingsError.
     """
@@ -121,7 +122,8 @@ def find_optional_id(server: "Admin", kind: ObjectKind, text: str | None) -> str
 
 
 def find_target(server: "Admin", subject: Subject | None, text: str) -> str:
-    """Returns the id or the model's name for a limit. Without a subject, searches projects, users and keys.
+    """Returns the target of a limit: a model's name, or the id of the project, user or key that a text names.
+    If `subject` is None, searches projects, users and keys.
 
     Raises CallFailed and SettingsError.
     """
@@ -137,7 +139,7 @@ def find_audited_id(server: "Admin", text: str) -> str:
 
     Raises CallFailed and SettingsError.
     """
-    if any(kind.is_id(text) for kind in WITHOUT_NAMES):
+    if any(kind.is_id(text) for kind in KINDS_WITHOUT_NAMES):
         return text
     return _find_owner(server, text, "a name in the audit log")
 
@@ -156,7 +158,9 @@ def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
                 raise
             continue
         for card in cards:
-            names[str(card.get("id"))] = " ".join(str(card[name]) for name in kind.label if card.get(name))
+            names[str(card.get("id"))] = " ".join(
+                str(card[name]) for name in kind.label_fields if card.get(name)
+            )
     return names
 
 
@@ -188,10 +192,10 @@ def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
     return text
 
 
-def _has_ended(card: Card, name: str) -> bool:
-    """Whether an object was revoked or has expired. `name`: the field with the expiry."""
-    end = card.get(name)
-    return card.get("revoked_at") is not None or (isinstance(end, int) and end <= time.time())
+def _has_ended(card: Card, expiry_field: str) -> bool:
+    """Whether an object was revoked or has expired."""
+    expires_at = card.get(expiry_field)
+    return card.get("revoked_at") is not None or (isinstance(expires_at, int) and expires_at <= time.time())
 
 
 def _list_matches(kind: ObjectKind, cards: Sequence[Card], text: str) -> list[Card]:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and their times and durations."""
+"""Options that several commands share, and the notation of times and durations in options."""
 
 import re
 import time
@@ -102,8 +102,8 @@ SERVE_OPTIONS: dict[str, object] = {
 def add_serve_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of `serve` to a command, which receives them as one `ServeOptions`."""
     serve_parameters = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in SERVE_OPTIONS.items()
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in SERVE_OPTIONS.items()
     ]
     own_parameters = [
         parameter.replace(kind=Parameter.KEYWORD_ONLY)

@@ -53,7 +53,7 @@ def print_list(
         print_table([format_row(card) for card in cards], empty_message)
 
 
-def print_one(card: Card, as_json: bool) -> None:
+def print_object(card: Card, as_json: bool) -> None:
     """Prints an object as JSON, or as one line for each field."""
     if as_json:
         print_json(card)
@@ -149,19 +149,22 @@ class ServerUnreachable(CallFailed):
 
 Problem = CallFailed | AntiphonError
 
-Advise = Callable[[Problem], str]
-"""Returns an addition to an error message, or an empty text."""
+AdviceFunction = Callable[[Problem], str]
+"""Returns advice that follows an error's message; empty if there is none."""
 
 
 def advise_on_key(problem: Problem) -> str:
-    """Returns advice about the required key; empty for other problems."""
+    """Returns advice about the required key if the server rejected the key; empty for other problems."""
     is_unauthorized = isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED
     return f"Set {KEY_VARIABLE} to the server's key." if is_unauthorized else ""
 
 
 @contextmanager
-def report_errors(advise: Advise = advise_on_key, when_interrupted: str = "") -> Iterator[None]:
-    """Prints an error of the context and ends the command with an exit status."""
+def report_errors(advise: AdviceFunction = advise_on_key, interrupt_message: str = "") -> Iterator[None]:
+    """Prints an error of the context and ends the command with an exit status.
+
+    `advise`: returns the advice about an error. `interrupt_message`: printed after Ctrl-C; empty for none.
+    """
     try:
         yield
     except (CallFailed, AntiphonError) as problem:
@@ -169,6 +172,6 @@ def report_errors(advise: Advise = advise_on_key, when_interrupted: str = "") ->
         note(f"{problem.message.removesuffix('.')}. {advice}" if advice else problem.message)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
-        if when_interrupted:
-            note(when_interrupted)
+        if interrupt_message:
+            note(interrupt_message)
         raise typer.Exit(INTERRUPTED) from None

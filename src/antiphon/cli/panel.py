@@ -1,4 +1,4 @@
-"""The message of a started server: a panel for users, or a record in a JSON log."""
+"""The message that a server prints when it has started: a panel for users, or a record in a JSON log."""
 
 import json
 import shlex
@@ -51,10 +51,10 @@ def describe_embedding(embedding: EmbeddingFacts) -> str:
 
 def describe_devices(info: EngineInfo) -> Iterator[str]:
     """Describes each device that runs layers of a model."""
-    loads = {device.device: device for device in info.load.devices}
+    loads_by_device = {device.device: device for device in info.load.devices}
     for device in info.devices:
         text = f"{device.layers} of {device.of_layers} layers on {device.device} ({device.description})"
-        load = loads.get(device.device)
+        load = loads_by_device.get(device.device)
         if load is not None and load.used is not None:
             text += f", {load.used / GIGABYTE:.1f} of {load.total / GIGABYTE:.1f} GB in use"
         yield escape_unprintable(text)
@@ -103,9 +103,9 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
             lines += [f"  device   {description}" for description in describe_devices(host_info)]
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
-    for routed in settings.routed_models:
-        routes = ", ".join(describe_route(route) for route in routed.list_routes())
-        lines.append(f"  model    {escape_unprintable(routed.name)}: {routes}")
+    for routed_model in settings.routed_models:
+        routes = ", ".join(describe_route(route) for route in routed_model.list_routes())
+        lines.append(f"  model    {escape_unprintable(routed_model.name)}: {routes}")
     if settings.server.workers > 1:
         lines.append(f"  workers  {settings.server.workers} HTTP processes")
     first_model = [

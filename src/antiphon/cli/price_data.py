@@ -20,7 +20,7 @@ from antiphon.errors import SettingsError, explain_extra
 PACKAGE = "genai-prices"
 
 MAX_DIGITS = 7
-"""Most digits before the decimal point of a price."""
+"""The most digits before the decimal point of a price."""
 
 INPUT, CACHED, OUTPUT = "input_mtok", "cache_read_mtok", "output_mtok"
 
@@ -29,7 +29,8 @@ UNUSED_PRICES = frozenset(
     web_searches_kcount storage_searches_kcount cache_write_mtok cache_write_5m_mtok cache_write_1h_mtok
     """.split()
 )
-"""Prices of services that this server never requests: the vendor's searches and marked prefixes."""
+"""Prices of services that this server never requests: the vendor's searches, and prefixes marked for a
+cache."""
 
 EXPLICIT_CACHE_VENDOR = "anthropic"
 """The vendor that caches a prefix only if a request marks it."""
@@ -46,7 +47,8 @@ Amounts = dict[str, Decimal | TieredAmount | None]
 
 
 class PriceCondition(Struct, frozen=True):
-    """The condition of a price. Without a date, the condition is an hour of the day."""
+    """The condition under which a price applies: from a date on, or without `start_date`, at some hours of
+    the day."""
 
     start_date: date | None = None
 
@@ -113,7 +115,7 @@ class DatedPrice:
 
 
 class PriceUnusable(Exception):
-    """The server cannot express a price. The message gives the reason."""
+    """Raised for a price that the server cannot express. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,8 @@ def convert_tree(value: object) -> object:
         return [convert_tree(item) for item in value]
     if isinstance(value, Decimal | date | time | str | int | dict | None):
         return value
-    public = ((name, item) for name, item in vars(value).items() if not name.startswith("_"))
-    return {name.rstrip("_"): convert_tree(item) for name, item in public if item is not None}
+    public_fields = ((name, item) for name, item in vars(value).items() if not name.startswith("_"))
+    return {name.rstrip("_"): convert_tree(item) for name, item in public_fields if item is not None}
 
 
 def list_dated_prices(vendor: str, model: ModelPrices, now: int, uses_base: bool) -> list[DatedPrice]:
@@ -164,18 +166,18 @@ def list_dated_prices(vendor: str, model: ModelPrices, now: int, uses_base: bool
     """
     if isinstance(model.prices, dict):
         return [build_price(vendor, model.prices, None, uses_base)]
-    dated: dict[int, Amounts] = {}
+    amounts_by_start: dict[int, Amounts] = {}
     for conditional in model.prices:
         start = None if conditional.constraint is None else conditional.constraint.start_date
         if start is None and conditional.constraint is not None and not uses_base:
             raise PriceUnusable("its price depends on the hour")
         if start is not None or conditional.constraint is None:
-            dated[to_unix_seconds(start)] = conditional.prices
-    current = max((start for start in dated if start <= now), default=None)
+            amounts_by_start[to_unix_seconds(start)] = conditional.prices
+    current_start = max((start for start in amounts_by_start if start <= now), default=None)
     return [
-        build_price(vendor, amounts, None if start == current else start, uses_base)
-        for start, amounts in sorted(dated.items())
-        if start > now or start == current
+        build_price(vendor, amounts, None if start == current_start else start, uses_base)
+        for start, amounts in sorted(amounts_by_start.items())
+        if start > now or start == current_start
     ]
 
 
@@ -209,11 +211,11 @@ def build_price(vendor: str, amounts: Amounts, since: int | None, uses_base: boo
 
 def format_amount(amount: Decimal | TieredAmount) -> str:
     """Formats an amount as a decimal text. Raises PriceUnusable."""
-    exact = amount.base if isinstance(amount, TieredAmount) else amount
-    if not exact.is_finite() or exact.adjusted() >= MAX_DIGITS:
-        raise PriceUnusable(f"{exact} is no amount of dollars")
-    text = f"{exact:f}"
+    dollars = amount.base if isinstance(amount, TieredAmount) else amount
+    if not dollars.is_finite() or dollars.adjusted() >= MAX_DIGITS:
+        raise PriceUnusable(f"{dollars} is no amount of dollars")
+    text = f"{dollars:f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
-    if exact < 0 or len(text.partition(".")[2]) > DIGITS:
+    if dollars < 0 or len(text.partition(".")[2]) > DIGITS:
         raise PriceUnusable(f"{text} has more than {DIGITS} decimal places, or is negative")
     return text

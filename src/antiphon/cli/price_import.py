@@ -1,4 +1,4 @@
-"""Plans an import of vendors' prices. Skipped models get a reason. No request is sent."""
+"""Plans an import of vendors' prices, with a reason for each skipped model. No request is sent."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,12 +42,12 @@ class ImportPlan:
     prices: dict[str, tuple[DatedPrice, ...]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
-    def skip_covered(self) -> None:
+    def skip_covering_patterns(self) -> None:
         """Removes patterns that would also set the price of a skipped model."""
         for pattern in [name for name in self.prices if STAR in name]:
-            if covered := next((name for name in self.skipped if matches([pattern], name)), None):
+            if skipped_name := next((name for name in self.skipped if matches([pattern], name)), None):
                 del self.prices[pattern]
-                self.skipped[pattern] = f"it also covers {covered}"
+                self.skipped[pattern] = f"it also covers {skipped_name}"
 
     def skip_priced_models(self, cards: Sequence[Card], now: int) -> None:
         """Removes models that already have a price. `cards`: the server's prices."""
@@ -60,7 +60,9 @@ class ImportPlan:
                 for card in current_cards
                 if not is_imported(card) and matches([str(card["models"])], name)
             ]
-            new_prices = tuple(price for price in prices if not is_known(name, price, current_cards, now))
+            new_prices = tuple(
+                price for price in prices if not was_imported_before(name, price, current_cards, now)
+            )
             if own_prices:
                 self.skipped[name] = f"it has your own price {own_prices[0].get('id')}"
             if own_prices or not new_prices:
@@ -73,17 +75,19 @@ def is_imported(card: Card) -> bool:
     return str(card.get("note", "")).startswith(PACKAGE)
 
 
-def is_known(name: str, price: DatedPrice, cards: Sequence[Card], now: int) -> bool:
+def was_imported_before(name: str, price: DatedPrice, cards: Sequence[Card], now: int) -> bool:
     """Whether an earlier import added the same price with the same start."""
-    imported = [card for card in cards if is_imported(card) and card.get("models") == name]
-    started = [(since, card) for card in imported if isinstance(since := card.get("since"), int)]
+    imported_cards = [card for card in cards if is_imported(card) and card.get("models") == name]
+    starts = [(since, card) for card in imported_cards if isinstance(since := card.get("since"), int)]
     if price.since is None:
-        current = [entry for entry in started if entry[0] <= now]
-        matches = [max(current, key=lambda entry: entry[0])[1]] if current else []
+        past_starts = [start for start in starts if start[0] <= now]
+        matching_cards = [max(past_starts, key=lambda start: start[0])[1]] if past_starts else []
     else:
-        matches = [card for since, card in started if since == price.since]
+        matching_cards = [card for since, card in starts if since == price.since]
     amounts = (price.input, price.cached, price.output)
-    return any((card.get("input"), card.get("cached"), card.get("output")) == amounts for card in matches)
+    return any(
+        (card.get("input"), card.get("cached"), card.get("output")) == amounts for card in matching_cards
+    )
 
 
 def plan_import(
@@ -94,7 +98,7 @@ def plan_import(
 ) -> ImportPlan:
     """Plans the prices of the vendors' models of all routes, by PROVIDER/MODEL.
 
-    A provider that the settings lack is the preset of that name.
+    If the settings have no provider of a name, the preset of that name applies.
     """
     plan = ImportPlan()
     vendor_models = dict.fromkeys(list_vendor_models(models))
@@ -111,7 +115,7 @@ def plan_import(
             _plan_models(
                 plan, f"{provider}/", vendor, select_models(data.vendors[vendor], model, options), options
             )
-    plan.skip_covered()
+    plan.skip_covering_patterns()
     return plan
 
 
@@ -134,7 +138,8 @@ def _plan_models(
     models: Iterable[tuple[str, ModelPrices | None]],
     options: ImportOptions,
 ) -> None:
-    """Plans the prices of some models of a vendor. `prefix`: the start of their names."""
+    """Plans the prices of some models of a vendor. `prefix`: the provider with a slash, which begins their
+    names on this server."""
     for name, model in models:
         if model is None:
             plan.skipped[prefix + name] = "the price list does not contain it"
@@ -169,10 +174,10 @@ def select_models(
 def find_model(models: Sequence[ModelPrices], name: str) -> ModelPrices | None:
     """Returns the prices of a model by its name. An exact name comes before a pattern, a longer pattern
     before a shorter one."""
-    matches_ = [
+    candidates = [
         (STAR not in pattern, len(pattern), index)
         for index, model in enumerate(models)
         for pattern in model.list_names()
         if matches([pattern], name)
     ]
-    return models[max(matches_)[2]] if matches_ else None
+    return models[max(candidates)[2]] if candidates else None

@@ -49,9 +49,9 @@ class ServeOptions:
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Values by section of the settings, then by name."""
     models: Sequence[str] = ()
-    """Each is PATH or NAME=PATH, or has the demo model's name in the place of a path."""
-    shared: Mapping[str, object] = field(default_factory=dict)
-    """Values that apply to every model."""
+    """Each is PATH or NAME=PATH. The demo model's name can replace PATH."""
+    model_flags: Mapping[str, object] = field(default_factory=dict)
+    """Values of flags that apply to every model, by the setting's name."""
     config: Path | None = None
     adapters: Sequence[str] = ()
     """Each is NAME=PATH."""
@@ -68,24 +68,24 @@ class ServeOptions:
         if not settings.models and not settings.routed_models:
             settings = replace_models(settings, [build_model(DEMO_MODEL)])
         settings = replace_models(settings, map(_set_bundled_path, settings.models))
-        served = [model.name for model in settings.models]
-        served += [adapter.name for adapter in settings.adapters]
-        served += [model.name for model in settings.routed_models]
-        patterns = any(is_pattern(model.name) for model in settings.routed_models)
-        allows_new_names = settings.lora.directories or settings.lora.repositories or patterns
-        require_aliases(settings.aliases, served, is_fixed=not allows_new_names)
+        served_names = [model.name for model in settings.models]
+        served_names += [adapter.name for adapter in settings.adapters]
+        served_names += [model.name for model in settings.routed_models]
+        has_patterns = any(is_pattern(model.name) for model in settings.routed_models)
+        allows_new_names = settings.lora.directories or settings.lora.repositories or has_patterns
+        require_aliases(settings.aliases, served_names, is_fixed=not allows_new_names)
         return with_assigned_models(
             replace_models(settings, map(self._override_model, settings.models)), embedding=None
         )
 
     def list_adapters(self) -> list[str]:
-        """Returns the adapters of the flags, or else of the environment variable. Excludes those of the
-        file."""
+        """Returns the adapters of the flags, or of the environment variable if there are no flags. Excludes
+        the settings file's adapters."""
         return list(self.adapters) or _split_variable(ADAPTERS_VARIABLE)
 
     def list_aliases(self) -> list[str]:
-        """Returns the aliases of the flags, or else of the environment variable. Excludes those of the
-        file."""
+        """Returns the aliases of the flags, or of the environment variable if there are no flags. Excludes
+        the settings file's aliases."""
         return list(self.aliases) or _split_variable(ALIASES_VARIABLE)
 
     def list_sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
@@ -97,10 +97,10 @@ class ServeOptions:
     def find_log_format(self) -> object:
         """Returns the log format, also if other settings are invalid. Skips unreadable sources."""
         flags, environ, file = self.list_sources()
-        variable = {name: value for name, value in environ.items() if name == LOG_FORMAT_VARIABLE}
-        for source in (file, None):
+        format_variable = {name: value for name, value in environ.items() if name == LOG_FORMAT_VARIABLE}
+        for readable_file in (file, None):
             with suppress(SettingsError):
-                layers = [layer.get("log") for _, layer in read_layers(flags, variable, source)]
+                layers = [layer.get("log") for _, layer in read_layers(flags, format_variable, readable_file)]
                 formats = [log["format"] for log in layers if isinstance(log, dict) and "format" in log]
                 return formats[-1] if formats else "text"
         return "text"
@@ -116,12 +116,15 @@ class ServeOptions:
 
     def _override_model(self, model: ModelSettings) -> ModelSettings:
         """Replaces the file's values of a model by the values of the flags."""
-        return build_model({**dump_model(model), **self.shared}) if self.shared else model
+        return build_model({**dump_model(model), **self.model_flags}) if self.model_flags else model
 
 
-def find_home(environ: Mapping[str, str], home: Path) -> Path:
-    """Returns the directory of the server's own files: ANTIPHON_HOME, or the platform's data directory."""
-    return get_default_registry(environ, home).parent
+def find_home(environ: Mapping[str, str], user_home: Path) -> Path:
+    """Returns the directory of the server's own files: ANTIPHON_HOME, or the platform's data directory.
+
+    `user_home`: the user's home directory.
+    """
+    return get_default_registry(environ, user_home).parent
 
 
 def _split_variable(name: str) -> list[str]:
@@ -185,7 +188,7 @@ def parse_alias(text: str) -> dict[str, object]:
 
 
 def parse_layers(text: str) -> object:
-    """Parses the number of layers on devices. Returns other words unchanged; the settings check them."""
+    """Parses the number of layers on devices. Returns any other text unchanged; the settings check it."""
     return int(text) if text.isdecimal() else text
 
 
@@ -225,17 +228,17 @@ def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
     server = select_options(host="host", port="port", workers="workers")
     log = select_options(level="log_level", format="log_format")
     cluster = select_options(address="cluster")
-    shared = select_options(
+    model_flags = select_options(
         sequences="sequences", context_length="context_length", threads="threads", exact="exact"
     )
-    shared |= {
+    model_flags |= {
         name: parse(str(values[name])) for name, parse in DEVICE_PARSERS.items() if values[name] is not None
     }
     config = values["config"]
     return ServeOptions(
         {"server": server, "log": log, "cluster": cluster},
         get_texts("model"),
-        shared,
+        model_flags,
         config if isinstance(config, Path) else None,
         get_texts("lora"),
         get_texts("alias"),

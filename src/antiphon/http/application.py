@@ -49,7 +49,7 @@ CLIENT_LEFT = "left"
 
 
 class ResponseState:
-    """The response to one request. It adds the common headers and remembers the status that was sent."""
+    """The response to one request. It adds the common headers and stores the status that was sent."""
 
     __slots__ = ("_headers", "_send", "status")
 
@@ -64,7 +64,7 @@ class ResponseState:
         return self.status is not CLIENT_LEFT
 
     async def send(self, message: Message) -> None:
-        """Sends an ASGI message, with the common headers on the first."""
+        """Sends an ASGI message. Adds the common headers to the message that starts the response."""
         if message["type"] == "http.response.start":
             self.status = str(message["status"])
             message = {**message, "headers": [*message["headers"], *self._headers]}
@@ -104,7 +104,7 @@ class Application:
             if self._cors is not None and is_preflight(method, headers):
                 await self._cors(scope, receive, response.send)
                 return
-            self._origin_check.require(scope, headers)
+            self._origin_check.require_allowed(scope, headers)
             match = self.routes.find(method, path)
             right = self.routes.get_right_for_missing(path) if match is None else match.endpoint.right
             request.actor = await self._authenticator.authenticate(request, right)
@@ -178,7 +178,7 @@ class Application:
         await writer.close(last_event)
 
     def _end_with_error(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
-        """Records the error of a stream, and returns the event that reports it to the caller."""
+        """Logs the error of a stream, and returns the event that reports the error to the caller."""
         if request.span is not None:
             request.span.fail(error.code)
         record_failure("stream_failed", error, request, self._app_state)
@@ -187,10 +187,10 @@ class Application:
     async def _refuse(
         self, error: AntiphonError, request: Request, raw_path: bytes, response: ResponseState, send: Send
     ) -> None:
-        """Records an error, and sends it unless the response has begun. A response that has begun is cut off.
+        """Logs an error, and sends it unless the response has begun. A response that has begun is cut off.
 
-        Stores the error in no variable of a frame in the error's traceback. Such a reference cycle would keep
-        the whole request in memory.
+        The error must not be stored in a variable of a frame in its traceback. Such a reference cycle would
+        keep the whole request in memory.
         """
         dialect = self._app_state.get_dialect(request.path)
         if request.span is not None:
@@ -210,12 +210,12 @@ class Application:
 
     def _build_not_found(self, method: str, path: str) -> AntiphonError:
         """Returns the error for an unknown path, or for a method that the path does not accept."""
-        if methods := self.routes.list_methods(path):
+        if allowed_methods := self.routes.list_methods(path):
             error = MethodNotAllowed(f"this path does not accept {method}")
-            error.allowed = tuple(sorted(methods))
+            error.allowed = tuple(sorted(allowed_methods))
             return error
-        nearest = find_nearest_path(path, method, self.routes, self._prefixes)
-        hint = "" if nearest is None else f"did you mean {nearest}? "
+        nearest_path = find_nearest_path(path, method, self.routes, self._prefixes)
+        hint = "" if nearest_path is None else f"did you mean {nearest_path}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
     def _choose_request_id(self, headers: Headers) -> str:
@@ -287,8 +287,8 @@ def open_span(tracer: Tracer, request: Request, route: str) -> Span:
 
 
 def add_refusal(span: Span, error: AntiphonError, status: int) -> None:
-    """Adds an error to the span of its request. A refused request is no failure of the span, unless the
-    server is at fault."""
+    """Adds an error to the span of its request. The span counts as failed only if the server caused the error
+    (status 500 or above)."""
     if status >= SERVER_ERROR:
         span.fail(error.code)
     else:

@@ -19,7 +19,7 @@ from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied
 from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
 
-MAX_CREDENTIAL = 8192
+MAX_CREDENTIAL_BYTES = 8192
 """The largest credential in bytes, enough for an issuer's tokens. A longer one is refused before it is
 hashed."""
 
@@ -73,7 +73,7 @@ class OriginCheck:
         self._hosts = frozenset(host.lower() for host in app_state.settings.allowed_hosts)
         self._origins = frozenset(app_state.settings.cors_origins)
 
-    def require(self, scope: Scope, headers: Headers) -> None:
+    def require_allowed(self, scope: Scope, headers: Headers) -> None:
         """Raises PermissionDenied or RequestError if the request is refused."""
         host = self._require_host(scope["http_version"], headers.get(b"host", []))
         if not self._is_same_site(headers, host) and not _is_navigation(scope["method"], headers):
@@ -82,8 +82,9 @@ class OriginCheck:
             )
 
     def _require_host(self, version: str, values: list[bytes]) -> str:
-        """Returns the value of the Host header (RFC 9112 section 3.2), which must be present once. An
-        HTTP/1.0 client can omit it; the result is then empty. Browsers always send it."""
+        """Returns the value of the Host header (RFC 9112 section 3.2), which must be present once. Raises
+        PermissionDenied or RequestError. Returns an empty text if an HTTP/1.0 client omits the header,
+        because browsers always send it."""
         if not values and version == "1.0":
             return ""
         if len(values) != 1:
@@ -157,24 +158,24 @@ class Authenticator:
         """Returns the actor of the credential. Raises AuthenticationFailed."""
         if not self._verifiers:
             return LOCAL_ANONYMOUS
-        token, requested = read_credential(request.headers), read_scope(request.headers)
+        token, requested_scope = read_credential(request.headers), read_scope(request.headers)
         if token is None:
             raise AuthenticationFailed(REFUSAL)
         try:
-            return await self._find_actor(token, requested)
+            return await self._find_actor(token, requested_scope)
         except PermissionDenied as error:
             # Some products' clients send a fixed project id by default. If the caller has no project with
-            # this id, it stands for the key's own project.
-            is_placeholder = requested.project == self._get_dialect(request.path).placeholder_project
-            if requested.project is None or not is_placeholder or error.param != PROJECT_PARAMETER:
+            # this id, the id means the key's own project.
+            is_placeholder = requested_scope.project == self._get_dialect(request.path).placeholder_project
+            if requested_scope.project is None or not is_placeholder or error.param != PROJECT_PARAMETER:
                 raise
-        return await self._find_actor(token, changed(requested, project=None))
+        return await self._find_actor(token, changed(requested_scope, project=None))
 
-    async def _find_actor(self, token: str, requested: RequestedScope) -> Actor:
+    async def _find_actor(self, token: str, requested_scope: RequestedScope) -> Actor:
         """Asks the verifiers in order, and returns the actor of the first one that knows the token. Raises
         AuthenticationFailed if no verifier knows it."""
         for verifier in self._verifiers:
-            if (actor := await verifier.verify(token, requested)) is not None:
+            if (actor := await verifier.verify(token, requested_scope)) is not None:
                 return actor
         raise AuthenticationFailed(REFUSAL)
 
@@ -184,11 +185,12 @@ def read_scope(headers: Headers) -> RequestedScope:
     same meaning differ."""
     if headers.keys().isdisjoint(SCOPE_HEADERS):
         return NO_SCOPE
-    return RequestedScope(_read_one(headers, PROJECT_HEADERS), _read_one(headers, USER_HEADERS))
+    return RequestedScope(_read_scope_id(headers, PROJECT_HEADERS), _read_scope_id(headers, USER_HEADERS))
 
 
-def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
-    """Returns the one value of headers with the same meaning, or None. An empty header counts as absent."""
+def _read_scope_id(headers: Headers, names: tuple[bytes, ...]) -> str | None:
+    """Returns the id of a project or user in headers with the same meaning, or None. An empty header counts
+    as absent. Raises InvalidValue for different ids and for an invalid one."""
     values = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
     param = names[0].decode()
     if len(values) > 1:
@@ -198,7 +200,7 @@ def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
     value = values.pop()
     if SCOPE_ID.fullmatch(value) is None:
         raise InvalidValue(
-            f"{param} must be an id of letters, digits, dots, dashes or underscores", param=param
+            f"{param} must be an id of at most 64 letters, digits, dots, dashes or underscores", param=param
         )
     return value.decode("ascii")
 
@@ -216,8 +218,9 @@ def require_right(actor: Actor, right: Right, path: str) -> None:
 
 
 def read_credential(headers: Headers) -> str | None:
-    """Returns the one credential in the headers, or None. An empty header counts as absent. Raises
-    RequestError if the headers contain different credentials."""
+    """Returns the credential in the headers. Returns None if there is none, or if it is too long or not
+    UTF-8. An empty header counts as absent. Raises RequestError if the headers contain different
+    credentials."""
     tokens: set[bytes] = set()
     for value in headers.get(b"authorization", ()):
         if value.strip():
@@ -227,7 +230,7 @@ def read_credential(headers: Headers) -> str | None:
     if len(tokens) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
     token = tokens.pop() if tokens else b""
-    if not 0 < len(token) <= MAX_CREDENTIAL:
+    if not 0 < len(token) <= MAX_CREDENTIAL_BYTES:
         return None
     try:
         return token.decode()

@@ -23,7 +23,8 @@ class BodyLimit(NamedTuple):
 
     size: int
     setting: str = ""
-    """The setting that determines the limit, as the refusal shows it. Empty if no setting does."""
+    """The end of the error message: the setting that determines the limit, in brackets. Empty if no setting
+    determines it."""
 
     def build_error(self) -> BodyTooLarge:
         """Returns the error for a larger body."""
@@ -44,18 +45,18 @@ class BodyReader:
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
     ) -> BodyCounter:
         """Reads the body into the request. Returns the counter of the body's bytes, which the caller must
-        release when the request is over. Raises a RequestError or ClientLeft."""
+        release when the request has ended. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
         limit = self._limit if body.limit is None else BodyLimit(body.limit)
-        declared = int(request.headers.get(b"content-length", (b"0",))[0])
-        if declared > limit.size:
+        declared_size = int(request.headers.get(b"content-length", (b"0",))[0])
+        if declared_size > limit.size:
             raise limit.build_error()
         counter = BodyCounter(
             self._budget, self._max_total, request.actor.caller if self._counts_per_actor else None
         )
-        counter.expect(declared)
+        counter.require_free(declared_size)
         try:
-            if connection.is_whole:
+            if connection.has_arrived:
                 request.body = await _read_parts(receive, counter, limit)
             else:
                 timeout = self._timeout
@@ -97,9 +98,9 @@ async def _read_parts(receive: Receive, counter: BodyCounter, limit: BodyLimit) 
 def require_type(media_type: str, headers: Headers) -> None:
     """Raises UnsupportedMediaType if the body has another type, or an encoding that the server does not
     support."""
-    types, codings = headers.get(b"content-type"), headers.get(b"content-encoding", ())
-    if not (types == [JSON_TYPE] and media_type == JSON) and not _is_content_type(
-        media_type.encode(), types or []
+    content_types, codings = headers.get(b"content-type"), headers.get(b"content-encoding", ())
+    if not (content_types == [JSON_TYPE] and media_type == JSON) and not _is_content_type(
+        media_type.encode(), content_types or []
     ):
         type_name = "JSON" if media_type == JSON else f"of the type {media_type}"
         raise UnsupportedMediaType(f"the body must be {type_name}; send it with Content-Type: {media_type}")
@@ -109,9 +110,11 @@ def require_type(media_type: str, headers: Headers) -> None:
         raise UnsupportedMediaType("the only accepted transfer coding is Transfer-Encoding: chunked")
 
 
-def _is_content_type(media_type: bytes, types: list[bytes]) -> bool:
-    """Whether the Content-Type header names the media type, and UTF-8 for JSON."""
-    media, _, options = (types[0] if len(types) == 1 else b"").lower().partition(b";")
-    if media.strip() != media_type:
+def _is_content_type(media_type: bytes, content_types: list[bytes]) -> bool:
+    """Whether the only Content-Type header names the media type. For JSON, its charset must be UTF-8 or
+    absent."""
+    value = content_types[0] if len(content_types) == 1 else b""
+    sent_type, _, parameters = value.lower().partition(b";")
+    if sent_type.strip() != media_type:
         return False
-    return media_type != JSON_TYPE or options.strip() in (b"", b"charset=utf-8", b'charset="utf-8"')
+    return media_type != JSON_TYPE or parameters.strip() in (b"", b"charset=utf-8", b'charset="utf-8"')

@@ -1,7 +1,7 @@
 """Limits the total size of the request bodies in this process's memory.
 
-If keys are on, each actor can use at most as much room as stays free. So one actor that holds bodies for
-hours cannot shut out the others.
+If keys are on, the bodies of one actor must leave at least as many bytes free as they have. So one actor
+whose requests run for hours cannot shut out the others.
 """
 
 from collections import Counter
@@ -13,9 +13,10 @@ RETRY_AFTER = 1.0
 
 
 class BodyBudget:
-    """Counts the bytes of all bodies in memory. A body counts from its arrival until its request is over.
+    """Counts the bytes of all bodies in memory. A body counts from its arrival until its request has ended.
 
-    Only bytes that have arrived count. An announced but unsent body takes no room from others.
+    Only bytes that have arrived count. So a client cannot use up the budget by announcing a body that it does
+    not send.
     """
 
     def __init__(self) -> None:
@@ -47,9 +48,9 @@ class BodyCounter:
         self._actor = actor
         self.byte_count = 0
 
-    def expect(self, size: int) -> None:
-        """Checks that `size` more bytes fit, and counts nothing. Raises ServerBusy if they do not fit, and
-        Overloaded if the actor would use more room than stays free."""
+    def require_free(self, size: int) -> None:
+        """Checks that the budget has `size` free bytes, and counts nothing. Raises ServerBusy if it has
+        fewer, and Overloaded if the actor's bodies would then have more bytes than are free."""
         free_bytes = self._max_bytes - self._budget.byte_count - size
         if free_bytes < 0:
             raise ServerBusy(
@@ -65,18 +66,18 @@ class BodyCounter:
             and self._budget.count_actor_bytes(self._actor) + size > free_bytes
         ):
             raise Overloaded(
-                "the bodies of your running requests would take more room than they leave to others "
+                "the bodies of your running requests would use more memory than they leave free "
                 f"(of {self._max_bytes:,} bytes, ANTIPHON_MAX_BODIES_BYTES); wait for some of them to end",
                 retry_after=RETRY_AFTER,
             )
 
     def charge(self, size: int) -> None:
-        """Counts bytes that have arrived. Raises the same errors as `expect`."""
-        self.expect(size)
+        """Counts bytes that have arrived. Raises the same errors as `require_free`."""
+        self.require_free(size)
         self._budget.add(self._actor, size)
         self.byte_count += size
 
     def release(self) -> None:
-        """Removes the bytes from the count, when the request is over."""
+        """Removes the body's bytes from the budget. Call it when the request has ended."""
         self._budget.add(self._actor, -self.byte_count)
         self.byte_count = 0

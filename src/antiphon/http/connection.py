@@ -20,14 +20,14 @@ from typing import Any, Protocol
 from starlette.types import Scope
 
 CONNECTION = "antiphon.connection"
-"""Key of the Connection in the scope's state."""
+"""The key of the `Connection` in the state of an ASGI scope."""
 
 MAX_INTERVAL = 5.0
-"""The longest time between two checks in seconds. A client is disconnected at most this much after its
-deadline."""
+"""The longest time between two checks in seconds. A client is disconnected at most this many seconds after
+its deadline."""
 
 MIN_CHECKS = 4
-"""The smallest number of checks before a client's deadline ends."""
+"""The smallest number of checks until a client's deadline."""
 
 
 class Flow(Protocol):
@@ -46,7 +46,7 @@ class Flow(Protocol):
 class Connection:
     """The connection of one request. Use it only on the event loop."""
 
-    __slots__ = ("_flow", "abort", "arrived_at", "has_left", "is_whole", "on_leave")
+    __slots__ = ("_flow", "abort", "arrived_at", "has_arrived", "has_left", "on_leave")
 
     def __init__(self, abort: Callable[[], None], arrived_at: float, flow: Flow) -> None:
         """`abort` drops the connection at once. `arrived_at` is the event loop's time of the first byte."""
@@ -55,7 +55,7 @@ class Connection:
         self.on_leave: Callable[[], None] | None = None
         """The function that is called once if the client leaves before its answer is complete."""
         self.has_left = False
-        self.is_whole = False
+        self.has_arrived = False
         """Whether the whole request has arrived."""
         self._flow = flow
 
@@ -91,18 +91,19 @@ class OutgoingData:
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
-        self._unsent_before = 0
+        self._last_unsent_bytes = 0
         self._idle_checks = 0
         """The number of consecutive checks that found no progress. The watch counts checks instead of
         seconds, so a process that was stopped for a while disconnects nobody."""
 
-    def check(self, max_idle_checks: int) -> None:
-        """Drops the connection if this check and the ones before it, `max_idle_checks` in all, found that the
-        client read nothing."""
-        buffered = self._transport.get_write_buffer_size()
-        unsent = buffered and buffered + _count_unconfirmed_bytes(self._transport)
-        self._idle_checks = self._idle_checks + 1 if unsent and unsent == self._unsent_before else 0
-        self._unsent_before = unsent
+    def drop_if_idle(self, max_idle_checks: int) -> None:
+        """Checks whether the client has read data since the last check. Drops the connection after
+        `max_idle_checks` consecutive checks in which it has read nothing."""
+        buffered_bytes = self._transport.get_write_buffer_size()
+        unsent_bytes = buffered_bytes and buffered_bytes + _count_unconfirmed_bytes(self._transport)
+        has_progress = not unsent_bytes or unsent_bytes != self._last_unsent_bytes
+        self._idle_checks = 0 if has_progress else self._idle_checks + 1
+        self._last_unsent_bytes = unsent_bytes
         if self._idle_checks >= max_idle_checks:
             self._transport.abort()
 
@@ -134,7 +135,7 @@ class SlowClientWatch:
         if self._is_scheduled:
             asyncio.get_running_loop().call_later(self._interval, self._check_connections)
         for outgoing in tuple(self._watched):
-            outgoing.check(self._max_idle_checks)
+            outgoing.drop_if_idle(self._max_idle_checks)
 
 
 def _count_unconfirmed_bytes(transport: asyncio.WriteTransport) -> int:

@@ -54,8 +54,8 @@ def choose_log_level(error: AntiphonError) -> int:
 
 
 def describe_cause(error: AntiphonError) -> str | None:
-    """Returns the cause for the log, or None. It must contain no text of a caller, so the message of a
-    refusal is left out."""
+    """Returns the cause of an error for the log, or None. The message of a RequestError is left out, because
+    it can contain text of the caller."""
     return error.cause if isinstance(error, RequestError | InternalError) else error.cause or error.message
 
 
@@ -80,8 +80,8 @@ def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, 
 
 def build_json_start(status: int, length: int, headers: list[tuple[bytes, bytes]] | None = None) -> Message:
     """Returns the message that opens a JSON response."""
-    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
-    return {"type": "http.response.start", "status": status, "headers": fixed + (headers or [])}
+    content_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+    return {"type": "http.response.start", "status": status, "headers": content_headers + (headers or [])}
 
 
 async def send_error(
@@ -98,9 +98,9 @@ async def send_error(
 
 
 def to_api_error(exception: Exception, request_id: str) -> AntiphonError:
-    """Converts an exception to the error that the caller gets. A defect becomes an InternalError; the log
-    gets its file and line, but not its message. The message of an engine's InternalError is already a file
-    and line, and is logged."""
+    """Converts an exception to the error that the caller gets. Any exception but an AntiphonError is a defect
+    and becomes an InternalError. The log gets the defect's file and line, but not its message. The message of
+    an engine's InternalError is already a file and line, and is logged."""
     if isinstance(exception, InternalError):
         if exception.message == build_internal_error(request_id).message:
             return exception
@@ -115,7 +115,8 @@ def to_api_error(exception: Exception, request_id: str) -> AntiphonError:
 def record_refusal(
     error: AntiphonError, status: int, request: Request, raw_path: bytes, app_state: AppState
 ) -> None:
-    """Logs an error that is sent as a response. A defect is not logged again."""
+    """Logs an error that is sent as a response, unless it is an InternalError: `to_api_error` has logged
+    it."""
     if isinstance(error, InternalError):
         return
     fields: dict[str, object] = {"status": status, "method": request.method}

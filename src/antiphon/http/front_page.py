@@ -33,14 +33,14 @@ LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
 
 def declare_front_page(app_state: AppState) -> Endpoint:
     """Declares the public endpoint of the page."""
-    is_open = not app_state.verifiers
+    lists_models = not app_state.verifiers
 
     async def show(request: Request, _services: Services) -> Response:
-        names = [model.name for model in app_state.models] if is_open else []
+        names = [model.name for model in app_state.models] if lists_models else []
         if prefers_html(request):
-            return Response(build_page(names, is_open), media_type=HTML, headers=HEADERS)
+            return Response(build_page(names, lists_models), media_type=HTML, headers=HEADERS)
         content: dict[str, object] = {"name": "Antiphon", **LINKS}
-        content |= {"models": names[:MAX_MODELS]} if is_open else {}
+        content |= {"models": names[:MAX_MODELS]} if lists_models else {}
         return Response(json.dumps(content).encode() + b"\n", headers=HEADERS)
 
     return Endpoint(method="GET", path=PATH, handler=show, right=None, ends_with_caller=False)
@@ -52,10 +52,13 @@ def prefers_html(request: Request) -> bool:
     return any(media_type.partition(";")[0].strip() == HTML for media_type in media_types)
 
 
-def build_page(names: Sequence[str], is_open: bool) -> bytes:
-    """Builds the page. `is_open`: whether every caller can list the models."""
+def build_page(names: Sequence[str], lists_models: bool) -> bytes:
+    """Builds the page. `lists_models`: whether the page names the models, because every caller can list
+    them."""
     page = files("antiphon.http").joinpath("docs", "front.html").read_text("utf-8")
     items = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MAX_MODELS])
     remainder = f"<p>and {len(names) - MAX_MODELS} more</p>" if len(names) > MAX_MODELS else ""
     key_hint = "<p>This server asks for a key. With one, <code>GET /v1/models</code> lists the models.</p>"
-    return page.replace("<!-- models -->", f"<ul>{items}</ul>{remainder}" if is_open else key_hint).encode()
+    return page.replace(
+        "<!-- models -->", f"<ul>{items}</ul>{remainder}" if lists_models else key_hint
+    ).encode()

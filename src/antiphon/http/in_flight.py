@@ -24,8 +24,8 @@ class ClientLeft(Exception):
 
 
 class InFlight:
-    """The running request of one caller, as a context manager. `end` cancels the task, and the context then
-    raises the error of `end`."""
+    """A running request, as a context manager. `end` cancels the request's task, and the context then raises
+    the error that `end` got."""
 
     __slots__ = ("_connection", "_errors", "_is_active", "_progress", "_registry", "_task", "_timer", "actor")
 

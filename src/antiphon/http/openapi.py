@@ -61,7 +61,7 @@ PAGES = (
 
 OPENAPI_VERSION = "3.2.0"
 
-ERRORS: Mapping[int, str] = {
+STATUS_DESCRIPTIONS: Mapping[int, str] = {
     400: "A field, the body, a header or the prompt's length is at fault; the sentence names it",
     401: "No valid key",
     402: "A budget is spent; the sentence says which one and when it resets",
@@ -141,14 +141,14 @@ RESPONSE_HEADERS: Mapping[str, Mapping[str, Any]] = {
 }
 """Headers of responses, besides those of the body."""
 
-REQUEST_ID: Mapping[str, Any] = {
+REQUEST_ID_PARAMETER: Mapping[str, Any] = {
     "name": "x-request-id",
     "in": "header",
     "description": "The id of the request: 1 to 128 of A-Z a-z 0-9 . _ : -. The server replaces any other",
     "schema": TEXT_SCHEMA,
 }
 
-KEYS: Mapping[str, Any] = {
+KEY_SCHEMES: Mapping[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
@@ -164,24 +164,24 @@ def build_document(
 ) -> bytes:
     """Builds the OpenAPI document. The first dialect is the one without a prefix.
 
-    `server_endpoints`: the endpoints of no dialect. `admin_endpoints`: those of the admin API. `needs_key`:
-    whether the server asks for a key. `knowledge_endpoints`: those of knowledge tables.
+    `server_endpoints`: the endpoints that belong to no dialect. `admin_endpoints`: the endpoints of the admin
+    API. `needs_key`: whether requests need a key. `knowledge_endpoints`: the endpoints of knowledge tables.
     """
     descriptions = [(dialect, dialect.describe()) for dialect in dialects]
-    first, first_description = descriptions[0]
+    default_dialect, default_description = descriptions[0]
     groups = [
         (dialect.endpoints, dialect, description, description.prefix) for dialect, description in descriptions
     ]
     groups += [
-        (tuple(server_endpoints), first, first_description, ""),
-        (tuple(admin_endpoints), first, first_description, ADMIN_PREFIX),
-        (tuple(knowledge_endpoints), first, first_description, KNOWLEDGE_PREFIX),
+        (tuple(server_endpoints), default_dialect, default_description, ""),
+        (tuple(admin_endpoints), default_dialect, default_description, ADMIN_PREFIX),
+        (tuple(knowledge_endpoints), default_dialect, default_description, KNOWLEDGE_PREFIX),
     ]
     paths: dict[str, dict[str, Any]] = {}
     for endpoints, dialect, description, prefix in groups:
-        error = {"$ref": f"#/components/schemas/{description.error_schema}"}
+        error_schema = {"$ref": f"#/components/schemas/{description.error_schema}"}
         for endpoint in [endpoint for endpoint in endpoints if endpoint.summary]:
-            operation = _build_operation(build_operation(endpoint, prefix), dialect, error, needs_key)
+            operation = _build_operation(build_operation(endpoint, prefix), dialect, error_schema, needs_key)
             for path in endpoint.paths:
                 paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
     schemas = {
@@ -204,29 +204,33 @@ def build_document(
         "components": {
             "schemas": schemas | {HEALTH: HEALTH_SCHEMA},
             "headers": RESPONSE_HEADERS,
-            "parameters": {"RequestId": REQUEST_ID},
+            "parameters": {"RequestId": REQUEST_ID_PARAMETER},
         },
     }
     if needs_key:
-        document["components"]["securitySchemes"] = KEYS
-        document["security"] = [{name: []} for name in KEYS]
+        document["components"]["securitySchemes"] = KEY_SCHEMES
+        document["security"] = [{name: []} for name in KEY_SCHEMES]
     return json.dumps(document).encode()
 
 
 def _build_operation(
-    operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], needs_key: bool
+    operation: Mapping[str, Any], dialect: Dialect, error_schema: Mapping[str, str], needs_key: bool
 ) -> dict[str, Any]:
-    """Builds an operation with its errors and headers."""
-    asks_key = needs_key and "security" not in operation
+    """Adds the errors and headers to an operation of the OpenAPI document. `error_schema`: the schema of
+    error bodies."""
+    requires_key = needs_key and "security" not in operation
     responses = {
-        status: _build_response(int(status), response, error, _list_headers(operation, asks_key))
+        status: _build_response(int(status), response, error_schema, _list_headers(operation, requires_key))
         for status, response in operation["responses"].items()
     }
     for status in sorted(
-        {dialect.get_status(error_kind) for error_kind in _list_failures(operation, asks_key)}
+        {dialect.get_status(error_kind) for error_kind in _list_failures(operation, requires_key)}
     ):
-        response = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
-        responses.setdefault(str(status), _build_response(status, response, error))
+        response = {
+            "description": STATUS_DESCRIPTIONS[status],
+            "content": {"application/json": {"schema": error_schema}},
+        }
+        responses.setdefault(str(status), _build_response(status, response, error_schema))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
     return {**operation, "parameters": parameters, "responses": responses}
 
@@ -258,12 +262,15 @@ def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterat
 
 
 def _build_response(
-    status: int, response: Mapping[str, Any], error: Mapping[str, str], extra_headers: Sequence[str] = ()
+    status: int,
+    response: Mapping[str, Any],
+    error_schema: Mapping[str, str],
+    extra_headers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Builds a response with the headers of its status and `extra_headers`. The schema of a stream describes
     one event with its framing."""
     content = {
-        media: _build_event_schema(shape["schema"], error) if media == EVENT_STREAM else shape
+        media: _build_event_schema(shape["schema"], error_schema) if media == EVENT_STREAM else shape
         for media, shape in response["content"].items()
     }
     headers = {
@@ -291,20 +298,21 @@ def _list_error_headers(status: int) -> Iterator[str]:
         yield "www-authenticate"
 
 
-def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
+def _build_event_schema(chunk_schema: Mapping[str, Any], error_schema: Mapping[str, str]) -> dict[str, Any]:
     """Builds the schema of a stream's events. The stream ends with `[DONE]` or with an error. Comments
     between the events keep the connection open."""
     schema = {
         "type": "string",
         "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [chunk, error]},
+        "contentSchema": {"anyOf": [chunk_schema, error_schema]},
     }
     data = {"anyOf": [schema, {"const": "[DONE]"}]}
     return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
 
 
 def declare_document(app_state: AppState, server_endpoints: Sequence[Endpoint]) -> Endpoint:
-    """Declares the endpoint of the OpenAPI document. `server_endpoints`: the endpoints of no dialect."""
+    """Declares the endpoint of the OpenAPI document. `server_endpoints`: the endpoints that belong to no
+    dialect."""
 
     async def show(_request: Request, _services: Services) -> Response:
         return Response(

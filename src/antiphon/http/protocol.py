@@ -39,7 +39,7 @@ notices a disconnect."""
 END_OF_HEAD = b"\r\n\r\n"
 """The end of the request line and headers."""
 
-STATUS = b"HTTP/1.1 "
+ANSWER_START = b"HTTP/1.1 "
 """The first bytes of an answer."""
 
 HTTP_2 = b"h2c"
@@ -69,7 +69,7 @@ class ProtocolOptions:
 class ShutdownState:
     """Whether the server is shutting down, and how long it then keeps idle connections."""
 
-    grace: float | None = None
+    grace_seconds: float | None = None
     """Seconds for which an idle connection stays open, because a request can be on its way. None means that
     the server is not shutting down."""
 
@@ -90,7 +90,7 @@ class JoiningTransport:
         turn of the event loop."""
         if self._head:
             data, self._head = self._head + data, b""
-        elif data.startswith(STATUS):
+        elif data.startswith(ANSWER_START):
             self._head = data
             self._loop.call_soon(self.flush)
             return
@@ -105,7 +105,7 @@ class JoiningTransport:
         return self._transport.is_closing()
 
     def flush(self) -> None:
-        """Writes the delayed head, because its answer has no body."""
+        """Writes the delayed head if no body has followed it."""
         if self._head:
             data, self._head = self._head, b""
             self._transport.write(data)
@@ -179,7 +179,7 @@ class Protocol(HttpToolsProtocol):
         self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keeps a header. Ignores trailers, because the request may have been authorized by its headers."""
+        """Stores a header. Ignores trailers, because the request may have been authorized by its headers."""
         if self._in_headers:
             self._header_bytes += len(name) + len(value)
             name = name.lower()
@@ -204,7 +204,7 @@ class Protocol(HttpToolsProtocol):
             raise _HeadersError
         super().on_headers_complete()
         self.cycle.transport = self._joining_transport  # type: ignore[assignment]
-        if self._options.shutdown_state.grace is not None:
+        if self._options.shutdown_state.grace_seconds is not None:
             self.cycle.keep_alive = False
         self.flow.resume_reading()
 
@@ -224,7 +224,7 @@ class Protocol(HttpToolsProtocol):
         """Stops the deadline of a request that has arrived."""
         self._cancel_deadline()
         if self._connection is not None:
-            self._connection.is_whole = True
+            self._connection.has_arrived = True
         super().on_message_complete()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -237,18 +237,20 @@ class Protocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
-        if self._options.shutdown_state.grace is not None:
+        if self._options.shutdown_state.grace_seconds is not None:
             self.shutdown()  # the kernel accepted the connection at the moment when listening ended
 
     def shutdown(self) -> None:
         """Closes the connection after the running answer. An idle connection closes after the grace time, or
         after the answer to a request that arrives within this time."""
-        grace = self._options.shutdown_state.grace
-        if not self._is_idle() or not grace:
+        grace_seconds = self._options.shutdown_state.grace_seconds
+        if not self._is_idle() or not grace_seconds:
             super().shutdown()
         elif self._deadline is None:  # otherwise a request is arriving, with its own deadline
             self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(grace, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = self.loop.call_later(
+                grace_seconds, self.timeout_keep_alive_handler
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the deadline and the watch, and reports the disconnect to the running handler."""
@@ -282,7 +284,7 @@ class Protocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Remembers the request as the running one, and starts its task."""
+        """Stores the request as the running one, and starts its task."""
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 

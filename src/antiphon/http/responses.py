@@ -16,8 +16,8 @@ HeaderList = list[tuple[bytes, bytes]]
 
 
 async def send_response(send: Send, response: Response, extra_headers: HeaderList) -> None:
-    """Sends a buffered response with its own headers and the extra ones. A response of status 204 has neither
-    type nor length (RFC 9110 section 8.6)."""
+    """Sends a buffered response with its own headers and `extra_headers`. A response of status 204 has
+    neither type nor length (RFC 9110 section 8.6)."""
     headers: HeaderList = []
     if response.status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -53,38 +53,38 @@ def _content_type(media_type: str) -> bytes:
 
 
 RATE_LIMIT_HEADERS = tuple(
-    f"x-ratelimit-{what}-{kind}"
-    for kind in ("requests", "tokens")
-    for what in ("limit", "remaining", "reset")
+    f"x-ratelimit-{value}-{measure}"
+    for measure in ("requests", "tokens")
+    for value in ("limit", "remaining", "reset")
 )
 """The names of all rate-limit headers."""
 
-_REQUESTS, _TOKENS = (tuple(name.encode() for name in RATE_LIMIT_HEADERS[at : at + 3]) for at in (0, 3))
+_REQUESTS, _TOKENS = (
+    tuple(name.encode() for name in RATE_LIMIT_HEADERS[start : start + 3]) for start in (0, 3)
+)
 
-SIXTY, THOUSAND = 60, 1000
+MINUTE_SECONDS, HOUR_MINUTES, SECOND_MILLISECONDS = 60, 60, 1000
 MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CONCURRENT, Measure.COST
 
 
 def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
     """Returns the rate-limit headers of the tightest limit of requests per minute, and of the tightest limit
     of tokens per minute. The list is empty if there is no such limit."""
-    requests: LimitStatus | None = None
-    tokens: LimitStatus | None = None
+    tightest_requests: LimitStatus | None = None
+    tightest_tokens: LimitStatus | None = None
     for status in statuses:
         limit = status.limit
         if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
             continue
         if limit.measure is REQUESTS:
-            requests = (
-                status if requests is None or _get_tightness(status) < _get_tightness(requests) else requests
-            )
+            tightest_requests = _choose_tighter(tightest_requests, status)
         else:
-            tokens = status if tokens is None or _get_tightness(status) < _get_tightness(tokens) else tokens
+            tightest_tokens = _choose_tighter(tightest_tokens, status)
     headers: HeaderList = []
-    if requests is not None:
-        headers += _build_headers(_REQUESTS, requests)
-    if tokens is not None:
-        headers += _build_headers(_TOKENS, tokens)
+    if tightest_requests is not None:
+        headers += _build_headers(_REQUESTS, tightest_requests)
+    if tightest_tokens is not None:
+        headers += _build_headers(_TOKENS, tightest_tokens)
     return headers
 
 
@@ -98,20 +98,23 @@ def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
     ]
 
 
-def _get_tightness(status: LimitStatus) -> tuple[int, int]:
-    """Returns a sort key. The tightest limit has the smallest key."""
-    return status.remaining, status.limit.amount
+def _choose_tighter(tightest: LimitStatus | None, status: LimitStatus) -> LimitStatus:
+    """Returns the limit with less remaining, or with the smaller amount if both have the same remaining."""
+    if tightest is None:
+        return status
+    tightest_key = tightest.remaining, tightest.limit.amount
+    return status if (status.remaining, status.limit.amount) < tightest_key else tightest
 
 
 def format_duration(seconds: float) -> bytes:
     """Formats a duration as OpenAI does, rounded up: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`."""
-    thousandths = math.ceil(seconds * THOUSAND)
-    if thousandths < SIXTY * THOUSAND:
-        if thousandths < THOUSAND and thousandths:
-            return b"%dms" % thousandths
-        return b"%gs" % (thousandths / THOUSAND)
-    total_seconds, milliseconds = divmod(thousandths, THOUSAND)
-    minutes, seconds_left = divmod(total_seconds, SIXTY)
-    hours, minutes = divmod(minutes, SIXTY)
+    total_milliseconds = math.ceil(seconds * SECOND_MILLISECONDS)
+    if total_milliseconds < MINUTE_SECONDS * SECOND_MILLISECONDS:
+        if total_milliseconds < SECOND_MILLISECONDS and total_milliseconds:
+            return b"%dms" % total_milliseconds
+        return b"%gs" % (total_milliseconds / SECOND_MILLISECONDS)
+    total_seconds, milliseconds = divmod(total_milliseconds, SECOND_MILLISECONDS)
+    minutes, seconds_left = divmod(total_seconds, MINUTE_SECONDS)
+    hours, minutes = divmod(minutes, HOUR_MINUTES)
     fraction = b".%03d" % milliseconds if milliseconds else b""
     return (b"%dh" % hours if hours else b"") + b"%dm%d%bs" % (minutes, seconds_left, fraction.rstrip(b"0"))

@@ -1,8 +1,8 @@
-"""Finds the endpoint of a request, and suggests a path for a wrong one.
+"""Finds the endpoint of a request, and suggests a path if the requested path is wrong.
 
-A table contains the plain paths, and patterns match the paths with braces. A suggested path has a different
-prefix than the wrong path, or differs from it by a letter. Suggestions depend only on the routes, which
-/openapi.json lists. They never depend on the caller.
+A table contains the paths without parameters, and regular expressions match the paths with parameters in
+braces. A suggested path has a different prefix than the wrong path, or similar segments. Suggestions depend
+only on the routes, which /openapi.json lists. They never depend on the caller.
 """
 
 import difflib
@@ -29,7 +29,7 @@ SIMILARITY = 0.85
 
 
 class RouteMatch(NamedTuple):
-    """An endpoint, and the values of the braces in its path."""
+    """An endpoint, and the values of the parameters in its path."""
 
     endpoint: Endpoint
     params: Mapping[str, str]
@@ -41,15 +41,18 @@ class Routes:
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.endpoints = tuple(endpoints)
         self._plain: dict[str, dict[str, RouteMatch]] = {}
+        """The endpoints of paths without parameters, by path and method."""
         pattern_paths: dict[str, dict[str, RouteMatch]] = {}
         for endpoint in self.endpoints:
             for path in endpoint.paths:
                 methods = (pattern_paths if "{" in path else self._plain).setdefault(path, {})
                 methods[endpoint.method] = RouteMatch(endpoint, NOTHING)
         self._patterns = [(path, compile_path(path)[0], methods) for path, methods in pattern_paths.items()]
-        suggested = {path for endpoint in self.endpoints if endpoint.is_suggested for path in endpoint.paths}
-        declared = dict.fromkeys((*self._plain, *pattern_paths))
-        self.paths: Sequence[str] = tuple(path for path in declared if path in suggested)
+        suggested_paths = {
+            path for endpoint in self.endpoints if endpoint.is_suggested for path in endpoint.paths
+        }
+        declared_paths = dict.fromkeys((*self._plain, *pattern_paths))
+        self.paths: Sequence[str] = tuple(path for path in declared_paths if path in suggested_paths)
         """The paths that errors can suggest, in the order of their declaration."""
 
     @property
@@ -76,22 +79,24 @@ class Routes:
 
     def list_methods(self, path: str) -> frozenset[str]:
         """Returns the methods that a path accepts. The set is empty for an unknown path."""
-        methods_of_path = self._plain.get(path, {})
-        allowed = {method for method, match in methods_of_path.items() if match.endpoint.is_suggested} or {
+        matches = self._plain.get(path, {})
+        allowed_methods = {method for method, match in matches.items() if match.endpoint.is_suggested} or {
             method for _, pattern, methods in self._patterns if pattern.match(path) for method in methods
         }
-        return frozenset(allowed | ({"HEAD"} if "GET" in allowed else set()))
+        return frozenset(allowed_methods | ({"HEAD"} if "GET" in allowed_methods else set()))
 
     def get_label(self, path: str) -> str:
-        """Returns the declared path as a metrics label."""
+        """Returns the metrics label of a request's path: the declared path of its endpoint, or
+        UNKNOWN_PATH."""
         if path in self._plain:
             return path
         return next(
-            (declared for declared, pattern, _ in self._patterns if pattern.match(path)), UNKNOWN_PATH
+            (declared_path for declared_path, pattern, _ in self._patterns if pattern.match(path)),
+            UNKNOWN_PATH,
         )
 
     def can_suggest(self, path: str) -> bool:
-        """Whether an error can suggest a path: it has an endpoint that is suggested."""
+        """Whether an error can suggest a path, because the path has an endpoint that can be suggested."""
         return self.get_label(path) in self.paths
 
     def list_prefixes(self, prefix: str) -> Iterator[str]:
@@ -122,24 +127,25 @@ def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable
 def _find_with_other_prefix(
     segments: list[str], method: str, dialect_prefix: str, tails: list[list[str]], routes: Routes
 ) -> str | None:
-    """Returns a declared path with the same end as the wrong path and another beginning, or None. Paths with
-    fewer segments are tried first, then paths with more segments, the shortest first."""
+    """Returns a declared path with the same end as the wrong path and another beginning, or None. Prefers a
+    path that accepts `method`. Paths with fewer segments than the wrong path come before paths with more."""
     candidates = [_join_path("", segments)]
     if not dialect_prefix:
         candidates += [_join_path("", tail) for tail in tails]
     beginnings = sorted(set(routes.list_prefixes(dialect_prefix)), key=lambda path: (path.count("/"), path))
     candidates += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
-    suggestible = [
+    suggestible_paths = [
         path for path in candidates if path.startswith(dialect_prefix) and routes.can_suggest(path)
     ]
-    methods_by_path = {path: routes.list_methods(path) for path in suggestible}
+    methods_by_path = {path: routes.list_methods(path) for path in suggestible_paths}
     return next((path for path, methods in methods_by_path.items() if method in methods), None) or next(
         (path for path, methods in methods_by_path.items() if methods), None
     )
 
 
 def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -> str | None:
-    """Returns a declared path whose end is similar, or None."""
+    """Returns a declared path whose last segments are similar to those of the wrong path, or None. `tails`:
+    the segments of the wrong path below the dialect's prefix: all, then without the first, and so on."""
     full_paths = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
     for tail in tails:
         paths_by_end = {_join_path("", path.split("/")[-len(tail) :]): path for path in reversed(full_paths)}

@@ -48,8 +48,7 @@ POLL_SECONDS = 0.02
 
 
 class Server(uvicorn.Server):
-    """Extends uvicorn's server: ends running requests with an error, and does not handle signals, which
-    `serve` handles."""
+    """Extends uvicorn's server. It ends running requests with an error, and leaves signals to `serve`."""
 
     def __init__(
         self,
@@ -67,12 +66,12 @@ class Server(uvicorn.Server):
         self._drain_seconds = app_state.settings.drain_timeout
         self._drain_timer: asyncio.TimerHandle | None = None
         self._closing_deadline = math.inf
-        """The event loop's time after which `shutdown` waits no longer."""
+        """The time of the event loop after which `shutdown` cancels the requests that have not ended."""
 
     def stop(self) -> None:
         """Starts to drain. A server that already retires gets the shorter time of a normal stop."""
         self._drain_seconds = self._app_state.settings.drain_timeout
-        self._shutdown_state.grace = 0.0
+        self._shutdown_state.grace_seconds = 0.0
         if self.should_exit:
             self._close_connections()
         self.should_exit = True
@@ -81,7 +80,7 @@ class Server(uvicorn.Server):
         """Starts to drain slowly, while another process accepts the new connections."""
         if not self.should_exit:
             self._drain_seconds = self._app_state.settings.retire_timeout
-            self._shutdown_state.grace = GRACE_SECONDS
+            self._shutdown_state.grace_seconds = GRACE_SECONDS
             self.should_exit = True
             self._on_retiring()
 

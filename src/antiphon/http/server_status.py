@@ -32,7 +32,7 @@ UNAVAILABLE = "unavailable"
 refused unless the settings allow them."""
 
 SERVING_STATES = (EngineState.READY, EngineState.PARKED, EngineState.LOADING)
-"""The states of an engine that serves requests. A parked one is loaded first."""
+"""The states of an engine that serves requests. A parked engine is loaded when a request needs it."""
 
 HEALTH = "Health"
 """The name of the schema of both health endpoints."""
@@ -58,9 +58,10 @@ HEALTH_SCHEMA = {
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """The answer of an engine to a request for metrics."""
+    """What is known about an engine when metrics are requested."""
 
     is_up: bool
+    """Whether the engine is ready and answered in time."""
     load: Load | None = None
     is_parked: bool = False
     """Whether the model is not loaded until a request needs it."""
@@ -94,7 +95,8 @@ async def _collect_other_totals(app_state: AppState) -> tuple[int, Totals]:
 def _list_series(
     app_state: AppState, reports: dict[str, EngineReport], other_processes: int, other_totals: Totals
 ) -> Iterator[Series]:
-    """Yields all metrics: those of the server, of all its processes, and of the engines."""
+    """Yields all metrics: of the server, of all its processes, and of the engines. `other_processes`: the
+    number of other HTTP processes. `other_totals`: the sums of their counters."""
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + other_processes}
     yield from sum_series(list_own_series(app_state), other_totals, app_state.models.__contains__)
@@ -107,8 +109,8 @@ async def count_running_generations(app_state: AppState) -> int:
     """Returns the number of running and waiting generations in all HTTP processes."""
     _, other_totals = await _collect_other_totals(app_state)
     series = sum_series(app_state.metrics.list_series(), other_totals, app_state.models.__contains__)
-    running = (values.values() for family, values in series if family is RUNNING)
-    return sum(int(value) for values in running for value in values if isinstance(value, int | float))
+    running_counts = (values.values() for family, values in series if family is RUNNING)
+    return sum(int(count) for counts in running_counts for count in counts if isinstance(count, int | float))
 
 
 def list_own_series(app_state: AppState) -> Iterator[Series]:
@@ -155,9 +157,9 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         return _answer_json(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:
-        """Answers 200 if every model has a ready engine, limits are counted and the ledger has room. With
-        keys on, the coordinator must answer too. Otherwise answers 503. Both answers list the parts that are
-        not ready, even if other parts replace them."""
+        """Answers 200 if every model has an engine that serves, limits are counted and the ledger is not
+        full. If keys are on, the coordinator must answer too. Otherwise answers 503. Both responses list
+        everything that is not ready, even if the server works without it."""
         bases = app_state.models.list_bases()
         states = {route.name: route.engine.state() for model in bases for route in model.routes}
         not_ready = {name: str(state) for name, state in states.items() if state not in SERVING_STATES}
@@ -169,11 +171,11 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         problems |= {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
         problems |= {"limits": UNAVAILABLE} if is_limiter_down else {}
         problems |= {"coordinator": UNAVAILABLE} if is_coordinator_down else {}
-        refuses_limited = is_limiter_down and not app_state.limits_open
-        refuses_all = (
-            is_coordinator_down and app_state.keys_on
-        )  # without keys no request needs the coordinator
-        if not (has_unserved_model or refuses_all or refuses_limited or ledger is LedgerState.FULL):
+        refuses_limited_requests = is_limiter_down and not app_state.limits_open
+        # Without keys, no request needs the coordinator.
+        refuses_all_requests = is_coordinator_down and app_state.keys_on
+        is_refusing = refuses_all_requests or refuses_limited_requests
+        if not (has_unserved_model or is_refusing or ledger is LedgerState.FULL):
             return _answer_json(200, {"status": "ok"} | problems)
         content: dict[str, object] = {"status": "unavailable"} | problems
         return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY_AFTER),))

@@ -163,8 +163,8 @@ class ServerServices:
         await unload_adapter(self._app_state.models, self._require_registry(), name, actor)
 
     def require_owner(self, request: Request) -> None:
-        """Raises PermissionDenied if keys are off and a web page or another machine sent the request. So
-        neither of them can change the served models."""
+        """Raises PermissionDenied if the server needs no key and a web page or another machine sent the
+        request. So neither of the two can change the served models."""
         if self._app_state.verifiers:
             return  # the caller's key has already been verified
         if b"origin" in request.headers:
@@ -184,9 +184,9 @@ class ServerServices:
         return self._app_state.adapters
 
     def _resolve_model(self, name: str | None, request: Request) -> Model:
-        """Returns the model with the name. If the name is None, returns the only model that is not an
-        adapter. Raises MissingParameter if there are several such models, and PermissionDenied for a model
-        that the caller's key excludes."""
+        """Returns the model with the name. If the name is None, returns the only model that the caller can
+        use and that is no adapter. Raises MissingParameter if there is not exactly one such model, and
+        PermissionDenied for a model that the caller's key excludes."""
         models, actor = self._app_state.models, request.actor
         bases = [model for model in models.list_bases() if actor.may_use(model.name)]
         if name is None and len(bases) != 1:

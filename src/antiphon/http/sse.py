@@ -37,8 +37,8 @@ class StreamTimeouts:
 
 
 class EventWriter:
-    """Writes the events of one response. One timer checks the timeouts of the stream, and is set again only
-    after it fires."""
+    """Writes the events of one response. One timer checks the timeouts of the stream. It is set again only
+    after it fires, because setting it for each event would cost time."""
 
     __slots__ = (
         "_byte_count",
@@ -96,7 +96,8 @@ class EventWriter:
             self._planned_flush = self._loop.call_soon(self._flush)
 
     async def close(self, part: bytes) -> None:
-        """Writes the last part after the client has taken the others."""
+        """Writes the waiting parts and the last part, and ends the response. Waits while the client does not
+        read."""
         self._cancel_flush()
         self._parts.append(part)
         try:
@@ -145,9 +146,10 @@ class EventWriter:
         """Sends a comment after a long pause, or disconnects a client that does not read. Then sets the timer
         again."""
         now, timeouts, is_paused = self._loop.time(), self._timeouts, self._connection.is_paused
-        due = self._last_progress_at + (timeouts.disconnect_after if is_paused else timeouts.keep_alive_after)
-        if now < due:
-            self._timer = self._loop.call_at(min(due, now + self._interval), self._check_timeouts)
+        timeout = timeouts.disconnect_after if is_paused else timeouts.keep_alive_after
+        due_at = self._last_progress_at + timeout
+        if now < due_at:
+            self._timer = self._loop.call_at(min(due_at, now + self._interval), self._check_timeouts)
             return
         if is_paused:
             self._connection.abort()
@@ -157,11 +159,11 @@ class EventWriter:
         self._timer = self._loop.call_at(now + self._interval, self._check_timeouts)
 
 
-def _finish_send(send: Awaitable[None]) -> None:
-    """Runs a coroutine of `send` to its end without the event loop. It does not wait, because the connection
-    accepts data."""
+def _finish_send(sending: Awaitable[None]) -> None:
+    """Runs a coroutine of `send` to its end without the event loop. The coroutine does not wait, because the
+    connection accepts data. Raises RuntimeError if it waits."""
     try:
-        next(iter(send.__await__()))
+        next(iter(sending.__await__()))
     except StopIteration:
         return
     raise RuntimeError("a write waited on a connection that accepts data")

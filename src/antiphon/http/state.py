@@ -108,8 +108,9 @@ class AppState:
         return (self.dialect, *self.prefixed_dialects)
 
     def get_dialect(self, path: str) -> Dialect:
-        """Returns the dialect that answers requests to a path. Unknown paths have a dialect too."""
-        return next((other for other in self.prefixed_dialects if is_under(path, other.prefix)), self.dialect)
+        """Returns the dialect that answers requests to a path, also if the path is unknown."""
+        dialects = (dialect for dialect in self.prefixed_dialects if is_under(path, dialect.prefix))
+        return next(dialects, self.dialect)
 
 
 def is_under(path: str, prefix: str) -> bool:

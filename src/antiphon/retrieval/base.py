@@ -5,7 +5,7 @@ An implementation opens a table by project and name together, so a missing filte
 
 A document is added in steps: `begin_document`, `put_chunks` for each batch, and `finish_document`. After the
 last step, search finds all its chunks; before, it finds none. A repeated step changes nothing, so a caller
-that lost an answer can repeat the step.
+that did not receive the result of a step can repeat the step.
 
 Vectors are float32, little-endian, of any length but zero; similarity is the cosine. Times are Unix
 milliseconds. All values can cross a process border.
@@ -197,7 +197,7 @@ class ChunkPage:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to search. Without words and vector, the search finds nothing."""
+    """A search of one table by words, by a vector, or by both. Without them, it finds nothing."""
 
     words: str | None = None
     """Text of any length. A chunk that contains any of these words matches. Rare words count most (BM25). In
@@ -229,7 +229,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class IndexLimits:
-    """How much one project can store."""
+    """The limits of what one project can store."""
 
     tables: int = 100
     documents: int = 100_000
@@ -253,9 +253,9 @@ class KnowledgeIndex(Protocol):
     """Knowledge tables of all projects.
 
     A table, document or chunk that the project does not have raises NotFound, even if another project has it.
-    A value out of range raises InvalidValue. A project without room raises KnowledgeLimitReached. A full
-    disk, or an index that does not answer, raises KnowledgeUnavailable. A damaged table raises
-    KnowledgeTableDamaged; it can still be listed, shown and deleted.
+    A value out of range raises InvalidValue. A call that would exceed the project's IndexLimits raises
+    KnowledgeLimitReached. A full disk, or an index that does not answer, raises KnowledgeUnavailable. A
+    damaged table raises KnowledgeTableDamaged; it can still be listed, shown and deleted.
 
     A failed call changes nothing. If the connection to the index is lost during a call, the call may have
     succeeded, and can be repeated.

@@ -1,4 +1,5 @@
-"""Checks the values of calls, in the same way for every index. Each error names the field and the remedy."""
+"""Checks the arguments of calls of a knowledge index, in the same way for every index. Each error names the
+field and the remedy."""
 
 import json
 import re
@@ -82,16 +83,16 @@ def require_file_name(name: str) -> None:
     _require_printable(name, "a document's name", "file_name")
 
 
-def _require_printable(text: str, what: str, field: str) -> None:
+def _require_printable(text: str, noun: str, field: str) -> None:
     """Raises InvalidValue for control characters and lone surrogates."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-        raise InvalidValue(f"{what} must not contain control characters", param=field)
+        raise InvalidValue(f"{noun} must not contain control characters", param=field)
 
 
 def require_batch(batch: int, chunks: Sequence[ChunkInput], progress: int | None) -> None:
     """Raises InvalidValue for a batch that is too large, or has an invalid number."""
     if not 0 <= batch <= LARGEST_NUMBER:
-        raise InvalidValue("a batch's number must be at least 0", param="batch")
+        raise InvalidValue(f"a batch's number must be from 0 to {LARGEST_NUMBER}", param="batch")
     if progress is not None and not 0 <= progress <= 100:
         raise InvalidValue("progress must be from 0 to 100 percent", param="progress")
     require_chunks(chunks)
@@ -100,11 +101,14 @@ def require_batch(batch: int, chunks: Sequence[ChunkInput], progress: int | None
 def require_chunks(chunks: Sequence[ChunkInput]) -> None:
     """Raises InvalidValue for too many chunks in one call, or for a chunk that cannot be stored."""
     if len(chunks) > MAX_BATCH:
-        raise InvalidValue(f"{len(chunks)} chunks are over the {MAX_BATCH} of one call", param="chunks")
+        raise InvalidValue(
+            f"one call can have at most {MAX_BATCH} chunks, not {len(chunks)}: send fewer at a time",
+            param="chunks",
+        )
     total = sum(measure_chunk(chunk, f"chunks[{index}]") for index, chunk in enumerate(chunks))
     if total > MAX_BATCH_BYTES:
         raise InvalidValue(
-            f"{total} bytes of chunks are over the {MAX_BATCH_BYTES} of one call: send fewer at a time",
+            f"one call can have at most {MAX_BATCH_BYTES} bytes of chunks, not {total}: send fewer at a time",
             param="chunks",
         )
 
@@ -113,7 +117,7 @@ def measure_chunk(chunk: ChunkInput, field: str) -> int:
     """Returns the bytes of a chunk's texts and vector. Raises InvalidValue for a chunk that cannot be
     stored."""
     if chunk.page is not None and not 0 <= chunk.page <= LARGEST_NUMBER:
-        raise InvalidValue(f"{field}.page must be at least 0", param=f"{field}.page")
+        raise InvalidValue(f"{field}.page must be from 0 to {LARGEST_NUMBER}", param=f"{field}.page")
     if chunk.file_name:
         require_file_name(chunk.file_name)
     texts = measure_text(chunk.text + chunk.title + encode_metadata(chunk.metadata), f"{field}.text")
@@ -142,7 +146,7 @@ def measure_text(text: str, field: str) -> int:
 def require_listing(offset: int, limit: int) -> None:
     """Raises InvalidValue for an invalid offset or limit."""
     if not 0 <= offset <= LARGEST_NUMBER:
-        raise InvalidValue("offset must be at least 0", param="offset")
+        raise InvalidValue(f"offset must be from 0 to {LARGEST_NUMBER}", param="offset")
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidValue(f"limit must be from 1 to {MAX_PAGE}", param="limit")
 
@@ -156,32 +160,33 @@ def require_query(query: SearchQuery) -> None:
 
 
 def cut_hits(hits: Sequence[SearchHit]) -> tuple[SearchHit, ...]:
-    """Returns the first hits that have at most MAX_HIT_BYTES of text together, so that one message can hold
-    them."""
+    """Returns the best hits that together have at most MAX_HIT_BYTES of text, so that one message can contain
+    them. `hits`: the best first."""
     total = 0
-    for kept, hit in enumerate(hits):
+    for index, hit in enumerate(hits):
         chunk = hit.chunk
         total += len((chunk.text + chunk.title).encode())
         total += sum(len((name + value).encode()) for name, value in chunk.metadata.items())
         if total > MAX_HIT_BYTES:
-            return tuple(hits[:kept])
+            return tuple(hits[:index])
     return tuple(hits)
 
 
 def require_ids(ids: Sequence[str], field: str) -> None:
     """Raises InvalidValue for too many ids."""
     if len(ids) > MAX_HITS:
-        raise InvalidValue(f"{field} must name at most {MAX_HITS}", param=field)
+        raise InvalidValue(f"{field} must have at most {MAX_HITS} ids", param=field)
 
 
-def require_room(limits: IndexLimits, total: IndexUsage) -> None:
-    """Raises KnowledgeLimitReached if a project would store more than it can. `total`: what it would
-    store."""
+def require_within_limits(limits: IndexLimits, total: IndexUsage) -> None:
+    """Raises KnowledgeLimitReached if a project would store more than its limits allow. `total`: what it
+    would store after the write."""
     for name in ("tables", "documents", "chunks", "bytes"):
-        most = getattr(limits, name)
-        if getattr(total, name) > most:
+        maximum = getattr(limits, name)
+        if getattr(total, name) > maximum:
             raise KnowledgeLimitReached(
-                f"this project's knowledge tables can keep {most} {name}: remove some, or ask for more",
+                f"this project's knowledge tables can keep {maximum} {name}: "
+                "remove some, or ask the operator for a higher limit",
                 param=name,
             )
 

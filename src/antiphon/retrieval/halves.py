@@ -1,4 +1,4 @@
-"""Converts vectors to the form in which every index keeps them: length 1, half precision, little-endian."""
+"""Converts vectors to the form in which every index stores them: length 1, half precision, little-endian."""
 
 from functools import lru_cache
 
@@ -26,7 +26,8 @@ def normalize(vector: bytes, dimensions: int, field: str) -> bytes:
     length = float(np.sqrt(values @ values)) if np.isfinite(values).all() else 0.0
     if not length:
         raise InvalidValue(
-            f"{field} has no direction: its numbers must be finite, and one not 0", param=field
+            f"{field} has no direction: its numbers must be finite, and at least one must not be 0",
+            param=field,
         )
     return (values / length).astype("<f2").tobytes()
 

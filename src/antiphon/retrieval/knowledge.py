@@ -212,7 +212,7 @@ class TokenRule:
 
     count: Callable[[Sequence[str]], Awaitable[Sequence[int]]]
     """Returns the tokens of each text."""
-    longest: int
+    max_tokens: int
     """The most tokens of one chunk."""
 
 

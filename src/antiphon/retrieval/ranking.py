@@ -21,9 +21,9 @@ FREQUENT_FROM = 5000
 
 LEAST_MATCH = 1 / 3
 """In a search by words and vectors, a hit by words must have at least this share of the query's weight. The
-weight of a word is its BM25 score in a chunk of average length that contains the word once. Otherwise two
-poor hits count more than the nearest vector, and a question that uses other words than the text finds nothing
-(benchmarks/retrieval_quality.py)."""
+weight of a word is its BM25 score in a chunk of average length that contains the word once. Without this
+rule, two poor hits count more than the nearest vector, and a question that uses other words than the text
+finds nothing (benchmarks/retrieval_quality.py)."""
 
 WEIGHED_FROM = 50
 """LEAST_MATCH applies to tables with at least this many chunks. In a tiny table every word has the weight
@@ -31,64 +31,65 @@ WEIGHED_FROM = 50
 
 SCORED_SHARE = 10
 MOST_SCORED = 50_000
-"""Words are added, the rarest first, until one in SCORED_SHARE chunks or MOST_SCORED chunks contain one of
-them. This limits the work of a search in a large table."""
+"""Words of a query are searched, the rarest first, until they occur in one of SCORED_SHARE chunks or in
+MOST_SCORED chunks. This limits the work of a search in a large table."""
 
 FEWEST_SCORED_WORDS = 3
-"""This many words are always added, unless they are frequent."""
+"""At least this many words of a query are searched, unless they are frequent (FREQUENT_SHARE)."""
 
 MOST_SCORED_WORDS = 32
 """The most words of a query that are searched, the rarest first."""
 
 
-def weigh_word(count: int, chunks: int) -> float:
-    """Returns the BM25 score of a chunk of average length that contains a word once. `count`: number of
-    chunks with the word. `chunks`: number of all chunks."""
-    count = min(count, chunks)
-    return max(0.0, math.log((chunks - count + 0.5) / (count + 0.5)))
+def weigh_word(word_count: int, chunk_count: int) -> float:
+    """Returns the BM25 score of a chunk of average length that contains a word once. `word_count`: number of
+    chunks with the word. `chunk_count`: number of all chunks."""
+    word_count = min(word_count, chunk_count)
+    return max(0.0, math.log((chunk_count - word_count + 0.5) / (word_count + 0.5)))
 
 
-def find_least_score(words: Sequence[QueryWord], chunks: int, count: CountWord) -> float:
-    """Returns the lowest allowed score of a hit by words, for a search by words and vectors."""
-    if chunks < WEIGHED_FROM:
+def find_least_score(words: Sequence[QueryWord], chunk_count: int, count_word: CountWord) -> float:
+    """Returns the lowest allowed score of a hit by words, for a search by words and vectors. `chunk_count`:
+    number of chunks in the table."""
+    if chunk_count < WEIGHED_FROM:
         return 0.0
-    return LEAST_MATCH * sum(weigh_word(count(word), chunks) for word in words)
+    return LEAST_MATCH * sum(weigh_word(count_word(word), chunk_count) for word in words)
 
 
-def choose_words(words: Sequence[QueryWord], chunks: int, count: CountWord) -> Sequence[QueryWord]:
+def choose_words(words: Sequence[QueryWord], chunk_count: int, count_word: CountWord) -> Sequence[QueryWord]:
     """Returns the words to search: all words if the table is small and the words are few, otherwise rare
-    words, the rarest first. Words that no chunk seems to contain come last: the table may have another
-    spelling.
+    words, the rarest first. Words that no chunk seems to contain come last. They stay, because the counts are
+    approximate.
 
-    `chunks`: number of chunks in the table.
+    `chunk_count`: number of chunks in the table.
     """
-    if chunks < FREQUENT_FROM and len(words) <= MOST_SCORED_WORDS:
+    if chunk_count < FREQUENT_FROM and len(words) <= MOST_SCORED_WORDS:
         return words
-    counts = {word: count(word) for word in words}
-    present = sorted((word for word in words if counts[word]), key=lambda word: counts[word])
-    absent = [word for word in words if not counts[word]]
-    if chunks >= FREQUENT_FROM:
-        present = choose_rare_words([(counts[word], word) for word in present], chunks)
-    return [*present, *absent][:MOST_SCORED_WORDS]
+    counts = {word: count_word(word) for word in words}
+    present_words = sorted((word for word in words if counts[word]), key=lambda word: counts[word])
+    absent_words = [word for word in words if not counts[word]]
+    if chunk_count >= FREQUENT_FROM:
+        present_words = choose_rare_words([(counts[word], word) for word in present_words], chunk_count)
+    return [*present_words, *absent_words][:MOST_SCORED_WORDS]
 
 
-def choose_rare_words(counted: Sequence[tuple[int, QueryWord]], chunks: int) -> list[QueryWord]:
-    """Returns the words to search in a large table. `counted`: words with the number of their chunks, the
-    rarest first."""
-    most = min(chunks // SCORED_SHARE, MOST_SCORED)
-    chosen: list[QueryWord] = []
-    scored = 0
-    for count, word in counted:
-        scored += count
-        has_enough = len(chosen) >= FEWEST_SCORED_WORDS and scored > most
-        if chosen and (has_enough or count * FREQUENT_SHARE > chunks):
+def choose_rare_words(counted_words: Sequence[tuple[int, QueryWord]], chunk_count: int) -> list[QueryWord]:
+    """Returns the words to search in a large table. `counted_words`: words with the number of their chunks,
+    the rarest first. `chunk_count`: number of chunks in the table."""
+    max_scored_chunks = min(chunk_count // SCORED_SHARE, MOST_SCORED)
+    chosen_words: list[QueryWord] = []
+    scored_chunks = 0
+    for word_count, word in counted_words:
+        scored_chunks += word_count
+        has_enough = len(chosen_words) >= FEWEST_SCORED_WORDS and scored_chunks > max_scored_chunks
+        if chosen_words and (has_enough or word_count * FREQUENT_SHARE > chunk_count):
             break
-        chosen.append(word)
-    return chosen
+        chosen_words.append(word)
+    return chosen_words
 
 
 SMOOTHING = 60
-"""With a larger number, the first places count less compared to later places. 60 is from the paper."""
+"""The constant of the fusion, from the paper. With a larger one, the best ranks have less advantage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +102,16 @@ class FusedRank:
     score: float
 
 
-def fuse(words: Sequence[int], vectors: Sequence[int], most: int) -> list[FusedRank]:
-    """Fuses two rankings of chunk ids, the best first. Returns at most `most` chunks, the best first. Of two
+def fuse(ids_by_words: Sequence[int], ids_by_vector: Sequence[int], limit: int) -> list[FusedRank]:
+    """Fuses two rankings of chunk ids, the best first. Returns at most `limit` chunks, the best first. Of two
     chunks with the same score, the lower id comes first."""
-    words_ranks = {id_: rank for rank, id_ in enumerate(words, 1)}
-    vector_ranks = {id_: rank for rank, id_ in enumerate(vectors, 1)}
+    words_ranks = {id_: rank for rank, id_ in enumerate(ids_by_words, 1)}
+    vector_ranks = {id_: rank for rank, id_ in enumerate(ids_by_vector, 1)}
     fused: list[FusedRank] = []
     for id_ in words_ranks.keys() | vector_ranks.keys():
         ranks = words_ranks.get(id_), vector_ranks.get(id_)
         fused.append(FusedRank(id_, *ranks, score_ranks(ranks)))
-    return sorted(fused, key=lambda each: (-each.score, each.id))[:most]
+    return sorted(fused, key=lambda rank: (-rank.score, rank.id))[:limit]
 
 
 def score_ranks(ranks: Sequence[int | None]) -> float:

@@ -21,7 +21,7 @@ class ReadyChunk:
     """JSON, or empty."""
     vector: bytes
     """Half precision; empty in a table without vectors."""
-    stored: int
+    stored_bytes: int
     """Bytes of texts and vector."""
 
 
@@ -38,8 +38,8 @@ def _prepare_chunk(settings: TableSettings, chunk: ChunkInput, field: str) -> Re
         )
     vector = normalize(chunk.vector, settings.dimensions, f"{field}.vector") if settings.dimensions else b""
     metadata = encode_metadata(chunk.metadata)
-    stored = measure_text(chunk.text + chunk.title + metadata, field) + len(vector)
-    return ReadyChunk(chunk.text, chunk.title, chunk.page, chunk.file_name, metadata, vector, stored)
+    stored_bytes = measure_text(chunk.text + chunk.title + metadata, field) + len(vector)
+    return ReadyChunk(chunk.text, chunk.title, chunk.page, chunk.file_name, metadata, vector, stored_bytes)
 
 
 def parse_id(chunk: str) -> int:

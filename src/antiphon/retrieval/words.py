@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 SEGMENTATION = 1
-"""Increase it when `segment` returns other words: then the words of older tables are made again."""
+"""The version of `segment`. Increase it when `segment` returns other words: tables with an older version are
+then indexed again."""
 
 CJK = re.compile(
     "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
@@ -66,20 +67,20 @@ def split_text(text: str) -> list[str]:
 
 
 def _list_pairs(run: str) -> list[str]:
-    """Returns all pairs of neighbours, and the last character alone."""
-    return [run[place : place + 2] for place in range(len(run))]
+    """Returns all pairs of neighbouring characters, and the last character alone."""
+    return [run[start : start + 2] for start in range(len(run))]
 
 
 def list_words(query: str) -> list[QueryWord]:
     """Returns the different words of a query in order, at most MOST_WORDS."""
     text = fold(query[:LONGEST_QUERY])
-    found: dict[QueryWord, None] = {}
+    words: dict[QueryWord, None] = {}
     for is_word, letters in groupby(text, _is_letter):
         if is_word:
-            found.update(dict.fromkeys(_split_scripts("".join(letters))))
-        if len(found) >= MOST_WORDS:
+            words.update(dict.fromkeys(_split_scripts("".join(letters))))
+        if len(words) >= MOST_WORDS:
             break
-    return list(found)[:MOST_WORDS]
+    return list(words)[:MOST_WORDS]
 
 
 def _is_letter(character: str) -> bool:

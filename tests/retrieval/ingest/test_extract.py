@@ -36,10 +36,20 @@ async def test_a_page_of_html_has_a_title(tmp_path):
         ("a.txt", b" \n\t\n", {}, "has no text"),
         ("a.html", b"<script>x</script>", {}, "has no text"),
         ("a.json", b"{", {}, "is not JSON"),
-        ("a.txt", b"x" * 11, {"size": 10}, "has more than 10 bytes; split it"),
+        ("a.txt", b"x" * 11, {"file_bytes": 10}, "has more than 10 bytes; split it"),
         ("a.txt", b"x" * 11, {"characters": 10}, "has 11 characters of text; the most is 10"),
-        ("a.json", b"[" + b"12345," * 2_000_000 + b"0]", {"memory": 150 << 20}, "takes more than 150 MiB"),
-        ("a.json", b"[" + b"0," * 3_000_000 + b"0]", {"seconds": 0.2}, "takes more than 0.2 s of computing"),
+        (
+            "a.json",
+            b"[" + b"12345," * 2_000_000 + b"0]",
+            {"memory_bytes": 150 << 20},
+            "takes more than 150 MiB",
+        ),
+        (
+            "a.json",
+            b"[" + b"0," * 3_000_000 + b"0]",
+            {"cpu_seconds": 0.2},
+            "takes more than 0.2 s of computing",
+        ),
     ],
 )
 async def test_what_cannot_be_read_is_refused(tmp_path, name, data, limits, words):

@@ -148,7 +148,7 @@ def make_encrypted_docx() -> bytes:
         (
             "a.docx",
             lambda: make_docx_of(PARAGRAPH * 50_000),
-            {"unpacked": 1 << 20},
+            {"unpacked_bytes": 1 << 20},
             "unpacks to more than 1 MiB",
         ),
         ("a.docx", lambda: replace_part(make_docx(), "word/document.xml", ENTITIES), {}, "declares entities"),
@@ -193,7 +193,7 @@ async def test_a_bomb_ends_only_its_own_process(tmp_path, name, make, words):
     path.write_bytes(make())
     assert path.stat().st_size < 400_000
     with pytest.raises(InvalidValue, match=words):
-        await extract(path, name, "", replace(DEFAULT_LIMITS, memory=200 << 20))
+        await extract(path, name, "", replace(DEFAULT_LIMITS, memory_bytes=200 << 20))
     assert descendants(os.getpid(), "antiphon.processes.sandbox", recursive=False) == []
 
 

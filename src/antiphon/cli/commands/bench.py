@@ -27,10 +27,10 @@ from antiphon.cli.output import FAILED, CallFailed, print_json, report_errors
 BINS = 10
 
 WIDTH = 40
-"""Most columns of a bar in a plot."""
+"""Columns of the longest bar in a plot."""
 
 SHOWN_PROBLEMS = 3
-"""Number of different errors that are shown."""
+"""The most different reasons of failures that are shown."""
 
 WORDS = (
     "air all and arm art ask bad bag bed big bird blue boat book box boy bread call car cat city cold day "
@@ -125,7 +125,7 @@ def run(url: str | None, model: str | None, plan: LoadPlan, as_json: bool) -> in
         rates = {name: getattr(figures, name) for name in ("tokens_per_second", "requests_per_second")}
         print_json({"url": client.url, "model": model_name, "plan": asdict(plan), **rates, **asdict(figures)})
     else:
-        show(f"{model_name} at {client.url}", plan, figures, results)
+        print_results(f"{model_name} at {client.url}", plan, figures, results)
     return FAILED if figures.failed else 0
 
 
@@ -167,7 +167,7 @@ def compute_spread(values: list[float]) -> Spread | None:
     return Spread(percentiles[49], percentiles[94], percentiles[98], max(values))
 
 
-def show(title: str, plan: LoadPlan, figures: Figures, results: Sequence[RequestTiming]) -> None:
+def print_results(title: str, plan: LoadPlan, figures: Figures, results: Sequence[RequestTiming]) -> None:
     """Prints the tables, the plots and the reasons of failures."""
     console = Console(highlight=False, markup=False)
     prompt = (
@@ -230,10 +230,12 @@ def generate_load(
 ) -> list[RequestTiming]:
     """Sends the plan's requests and calls `report_result` after each. Raises CallFailed if the probes
     fail."""
-    words = estimate_words(plan.prompt_tokens, lambda count: _measure_prompt(client, model, count))
+    word_count = estimate_word_count(
+        plan.prompt_tokens, lambda count: _count_prompt_tokens(client, model, count)
+    )
     pending: queue.SimpleQueue[str] = queue.SimpleQueue()
     for _ in range(plan.requests):
-        pending.put(make_prompt(words))
+        pending.put(make_prompt(word_count))
     finished: queue.SimpleQueue[RequestTiming] = queue.SimpleQueue()
     for _ in range(min(plan.concurrency, plan.requests)):
         # Daemon threads: Ctrl-C then ends the process with all connections.
@@ -247,29 +249,29 @@ def generate_load(
     return results
 
 
-def estimate_words(tokens: int, count_prompt: Callable[[int], int | None]) -> int:
-    """Returns the number of words for a prompt of `tokens` tokens.
+def estimate_word_count(token_count: int, count_prompt_tokens: Callable[[int], int | None]) -> int:
+    """Returns the number of words for a prompt of `token_count` tokens.
 
     Two probes measure the tokens of the chat template and of each word. Without counts from the server, a
-    word counts as one token. `count_prompt`: returns the tokens of a prompt of so many words.
+    word counts as one token. `count_prompt_tokens`: returns the tokens of a prompt with a number of words.
     """
-    short_prompt, long_prompt = count_prompt(1), count_prompt(PROBE_WORDS)
-    if short_prompt is None or long_prompt is None or long_prompt <= short_prompt:
-        return tokens
-    tokens_per_word = (long_prompt - short_prompt) / (PROBE_WORDS - 1)
-    return max(1, 1 + round((tokens - short_prompt) / tokens_per_word))
+    short_count, long_count = count_prompt_tokens(1), count_prompt_tokens(PROBE_WORDS)
+    if short_count is None or long_count is None or long_count <= short_count:
+        return token_count
+    tokens_per_word = (long_count - short_count) / (PROBE_WORDS - 1)
+    return max(1, 1 + round((token_count - short_count) / tokens_per_word))
 
 
-def make_prompt(words: int) -> str:
+def make_prompt(word_count: int) -> str:
     """Returns a prompt of random words, so that no prefix cache contains its beginning."""
-    return " ".join(random.choices(WORDS, k=words))  # noqa: S311 - not a secret
+    return " ".join(random.choices(WORDS, k=word_count))  # noqa: S311 - not a secret
 
 
-def _measure_prompt(client: Client, model: str, words: int) -> int | None:
-    """Returns the number of tokens that the server counts in a prompt of so many words."""
-    usages = [
-        chunk.usage for chunk in client.stream_chat(_build_body(model, make_prompt(words), 1)) if chunk.usage
-    ]
+def _count_prompt_tokens(client: Client, model: str, word_count: int) -> int | None:
+    """Returns the number of tokens that the server counts in a prompt of `word_count` words; None if the
+    server does not count them."""
+    body = _build_body(model, make_prompt(word_count), 1)
+    usages = [chunk.usage for chunk in client.stream_chat(body) if chunk.usage]
     return usages[-1].prompt_tokens if usages else None
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
 from antiphon.cli.client import Client, TokenUsage
 from antiphon.cli.local_servers import start_server
-from antiphon.cli.model_files import fetch_named
+from antiphon.cli.model_files import fetch_model_argument
 from antiphon.cli.output import (
     FAILED,
     KEY_VARIABLE,
@@ -51,14 +51,16 @@ class LeaveChat(Exception):
 
 
 def run(url: str | None, model: str | None, system: str | None, max_tokens: int | None = None) -> int:
-    """Runs the chat until the user leaves; returns the exit status. `max_tokens`: the limit of each
+    """Runs the chat until the user leaves, and returns the exit status. `max_tokens`: the limit of each
     answer."""
     terminal = Terminal()
     with report_errors(_advise), ExitStack() as stack:
         if system and not is_valid_unicode(system):
             raise SettingsError("--system is not UTF-8")
-        client, requested = _connect(url, model, terminal, stack)
-        model_name = client.require_chat_model(requested) if requested else client.find_chat_model()
+        client, requested_model = _connect(url, model, terminal, stack)
+        model_name = (
+            client.require_chat_model(requested_model) if requested_model else client.find_chat_model()
+        )
         terminal.note(f"{model_name} at {client.url}; /help lists the commands")
         return Chat(client, ChatHistory(model_name, system or "", max_tokens), terminal).run_loop()
 
@@ -68,8 +70,8 @@ def _connect(
 ) -> tuple[Client, str | None]:
     """Returns a client of a server that answers, and the name of the model to use.
 
-    Without an address and without a running server, it starts a server with the model, which lasts as long as
-    `stack`. Raises CallFailed and AntiphonError.
+    If `url` is None and no server runs, it starts a server with the model. That server ends when `stack`
+    closes. Raises CallFailed and AntiphonError.
     """
     address, key = find_server(url, may_be_foreign=True)
     client = Client(address, key)
@@ -82,10 +84,10 @@ def _connect(
         return client, model
     terminal.note(f"nothing answers at {client.url}: starting a server for this chat")
     if model:
-        fetch_named(model)
-    own_url = stack.enter_context(start_server(["--model", model] if model else []))
+        fetch_model_argument(model)
+    started_url = stack.enter_context(start_server(["--model", model] if model else []))
     # If keys are enabled, the new server has written the operator's key to this machine.
-    return Client(own_url, key or read_operator_key()), None
+    return Client(started_url, key or read_operator_key()), None
 
 
 def _advise(problem: Problem) -> str:
@@ -162,8 +164,7 @@ class ChatHistory:
         return [{"role": role, "content": text} for role, text in [*system, *self.turns]]
 
     def build_request(self, text: str) -> dict[str, object]:
-        """Returns the request body for a question. `add_turn` must add the question to the chat
-        afterwards."""
+        """Returns the request body for a question, without adding the question to the chat."""
         body: dict[str, object] = {
             "model": self.model,
             "messages": [*self.build_messages(), {"role": "user", "content": text}],
@@ -198,17 +199,17 @@ class PartialAnswer:
     start_time: float
     text: str = ""
     first_token_at: float = 0.0
-    finish: str = ""
+    finish_reason: str = ""
     usage: TokenUsage | None = None
 
     def format_figures(self) -> str:
         """Formats the number of tokens, the tokens per second and the time to the first token."""
         if self.usage is None or not self.first_token_at:
-            return self.finish
+            return self.finish_reason
         duration, wait = time.monotonic() - self.first_token_at, self.first_token_at - self.start_time
         rate = f"{(self.usage.completion_tokens - 1) / duration:.0f} tokens/s, " if duration > 0 else ""
-        note = ", stopped at the token limit" if self.finish == "length" else ""
-        return f"{self.usage.completion_tokens} tokens, {rate}first after {wait:.2f} s{note}"
+        limit_note = ", stopped at the token limit" if self.finish_reason == "length" else ""
+        return f"{self.usage.completion_tokens} tokens, {rate}first after {wait:.2f} s{limit_note}"
 
 
 class Chat:
@@ -286,10 +287,9 @@ class Chat:
             for chunk in chunks:
                 if (chunk.text or chunk.reasoning) and not answer.first_token_at:
                     answer.first_token_at = time.monotonic()
-                answer.text += (
-                    chunk.text
-                )  # before it is displayed, so that the history contains all displayed text
-                answer.finish = chunk.finish or answer.finish
+                # Before the text is displayed, so that the history contains all displayed text.
+                answer.text += chunk.text
+                answer.finish_reason = chunk.finish_reason or answer.finish_reason
                 answer.usage = chunk.usage or answer.usage
                 self._terminal.write_dim(chunk.reasoning)
                 self._terminal.write(chunk.text)
@@ -305,8 +305,9 @@ class Chat:
             if name:
                 self.conversation.model = self._client.require_chat_model(name)
             current, names = self.conversation.model, self._client.list_models()
-            for listed in names if current in names else [*names, current]:  # the list contains no aliases
-                self._terminal.write(f"{listed} (current)\n" if listed == current else f"{listed}\n")
+            for listed_name in names if current in names else [*names, current]:  # the list has no aliases
+                suffix = " (current)" if listed_name == current else ""
+                self._terminal.write(f"{listed_name}{suffix}\n")
         except CallFailed as problem:
             self._fail(problem)
 
@@ -333,11 +334,11 @@ class Chat:
         raise LeaveChat
 
     def _reject_command(self, _: str) -> None:
-        """Prints the list of commands."""
+        """Prints that the command does not exist, with the names of all commands."""
         self._fail(f"there is no such command; there are: {' '.join(self._commands)}")
 
     def _fail(self, problem: str | CallFailed) -> None:
-        """Prints a problem with advice, and records that the chat had a problem."""
+        """Prints a problem with advice, and records that the chat had one, for the exit status."""
         self._failed = True
         if isinstance(problem, CallFailed):
             advice = _advise(problem)

@@ -41,17 +41,20 @@ def run(serve_options: ServeOptions, as_json: bool) -> int:
         ]
     if as_json:
         print_json(
-            {key: {"value": value, "source": kind, "place": place} for key, value, (kind, place) in rows}
+            {
+                key: {"value": value, "source": kind, "place": source_name}
+                for key, value, (kind, source_name) in rows
+            }
         )
     else:
         cells = [
-            {"setting": key, "value": _format_value(value), "source": place or kind}
-            for key, value, (kind, place) in rows
+            {"setting": key, "value": _format_value(value), "source": source_name or kind}
+            for key, value, (kind, source_name) in rows
         ]
         print_table(cells, "")
         path = serve_options.find_file()
-        source = path.absolute() if path else f"none; antiphon looks for {SETTINGS_FILE} in this directory"
-        print(f"\nsettings file: {source}")
+        file = path.absolute() if path else f"none; antiphon looks for {SETTINGS_FILE} in this directory"
+        print(f"\nsettings file: {file}")
     errors = list(find_refusals(settings))
     for error in errors:
         note(f"serve refuses this: {error.message}")
@@ -68,23 +71,23 @@ def _list_sections(settings: Settings, serve_options: ServeOptions) -> Iterator[
     for section in SECTIONS:
         for name, variable, _, _ in list_settings(section):
             value = getattr(getattr(settings, section), name)
-            secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
+            is_secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
             kinds = [kind for kind, layer in sources if name in layer.get(section, ())]
-            places = {
+            source_names = {
                 SourceKind.FILE: str(serve_options.find_file()),
                 SourceKind.VARIABLE: variable,
                 SourceKind.FLAG: format_flag(section, name),
             }
-            source = (kinds[-1], places[kinds[-1]]) if kinds else DEFAULT
-            yield f"{section}.{name}", MASK if secret and value else value, source
+            source = (kinds[-1], source_names[kinds[-1]]) if kinds else DEFAULT
+            yield f"{section}.{name}", MASK if is_secret and value else value, source
 
 
 def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
     """Yields the settings of each model. All models come from one source: the flags, the file or the demo."""
-    tables = (
+    model_tables = (
         [] if serve_options.models else read_layers(*serve_options.list_sources())[0][1].get("models", [])
     )
-    file_models = [table for table in tables if not is_routed(table)]
+    file_models = [table for table in model_tables if not is_routed(table)]
     for index, model in enumerate(settings.models):
         sources: dict[str, Source] = {}
         if file_models:
@@ -93,7 +96,9 @@ def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Ro
             sources = dict.fromkeys(DEMO_MODEL, DEMO)
         if serve_options.models:
             sources |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
-        sources |= {name: (SourceKind.FLAG, format_flag("models", name)) for name in serve_options.shared}
+        sources |= {
+            name: (SourceKind.FLAG, format_flag("models", name)) for name in serve_options.model_flags
+        }
         for name in ModelSettings.__struct_fields__:
             yield f"models.{model.name}.{name}", getattr(model, name), sources.get(name, DEFAULT)
 
@@ -122,17 +127,17 @@ def _list_adapters_and_aliases(settings: Settings, serve_options: ServeOptions) 
 def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
     """Yields the settings of providers and routed models, which only the file can set.
 
-    Masks the values of headers, which may be secrets.
+    Masks the values of headers and the addresses of proxies with a password, because these are secrets.
     """
     source = (SourceKind.FILE, str(serve_options.find_file()))
     for name, provider in settings.providers.items():
         for option in type(provider).__struct_fields__:
             value = getattr(provider, option)
-            printable = dict.fromkeys(value, MASK) if option == "headers" else value
+            shown_value = dict.fromkeys(value, MASK) if option == "headers" else value
             if option == "proxy" and value is not None and "@" in value:
-                printable = MASK  # it contains a password
-            yield f"providers.{name}.{option}", printable, source if value else DEFAULT
+                shown_value = MASK  # it contains a password
+            yield f"providers.{name}.{option}", shown_value, source if value else DEFAULT
     for model in settings.routed_models:
-        for number, route in enumerate(model.list_routes()):
+        for index, route in enumerate(model.list_routes()):
             for option in type(route).__struct_fields__:
-                yield f"models.{model.name}.routes[{number}].{option}", getattr(route, option), source
+                yield f"models.{model.name}.routes[{index}].{option}", getattr(route, option), source

@@ -52,8 +52,8 @@ def litellm(
         except OSError as problem:
             raise SettingsError(f"{out} cannot be written: {problem.strerror or problem}") from None
         print(
-            f"wrote {out}: {_format_format_count(settings['models'], 'model')}, "
-            f"{_format_format_count(settings['providers'], 'provider')}"
+            f"wrote {out}: {_format_count(settings['models'], 'model')}, "
+            f"{_format_count(settings['providers'], 'provider')}"
         )
 
 
@@ -67,6 +67,6 @@ def _require_loadable(text: str) -> None:
         load_settings({}, {}, path, [])
 
 
-def _format_format_count(items: object, noun: str) -> str:
+def _format_count(items: object, noun: str) -> str:
     count = len(items) if isinstance(items, list | dict) else 0
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -132,7 +132,7 @@ def create(
             expires_at=expires_at,
             note=note,
         )
-        _show_once(card, as_json)
+        _print_secret(card, as_json)
 
 
 @app.command()
@@ -198,10 +198,10 @@ def rotate(
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
         key = find_id(server, KEY, key)
-        was_operator_key = read_operator_key() is not None and _fetch_is_operator_key(server, key)
+        was_operator_key = read_operator_key() is not None and _is_operator_key_id(server, key)
         card = server.send("POST", "keys", key, "rotate", overlap=seconds)
         message = replace_operator_key(str(card.get("secret"))) if was_operator_key else ""
-        _show_once(card, as_json)
+        _print_secret(card, as_json)
         say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
         if message:
             say(message)
@@ -243,8 +243,8 @@ def audit(
         )
 
 
-def _show_once(card: Card, as_json: bool) -> None:
-    """Prints the secret to standard output, and a note to standard error."""
+def _print_secret(card: Card, as_json: bool) -> None:
+    """Prints the secret of a new key to standard output, and its id and expiry to standard error."""
     print_id(card, as_json, "secret")
     expires_at = card.get("expires_at")
     expiry = f", which ends at {format_time(expires_at)} UTC" if isinstance(expires_at, int) else ""
@@ -252,10 +252,10 @@ def _show_once(card: Card, as_json: bool) -> None:
     note_warnings(card)
 
 
-def _fetch_is_operator_key(server: Admin, key: str) -> bool:
-    """Whether the key is the operator's key of this machine; False if the caller may not read keys."""
+def _is_operator_key_id(server: Admin, key_id: str) -> bool:
+    """Whether an id is that of the operator's key of this machine; False if the caller may not read keys."""
     try:
-        return is_operator_key(server.get("keys", key))
+        return is_operator_key(server.get("keys", key_id))
     except CallFailed:  # the caller may be allowed to rotate keys but not to read them
         return False
 

@@ -68,19 +68,19 @@ def add(
 ) -> None:
     """Add files to a table one by one, and wait until the server has indexed them."""
     sizes = {"chunk_size": chunk_size, "chunk_overlap": chunk_overlap, "chunk_unit": chunk_unit}
-    added = []
+    added_documents = []
     with connect_knowledge(url) as server:
         for file in files:
             with show_progress(file.name) as report_progress:
                 card = server.add_file(table, file, sizes, report_progress)
-            added.append(card)
+            added_documents.append(card)
             warnings = card.get("warnings")
             for warning in warnings if isinstance(warnings, list) else ():
                 note(f"{file.name}: {warning}")
             if not as_json:
                 print(f"added {file.name}: {card.get('chunks')} chunks")
     if as_json:
-        print_json({"documents": added})
+        print_json({"documents": added_documents})
 
 
 @app.command("list")
@@ -114,8 +114,8 @@ def search(
 ) -> None:
     """Find the chunks that answer a question."""
     with connect_knowledge(url) as server:
-        answer = server.call("POST", table, "search", body={"query": query, "k": k})
-        hits = answer.get("data")
+        response = server.call("POST", table, "search", body={"query": query, "k": k})
+        hits = response.get("data")
         rows = hits if isinstance(hits, list) else []
         print_list("hits", rows, _format_hit, "nothing was found", as_json)
 
@@ -156,8 +156,8 @@ def import_table(
     url: options.ServerUrl = None,
 ) -> None:
     """Create a table from an exported file. With another embedding model, its vectors are computed again."""
-    options_ = {"name": name, "embedding_model": model}
-    changes = {field: value for field, value in options_.items() if value is not None}
+    replaced_settings = {"name": name, "embedding_model": model}
+    changes = {field: value for field, value in replaced_settings.items() if value is not None}
     with connect_knowledge(url) as server:
         with show_progress(file.name) as report_progress:
             imported = server.import_table(file, changes, report_progress)
@@ -166,7 +166,7 @@ def import_table(
 
 @contextmanager
 def show_progress(description: str) -> Iterator[ReportItems]:
-    """Shows a progress bar on standard error while the context lasts. Shows nothing if that is no
+    """Shows a progress bar on standard error while the context lasts. Shows nothing if standard error is no
     terminal."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None

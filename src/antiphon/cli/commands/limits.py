@@ -15,7 +15,7 @@ from antiphon.cli.output import (
     format_fields,
     print_id,
     print_list,
-    print_one,
+    print_object,
 )
 from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
@@ -25,7 +25,7 @@ from antiphon.errors import SettingsError
 app = options.create_group("limits", "Limits and budgets of a running server.")
 
 MOST_DIGITS = 300
-"""Most digits of a number."""
+"""The most digits of an amount."""
 
 Limit = Annotated[
     list[str],
@@ -34,8 +34,8 @@ Limit = Annotated[
         help="The limit's id or note; or its subject, target and measure: project default requests.",
     ),
 ]
-Per = Annotated[Window | None, typer.Option("--per", help="Only the limit with this window. [any]")]
-Models = Annotated[
+WindowOption = Annotated[Window | None, typer.Option("--per", help="Only the limit with this window. [any]")]
+ModelsOption = Annotated[
     str | None, typer.Option("--models", metavar="PATTERN", help="Only the limit for these models. [any]")
 ]
 NO_LIMITS = (
@@ -107,19 +107,21 @@ def set_limit(
 @app.command()
 def show(
     limit: Limit,
-    window: Per = None,
-    models: Models = None,
+    window: WindowOption = None,
+    models: ModelsOption = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show a limit, its remaining amount, and the time until all of it is available."""
+    """Show a limit, its remaining amount, and the time until the whole amount is available."""
     with connect_admin(url) as server:
         card = server.get("limits", _find_limit(server, limit, window, models))
-        print_one(card if as_json else _format_status(card), as_json)
+        print_object(card if as_json else _format_status(card), as_json)
 
 
 @app.command()
-def remove(limit: Limit, window: Per = None, models: Models = None, url: options.ServerUrl = None) -> None:
+def remove(
+    limit: Limit, window: WindowOption = None, models: ModelsOption = None, url: options.ServerUrl = None
+) -> None:
     """Remove a limit."""
     with connect_admin(url) as server:
         id_ = _find_limit(server, limit, window, models)
@@ -128,7 +130,10 @@ def remove(limit: Limit, window: Per = None, models: Models = None, url: options
 
 
 def _find_limit(server: Admin, words: list[str], window: Window | None, models: str | None) -> str:
-    """Returns the id of the limit that the words identify. Raises CallFailed and SettingsError."""
+    """Returns the id of the limit that the user names. Raises CallFailed and SettingsError.
+
+    `words`: the limit's id or note alone; or its subject, target and measure.
+    """
     if len(words) == 1:
         if window or models:
             raise SettingsError("--per and --models need SUBJECT TARGET MEASURE: leave them out")
@@ -165,7 +170,8 @@ def _format_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _format_status(card: Card) -> Card:
-    """Formats a limit and its state: the amounts, and the time until all of it is available."""
+    """Formats a limit and its state: its amount, the remaining amount, and the time until the whole amount is
+    available."""
     fields = {name: value for name, value in card.items() if name != "reset_seconds"}
     amounts = {name: _format_amount(card, name) for name in ("amount", "remaining")}
     seconds = card.get("reset_seconds")
@@ -192,15 +198,16 @@ def parse_limit(text: str) -> Card:
 
 
 def _require_window(measure: Measure, window: str | None, separator: str, prefix: str = "") -> None:
-    """Raises SettingsError if the measure requires a window and has none, or the reverse.
+    """Raises SettingsError if `concurrent` has a window, or if another measure has no known window.
 
-    `prefix` and `separator`: the texts before the window in the notation of the caller.
+    The message shows the right notation: `prefix` and `separator` are the texts before the window.
     """
     if measure is Measure.CONCURRENT and window is not None:
         raise SettingsError(f"{measure} has no window: leave {separator}{window} out")
     if measure is not Measure.CONCURRENT and window not in set(Window):
         windows = f"{', '.join(list(Window)[:-1])} or {list(Window)[-1]}"
-        raise SettingsError(f"{measure} needs a window: write {prefix}{separator}{windows}")
+        problem = f"{measure} needs a window" if window is None else f"there is no window {window!r}"
+        raise SettingsError(f"{problem}: write {prefix}{separator}{windows}")
 
 
 def _parse_amount(measure: Measure, amount: str) -> int:

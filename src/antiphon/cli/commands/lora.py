@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 app = options.create_group("lora", "Load, list and unload LoRA adapters of a running server.")
 
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+LOAD_PATH, UNLOAD_PATH = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 DEPLOY_PATH = "/empower/api/v1/lora"
 
 HUB_PREFIX = "hf:"
 
 ROOT_CHARACTERS = 23
-"""Characters of a root in the table: `sha256:` and the beginning of the digest."""
+"""Displayed characters of an adapter's content: `sha256:` and the beginning of the digest."""
 
 
 @app.command()
@@ -45,15 +45,15 @@ def add(
     with _connect_client(url) as client:
         from antiphon.cli.serve_options import parse_adapter
 
-        parsed = parse_adapter(adapter)
-        name, path = str(parsed["name"]), str(parsed["path"])
-        base: dict[str, object] = {"base_model_name": model} if model else {}
+        parsed_adapter = parse_adapter(adapter)
+        name, path = str(parsed_adapter["name"]), str(parsed_adapter["path"])
+        base_model: dict[str, object] = {"base_model_name": model} if model else {}
         if path.startswith(HUB_PREFIX):
-            client.call("POST", DEPLOY_PATH, {"name": name} | _parse_deployment(path) | base)
+            client.call("POST", DEPLOY_PATH, {"name": name} | _parse_deployment(path) | base_model)
         else:
             body: dict[str, object] = {"lora_name": name, "lora_path": _to_absolute(path)}
             body |= {"load_inplace": True} if replace else {}
-            client.call("POST", LOAD, body | base)
+            client.call("POST", LOAD_PATH, body | base_model)
         print(f"loaded {name}")
 
 
@@ -79,7 +79,7 @@ def remove(
 ) -> None:
     """Unload an adapter. Running answers finish. Its file stays in the registry."""
     with _connect_client(url) as client:
-        client.call("POST", UNLOAD, {"lora_name": name})
+        client.call("POST", UNLOAD_PATH, {"lora_name": name})
         print(f"unloaded {name}")
 
 
@@ -93,8 +93,7 @@ def _connect_client(url: str | None) -> Iterator["Client"]:
 
 
 def _parse_deployment(path: str) -> dict[str, object]:
-    """Converts `hf:OWNER/REPO[@REVISION][:FILE.gguf]` to the fields of a deployment, without checking
-    them."""
+    """Converts `hf:OWNER/REPO[@REVISION][:FILE.gguf]` to fields of a deployment. The server checks them."""
     location, colon, file = path.removeprefix(HUB_PREFIX).partition(":")
     repository, _, revision = location.partition("@")
     body: dict[str, object] = {"model_name": repository + colon + file, "model_source": "HF_HUB"}

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 app = options.create_group("models", "Fetch, convert, list and remove model files.")
 
-RESUMABLE = "stopped; the same command continues this download"
-NOT_RESUMABLE = "stopped; no partial file remains"
-"""Message of an interrupted command that removed its partial file."""
+RESUMABLE_MESSAGE = "stopped; the same command continues this download"
+NOT_RESUMABLE_MESSAGE = "stopped; no partial file remains"
+"""Messages after Ctrl-C: for a download whose partial file stays, and for a command that removed its file."""
 
 
-class ModelKind(StrEnum):
+class NumberFormat(StrEnum):
     """Number formats of an encoder's matrices."""
 
     F32 = "f32"
@@ -49,7 +49,7 @@ def pull(
 ) -> None:
     """Fetch a file's current version from the hub, check it, and print its path."""
     if reference == MINILM.name:
-        with _load_hub_settings(config, when_interrupted=NOT_RESUMABLE) as settings:
+        with _load_hub_settings(config, interrupt_message=NOT_RESUMABLE_MESSAGE) as settings:
             from antiphon.cli.model_files import fetch_minilm
 
             print(fetch_minilm(settings))
@@ -67,12 +67,14 @@ def pull(
 def convert(
     source: Annotated[Path, typer.Argument(help="Directory of a BERT encoder that transformers saved.")],
     out: Annotated[Path, typer.Option(help="The new GGUF file.")],
-    kind: Annotated[ModelKind, typer.Option("--type", help="Number format of the matrices.")] = ModelKind.F16,
+    number_format: Annotated[
+        NumberFormat, typer.Option("--type", help="Number format of the matrices.")
+    ] = NumberFormat.F16,
 ) -> None:
     """Convert an embedding model's safetensors to GGUF, and print the file's path."""
 
-    with report_errors(when_interrupted=NOT_RESUMABLE):
-        print(_convert(source, out, kind.upper()))
+    with report_errors(interrupt_message=NOT_RESUMABLE_MESSAGE):
+        print(_convert(source, out, number_format.upper()))
 
 
 @app.command("list")
@@ -105,9 +107,11 @@ def remove(
 
 
 @contextmanager
-def _load_hub_settings(config: options.Config, when_interrupted: str = RESUMABLE) -> "Iterator[HubSettings]":
+def _load_hub_settings(
+    config: options.Config, interrupt_message: str = RESUMABLE_MESSAGE
+) -> "Iterator[HubSettings]":
     """Yields the hub's settings. An error ends the command."""
-    with report_errors(when_interrupted=when_interrupted):
+    with report_errors(interrupt_message=interrupt_message):
         from antiphon.cli.serve_options import ServeOptions
 
         yield ServeOptions(config=config).load_settings().hub
@@ -122,8 +126,8 @@ def _find_cache(config: options.Config) -> "Iterator[HubCache]":
         yield find_cache(settings)
 
 
-def _convert(source: Path, out: Path, kind: str) -> Path:
-    """Converts a directory of saved weights to one file. Writes no partial file. Raises ModelFileError."""
+def _convert(source: Path, out: Path, number_format: str) -> Path:
+    """Converts a directory of saved weights to one file. Leaves no partial file. Raises ModelFileError."""
     from antiphon.weights.convert.bert import convert_bert
 
     if not (source / "config.json").is_file():
@@ -133,7 +137,7 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
     try:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as directory:
             converted = Path(directory, "converted.gguf")
-            convert_bert(source, converted, kind)
+            convert_bert(source, converted, number_format)
             converted.replace(out)
     except OSError as problem:
         raise ModelFileError(f"cannot write {out}: {os.strerror(problem.errno or 0)}") from None
@@ -141,9 +145,10 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
 
 
 def _remove(cache: "HubCache", text: str) -> list[str]:
-    """Removes the files that the text names; returns a line for each.
+    """Removes the files that `text` names, and returns a message for each.
 
-    Raises SettingsError if the text names no file or several.
+    `text`: a model's name or reference, or hf:OWNER/REPO for all files of a repository. Raises SettingsError
+    if it names no file, or if a name belongs to several models.
     """
     if text == MINILM.name and (size := remove_wheel_model(MINILM, cache.root)):
         return [f"removed {text}, {_format_size(size)}"]
@@ -152,8 +157,8 @@ def _remove(cache: "HubCache", text: str) -> list[str]:
     if repository != text and ":" not in repository:
         matches = [entry for entry in entries if entry.reference.repository == repository]
         lines = [_remove_entry(cache, entry) for entry in matches]
-        if freed := cache.clear(repository):
-            lines.append(f"removed unfinished files of hf:{repository}, {_format_size(freed)}")
+        if freed_bytes := cache.clear(repository):
+            lines.append(f"removed unfinished files of hf:{repository}, {_format_size(freed_bytes)}")
         if lines:
             return lines
     matches = [entry for entry in entries if text in (str(entry.reference), entry.reference.name)]
@@ -174,7 +179,7 @@ def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
 
 @dataclass(frozen=True, slots=True)
 class _FileRow:
-    """A complete file of the list."""
+    """A completely fetched model file, as `antiphon models list` shows it."""
 
     name: str
     reference: str
@@ -186,7 +191,7 @@ class _FileRow:
 
 
 def _list_files(cache: "HubCache") -> Iterator[_FileRow]:
-    """Yields the files of the hub, then the model in the wheel."""
+    """Yields the models that the hub provided, then the model that pip fetched in a wheel."""
     for entry in cache.list_files():
         name, reference = entry.reference.name, str(entry.reference)
         yield _FileRow(name, reference, entry.commit, entry.digest, entry.size, str(entry.path))
@@ -214,5 +219,5 @@ def _print_table(cache: "HubCache", files: list[_FileRow], leftovers: "list[Left
     print_table(rows, f"no model was fetched yet; antiphon fetches them to {cache.root}")
 
 
-def _format_size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+def _format_size(byte_count: int) -> str:
+    return f"{byte_count / 1e9:.2f} GB" if byte_count >= 1e9 else f"{byte_count / 1e6:.1f} MB"

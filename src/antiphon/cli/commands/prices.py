@@ -36,7 +36,7 @@ def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) ->
 @app.command()
 def add(
     models: Annotated[str, typer.Argument(help="Model names; * matches any text.")],
-    prompt: Annotated[str, typer.Option("--input", help="Price of a million prompt tokens: 0.15.")],
+    input_price: Annotated[str, typer.Option("--input", help="Price of a million prompt tokens: 0.15.")],
     output: Annotated[str, typer.Option(help="Price of a million output tokens: 0.6.")],
     cached: Annotated[
         str | None,
@@ -68,7 +68,7 @@ def add(
             "prices",
             models=models,
             currency=currency or known_currencies[0],
-            input=prompt,
+            input=input_price,
             output=output,
             cached=cached,
             request=request,
@@ -144,13 +144,13 @@ def import_prices(
     with connect_admin(url) as server:
         _require_published_currency(cards := server.list("prices"))
         plan.skip_priced_models(cards, now())
-        rows = _build_price_bodies(plan, data.source)
-        added = rows if dry_run else [_add_price(server, row) for row in rows]
+        price_bodies = _build_price_bodies(plan, data.source)
+        added_prices = price_bodies if dry_run else [_add_price(server, body) for body in price_bodies]
     for name, reason in plan.skipped.items():
         say(f"{name} gets no price: {reason}")
-    print_list("prices", added, _format_import, "nothing to add", as_json)
-    if rows:
-        say(f"{'would add' if dry_run else 'added'} from {data.source}: {len(rows)}")
+    print_list("prices", added_prices, _format_imported_price, "nothing to add", as_json)
+    if price_bodies:
+        say(f"{'would add' if dry_run else 'added'} from {data.source}: {len(price_bodies)}")
 
 
 def _build_price_bodies(plan: "ImportPlan", source: str) -> list[Card]:
@@ -172,9 +172,9 @@ def _build_price_bodies(plan: "ImportPlan", source: str) -> list[Card]:
     ]
 
 
-def _add_price(server: Admin, row: Card) -> Card:
-    """Adds one price and returns the server's answer."""
-    card = server.send("POST", "prices", **row)
+def _add_price(server: Admin, body: Card) -> Card:
+    """Adds one price, prints its warnings, and returns the price as the server stores it."""
+    card = server.send("POST", "prices", **body)
     note_warnings(card)
     return card
 
@@ -185,13 +185,12 @@ def _require_published_currency(cards: Sequence[Card]) -> None:
 
     if cards and (currency := cards[-1].get("currency")) != CURRENCY:
         raise SettingsError(
-            f"published prices are in {CURRENCY}, but this server's are in {currency}; add prices with "
-            "antiphon "
-            "prices add"
+            f"published prices are in {CURRENCY}, but this server's are in {currency}; "
+            "add prices with antiphon prices add"
         )
 
 
-def _format_import(card: Card) -> dict[str, str]:
+def _format_imported_price(card: Card) -> dict[str, str]:
     return format_fields(card, "models", "currency", "input", "cached", "output", "since", "note")
 
 

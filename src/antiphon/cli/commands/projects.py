@@ -7,7 +7,7 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin
 from antiphon.cli.names import PROJECT, USER, ObjectKind, find_id
-from antiphon.cli.output import Card, format_field, format_fields, note, print_id, print_list, print_one
+from antiphon.cli.output import Card, format_field, format_fields, note, print_id, print_list, print_object
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import SettingsError
 
@@ -44,19 +44,19 @@ def rename(
     url: options.ServerUrl = None,
 ) -> None:
     """Rename a project."""
-    _change(PROJECT, project, url, f"renamed {project} to {name}", name=name)
+    _change_object(PROJECT, project, url, f"renamed {project} to {name}", name=name)
 
 
 @app.command()
 def archive(project: Project, url: options.ServerUrl = None) -> None:
     """Archive a project. The server then rejects its keys."""
-    _change(PROJECT, project, url, f"archived {project}", archived=True)
+    _change_object(PROJECT, project, url, f"archived {project}", archived=True)
 
 
 @app.command()
 def restore(project: Project, url: options.ServerUrl = None) -> None:
     """Restore an archived project. The server accepts its keys again."""
-    _change(PROJECT, project, url, f"restored {project}", archived=False)
+    _change_object(PROJECT, project, url, f"restored {project}", archived=False)
 
 
 @app.command()
@@ -130,24 +130,24 @@ def update_user(
     with connect_admin(url) as server:
         if email is not None and no_email:
             raise SettingsError("--email sets an address and --no-email removes it: use one of them")
-        options_ = {"name": name, "email": email, "note": note}
-        fields: dict[str, object] = {field: value for field, value in options_.items() if value is not None}
+        values = {"name": name, "email": email, "note": note}
+        fields: dict[str, object] = {field: value for field, value in values.items() if value is not None}
         fields |= {"email": None} if no_email else {}
         if not fields:
             raise SettingsError("name a field to change; antiphon users update --help lists the fields")
-        print_one(server.patch("users", find_id(server, USER, user), body=fields), as_json)
+        print_object(server.patch("users", find_id(server, USER, user), body=fields), as_json)
 
 
 @users_app.command()
 def disable(user: User, url: options.ServerUrl = None) -> None:
     """Disable a user. The server then rejects the user's keys."""
-    _change(USER, user, url, f"disabled {user}", disabled=True)
+    _change_object(USER, user, url, f"disabled {user}", disabled=True)
 
 
 @users_app.command()
 def enable(user: User, url: options.ServerUrl = None) -> None:
     """Enable a user. The server accepts the user's keys again."""
-    _change(USER, user, url, f"enabled {user}", disabled=False)
+    _change_object(USER, user, url, f"enabled {user}", disabled=False)
 
 
 def _print_created(card: Card, description: str, as_json: bool) -> None:
@@ -155,14 +155,14 @@ def _print_created(card: Card, description: str, as_json: bool) -> None:
     note(f"made {description}")
 
 
-def _change(kind: ObjectKind, text: str, url: str | None, message: str, **fields: object) -> None:
+def _change_object(kind: ObjectKind, text: str, url: str | None, message: str, **fields: object) -> None:
     with connect_admin(url) as server:
         server.send("PATCH", f"{kind.noun}s", find_id(server, kind, text), **fields)
         note(message)
 
 
 def _find_membership(server: Admin, project: str, user: str) -> tuple[str, ...]:
-    """Returns the path of a membership."""
+    """Returns the path segments of a membership in the admin API."""
     return "projects", find_id(server, PROJECT, project), "members", find_id(server, USER, user)
 
 

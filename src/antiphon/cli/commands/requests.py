@@ -7,7 +7,7 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin
 from antiphon.cli.names import PROJECT, find_id
-from antiphon.cli.output import CallFailed, Card, format_fields, note, print_list, print_one
+from antiphon.cli.output import CallFailed, Card, format_fields, note, print_list, print_object
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError
 
@@ -35,8 +35,10 @@ def turn_on(
     """Start to record a project's requests and answers."""
     with connect_admin(url) as server:
         kinds = [] if redact is None else [kind.strip() for kind in redact.split(",") if kind.strip()]
-        if unknown := [kind for kind in kinds if kind not in set(Redaction)]:
-            raise SettingsError(f"{unknown[0]!r} is no kind; there are {', '.join(Redaction)}")
+        if unknown_kinds := [kind for kind in kinds if kind not in set(Redaction)]:
+            raise SettingsError(
+                f"{unknown_kinds[0]!r} is no kind of data to remove; the kinds are {', '.join(Redaction)}"
+            )
         id_ = find_id(server, PROJECT, project)
         server.send("PUT", "projects", id_, "recording", days=days, redact=kinds)
         redaction_note = f", without {', '.join(kinds)}" if kinds else ""
@@ -64,7 +66,7 @@ def list_requests(
     with connect_admin(url) as server:
         query = {"project": find_id(server, PROJECT, project)}
         cards = server.list("requests", limit=limit, query=query)
-        print_list("requests", cards, _format_row, f"{project} has kept no request", as_json)
+        print_list("requests", cards, _format_row, f"{project} has no recorded request", as_json)
 
 
 @app.command()
@@ -82,7 +84,7 @@ def read(
         if (request is None) == (latest is None):
             raise SettingsError("name one request: by its id, or by --latest PROJECT")
         card = server.get("requests", request) if request else _find_latest(server, str(latest))
-        print_one(card, as_json)
+        print_object(card, as_json)
 
 
 @app.command()
@@ -98,7 +100,7 @@ def _find_latest(server: Admin, project: str) -> Card:
     """Returns the latest recorded request of a project. Raises CallFailed."""
     cards = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, project)})
     if not cards:
-        raise CallFailed(f"{project} has kept no request")
+        raise CallFailed(f"{project} has no recorded request")
     return cards[0]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from antiphon.assembly.providers import require_providers
 from antiphon.cli.local_servers import publish_state
-from antiphon.cli.model_files import fetch, find_local, store_adapters
+from antiphon.cli.model_files import fetch_model, find_local_model, store_adapters
 from antiphon.cli.output import escape_unprintable
 from antiphon.cli.panel import build_start_record, format_panel
 from antiphon.cli.serve_options import ServeOptions, find_home
@@ -48,14 +48,14 @@ GENERATION_SETTINGS = ("cells", "layout", "step_latency", "keep_prefixes", "tool
 """Settings of a model that only affect token generation."""
 
 PROCESS_SPOOL_BYTES = 4 * MIB
-"""Least spool bytes of each HTTP process: its current file, its spare file and one more."""
+"""The least spool bytes of an HTTP process: for its current file, its spare file and one more."""
 
 WEIGHTS_SHARE = 0.5
-"""Largest share of free memory for copied weights. KV caches and buffers need the rest."""
+"""The largest share of free memory that copied weights can use. KV caches and buffers need the rest."""
 
 
 def run(serve_options: ServeOptions) -> int:
-    """Serves until a signal; returns the exit status."""
+    """Serves until a signal ends the server, and returns the exit status."""
     source = SettingsSource(serve_options)
     is_json_log = serve_options.find_log_format() == "json"
     if is_json_log:
@@ -63,17 +63,17 @@ def run(serve_options: ServeOptions) -> int:
     try:
         settings = source.load()
         configure(settings.log.level, settings.log.format)
-        with publish_state(find_home(os.environ, Path.home())) as notice:
+        with publish_state(find_home(os.environ, Path.home())) as state_file:
 
             def report_serving(info: ServingInfo) -> None:
-                notice.record_ready(info.url, settings.server.workers)
+                state_file.record_ready(info.url, settings.server.workers)
                 if is_json_log:
                     announce("serving", **build_start_record(settings, info))
                 if not is_json_log or sys.stdout.isatty():
                     print(format_panel(settings, info), flush=True)
 
-            reload = ReloadHooks(source.reload_settings, notice.record_reload)
-            return supervise(settings, report_serving, on_replaced=notice.record_restart, reload=reload)
+            reload = ReloadHooks(source.reload_settings, state_file.record_reload)
+            return supervise(settings, report_serving, on_replaced=state_file.record_restart, reload=reload)
     except AntiphonError as error:
         if is_json_log:
             record("serve_failed", logging.ERROR, error=error.message)
@@ -103,24 +103,24 @@ class SettingsSource:
     def load(self) -> Settings:
         """Loads the settings for the start. Raises a StartupError."""
         settings = self._start_settings = self._read()
-        models = self._size_models([fetch(model, settings.hub) for model in settings.models], settings)
+        models = self._size_models([fetch_model(model, settings.hub) for model in settings.models], settings)
         prepared = store_adapters(replace_models(settings, models))
         require_loadable(prepared)
         prepared = resolve_knowledge_directory(prepared)
         return prepare_keys(prepared) if settings.keys.enabled else prepared
 
     def reload_settings(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
-        """Loads the settings that a reload applies, over the current ones.
+        """Returns the current settings with the changes that a reload applies, and the names of changed
+        settings that need a restart.
 
-        Also returns the names of changed settings that need a restart. Unchanged models keep their sizes.
-        Raises a StartupError.
+        Unchanged models keep their sizes. Raises a StartupError.
         """
         settings = self._read()
-        models = [find_local(model, settings.hub) for model in settings.models]
+        models = [find_local_model(model, settings.hub) for model in settings.models]
         sized = replace_models(settings, self._size_models(models, settings))
-        loaded = replace_reloaded(current, sized)
-        require_loadable(loaded)
-        return loaded, list_unreloaded(self._start_settings, settings, loaded)
+        reloaded = replace_reloaded(current, sized)
+        require_loadable(reloaded)
+        return reloaded, list_changes_needing_restart(self._start_settings, settings, reloaded)
 
     def _read(self) -> Settings:
         """Reads and checks the settings. Raises SettingsError."""
@@ -131,27 +131,35 @@ class SettingsSource:
         return settings
 
     def _size_models(self, models: list[ModelSettings], settings: Settings) -> list[ModelSettings]:
-        """Returns the models with their sizes, and remembers them. `models` must have local paths."""
+        """Returns the models of `settings` with their sizes, and stores the sizes for the next reload.
+
+        `models`: the same models with local paths.
+        """
         sized_models = self._sized_models
         new_models = [
-            model_
-            for configured, model_ in zip(settings.models, models, strict=True)
+            local_model
+            for configured, local_model in zip(settings.models, models, strict=True)
             if configured not in sized_models
         ]
-        sized = iter(
+        new_sized_models = iter(
             choose_weight_placement([size_model(model) for model in new_models], measure_available_memory())
         )
-        current = {
-            configured: sized_models[configured] if configured in sized_models else next(sized)
+        current_models = {
+            configured: sized_models[configured] if configured in sized_models else next(new_sized_models)
             for configured in settings.models
         }
-        sized_models.update(current)
-        return list(current.values())
+        sized_models.update(current_models)
+        return list(current_models.values())
 
 
-def list_unreloaded(start_settings: Settings, new_settings: Settings, loaded: Settings) -> tuple[str, ...]:
-    """Returns the names of changed settings that need a restart."""
-    loaded_names = {adapter.name for adapter in loaded.adapters}
+def list_changes_needing_restart(
+    start_settings: Settings, new_settings: Settings, reloaded: Settings
+) -> tuple[str, ...]:
+    """Returns the names of changed settings that need a restart.
+
+    `new_settings`: as read now. `reloaded`: the settings that the server uses after the reload.
+    """
+    loaded_names = {adapter.name for adapter in reloaded.adapters}
     old_paths = {
         adapter.name: adapter.path for adapter in start_settings.adapters if adapter.name in loaded_names
     }
@@ -202,33 +210,32 @@ def require_spool(settings: Settings) -> None:
     if spool_bytes < workers * PROCESS_SPOOL_BYTES:
         raise SettingsError(
             f"{workers} workers need a spool of {workers * PROCESS_SPOOL_BYTES:,} bytes, and "
-            "ledger.spool_bytes "
-            f"(ANTIPHON_SPOOL_BYTES) is {spool_bytes:,}: raise it, or serve with fewer workers"
+            f"ledger.spool_bytes (ANTIPHON_SPOOL_BYTES) is {spool_bytes:,}: "
+            "raise it, or serve with fewer workers"
         )
 
 
 def require_loadable(settings: Settings) -> None:
-    """Raises SettingsError for a model or adapter whose settings prevent loading on request."""
+    """Raises SettingsError for settings that do not fit loading models at the start or on request."""
     budget = settings.engine.memory_budget
-    on_request = list_parked(settings.models)
+    on_request_names = list_parked(settings.models)
     for model in settings.models:
-        if model.keep_alive is not None and model.name not in on_request:
+        if model.keep_alive is not None and model.name not in on_request_names:
             raise SettingsError(
-                f'keep_alive of the model {model.name} needs load = "request"; add that, or leave '
-                "keep_alive out"
+                f'keep_alive of the model {model.name} needs load = "request"; '
+                "add that, or leave keep_alive out"
             )
         if (
             budget is not None
-            and model.name in on_request
+            and model.name in on_request_names
             and (bytes_needed := estimate_memory(model)) > budget
         ):
             raise SettingsError(
                 f"the model {model.name} needs {bytes_needed:,} bytes, and engine.memory_budget is "
-                f"{budget:,}: raise "
-                "it, or lower the model's context_length or sequences"
+                f"{budget:,}: raise it, or lower the model's context_length or sequences"
             )
     for adapter in settings.adapters:
-        if adapter.model in on_request:
+        if adapter.model in on_request_names:
             raise SettingsError(
                 f"the adapter {adapter.name} adapts a model that is loaded on request; load the model at "
                 "the start, or load the adapter by its API"
@@ -246,9 +253,10 @@ def find_refusals(settings: Settings) -> Iterator[SettingsError]:
 
 
 def choose_weight_placement(models: list[ModelSettings], free_bytes: int) -> list[ModelSettings]:
-    """Returns the models with a placement of their weights instead of `auto`.
+    """Returns the models, each with a placement of its weights instead of `auto`.
 
-    Weights are copied into memory if they need at most WEIGHTS_SHARE of the free bytes.
+    All weights together are copied into memory if they need at most WEIGHTS_SHARE of the free bytes.
+    Otherwise they stay in their files.
     """
     llama_models = [model for model in models if model.engine == "llama"]
     weight_bytes = sum(
@@ -262,10 +270,10 @@ def choose_weight_placement(models: list[ModelSettings], free_bytes: int) -> lis
 
 
 def size_model(model: ModelSettings) -> ModelSettings:
-    """Returns the model with an absolute path, and a context length that its weights and the free memory
-    allow.
+    """Returns the model with an absolute path and with a context length that fits its weights and the free
+    memory.
 
-    Several engine hosts share the memory.
+    The engine hosts of a model share the free memory.
     """
     if model.engine == "vllm":
         return size_vllm_model(model)
@@ -283,9 +291,12 @@ def size_model(model: ModelSettings) -> ModelSettings:
             model, path=str(path), context_length=fit_text_length(header, model.context_length, free_bytes)
         )
     size = fit_cache(header, read_cache_options(model), free_bytes)
-    fits_whole = size.cells >= size.context_length * model.sequences
+    holds_full_sequences = size.cells >= size.context_length * model.sequences
     return change_model(
-        model, path=str(path), context_length=size.context_length, cells=None if fits_whole else size.cells
+        model,
+        path=str(path),
+        context_length=size.context_length,
+        cells=None if holds_full_sequences else size.cells,
     )
 
 
@@ -300,5 +311,5 @@ def _require_no_generation_settings(model: ModelSettings) -> None:
 
 def read_cache_options(model: ModelSettings) -> CacheOptions:
     """Returns the options of the model's KV cache."""
-    pool = model.layout == "pool" and not model.exact
-    return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
+    uses_pool = model.layout == "pool" and not model.exact
+    return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, uses_pool)

@@ -44,9 +44,9 @@ def upgrade(
         if dry_run:
             _print_status(database)
             return
-        copy = database.upgrade(backup)
-        if copy is not None:
-            print(f"a copy of the old database is in {copy}")
+        copied_file = database.upgrade(backup)
+        if copied_file is not None:
+            print(f"a copy of the old database is in {copied_file}")
         print(f"the database is at revision {database.schema_state().found_revision}")
 
 
@@ -63,7 +63,7 @@ def backup(
     with _open_database(config) as database:
         from antiphon.store.backup import write_backup
 
-        manifest = write_backup(_find_files(config, database), folder)
+        manifest = write_backup(_find_backup_sources(config, database), folder)
         print(f"copied {len(manifest.files)} files to {folder}")
         if database.file is None:
             note(f"{database.display_url} is not in the backup: copy it with pg_dump, see docs/backup.md")
@@ -88,13 +88,13 @@ def restore(
             raise StoreRefused(
                 f"{folder} comes from a later version of Antiphon ({manifest.version}): use that version"
             )
-        config = _find_settings(config, folder, manifest)
+        config = _find_settings_file(config, folder, manifest)
     with _open_database(config) as database:
         if manifest.has_database and database.file is None:
             raise StoreRefused(
                 f"{folder} has a SQLite database, but the settings name {database.display_url}"
             )
-        restore_backup(folder, manifest, _find_files(config, database))
+        restore_backup(folder, manifest, _find_backup_sources(config, database))
         print(f"{len(manifest.files)} files were restored")
         if not manifest.has_database:
             note("the backup contains no database: restore PostgreSQL with pg_restore, see docs/backup.md")
@@ -135,17 +135,17 @@ def admin_key(
             create_operator_key(tenancy, find_pepper(settings, home, tenancy), path, author=ADMIN_KEY_AUTHOR)
 
 
-def _find_settings(config: Path | None, folder: Path, manifest: "Manifest") -> Path | None:
-    """Returns the settings file for a server after a restore: the current file, or the backup's if there is
-    none."""
+def _find_settings_file(config: Path | None, folder: Path, manifest: "Manifest") -> Path | None:
+    """Returns the settings file for a server after a restore: the current file, or the backup's file if there
+    is no current file."""
     from antiphon.cli.serve_options import HOME_VARIABLE, SETTINGS_FILE, ServeOptions
 
     name = f"home/{SETTINGS_FILE}"
-    is_used = ServeOptions(config=config).find_file() is None and os.environ.get(HOME_VARIABLE)
-    return folder / name if is_used and name in manifest.files else config
+    needs_backup_file = ServeOptions(config=config).find_file() is None and os.environ.get(HOME_VARIABLE)
+    return folder / name if needs_backup_file and name in manifest.files else config
 
 
-def _find_files(config: Path | None, database: "Database") -> "BackupSources":
+def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSources":
     """Returns the paths of the server's files from the settings."""
     from antiphon.cli.bootstrap import find_spool
     from antiphon.cli.commands.serve import resolve_knowledge_directory
@@ -183,7 +183,7 @@ def _open_database(config: Path | None) -> "Iterator[Database]":
 
 
 def _print_status(database: "Database") -> bool:
-    """Prints the schema's state. Returns whether it needs no upgrade."""
+    """Prints the state of the database's schema. Returns whether this version can use the schema as it is."""
     state = database.schema_state()
     print(f"database: {database.display_url}")
     revision = state.found_revision or "none, it is empty"

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.client import Client
-from antiphon.cli.commands.top_routes import build_route_table, compute_routes
+from antiphon.cli.commands.top_routes import build_route_table, compute_route_rates
 from antiphon.cli.metrics_reading import (
     Latency,
     Reading,
@@ -38,7 +38,7 @@ from antiphon.cli.output import (
 )
 
 WINDOW = 5.0
-"""Least seconds between the two readings. A shorter time gives unsteady figures."""
+"""The least seconds between the two readings. Figures of a shorter time are unsteady."""
 
 READ_TIMEOUT = 5.0
 """Seconds to wait for a page. A server needs at most two."""
@@ -46,7 +46,7 @@ READ_TIMEOUT = 5.0
 NOT_FOUND = 404
 
 PERMANENT_FAILURES = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
-"""Statuses after which the command stops trying."""
+"""HTTP statuses after which the command stops, because another request would fail too."""
 
 DIGEST_CHARACTERS = 16
 """Displayed characters of an adapter's digest."""
@@ -115,20 +115,20 @@ class ModelRates:
 def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Shows the figures until Ctrl-C, or once."""
     with report_errors(), suppress(KeyboardInterrupt):
-        top = MetricsMonitor(Client(*find_server(url), read_timeout=READ_TIMEOUT), interval)
-        top.read_page()
+        monitor = MetricsMonitor(Client(*find_server(url), read_timeout=READ_TIMEOUT), interval)
+        monitor.read_page()
         if as_json or once:
             time.sleep(interval)
-            top.read_page()
+            monitor.read_page()
             if as_json:
-                print_json(top.build_object())
+                print_json(monitor.build_object())
             else:
                 width = None if sys.stdout.isatty() else PIPE_WIDTH
-                Console(highlight=False, width=width).print(top.build_display())
+                Console(highlight=False, width=width).print(monitor.build_display())
         elif not sys.stdout.isatty():
             raise CallFailed("standard output is no terminal; use --once for a table or --json for programs")
         else:
-            top.watch()
+            monitor.display_continuously()
 
 
 class MetricsMonitor:
@@ -154,14 +154,14 @@ class MetricsMonitor:
         if not reading.list_label_values("antiphon_build_info", "version"):
             raise self._build_failure()
         self._readings.append(reading)
-        while len(self._readings) > 2 and self._readings[1].when <= reading.when - WINDOW:
+        while len(self._readings) > 2 and self._readings[1].read_at <= reading.read_at - WINDOW:
             self._readings.popleft()
 
     def _build_failure(self) -> CallFailed:
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
-    def watch(self) -> None:
-        """Updates the display until Ctrl-C. If the server stops answering, it keeps trying."""
+    def display_continuously(self) -> None:
+        """Updates the display until Ctrl-C, also while the server does not answer."""
         with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
             while True:
                 live.update(self.build_display(), refresh=True)
@@ -169,9 +169,9 @@ class MetricsMonitor:
                 self._try_read_page()
 
     def _try_read_page(self) -> None:
-        """Reads the metrics page and stores the problem if this fails.
+        """Reads the metrics page, or stores the reason of a failure for the display.
 
-        Raises CallFailed if another try is useless.
+        Raises CallFailed for a failure that another request cannot mend.
         """
         try:
             self.read_page()
@@ -181,11 +181,11 @@ class MetricsMonitor:
                 raise
             self._problem = problem.message
 
-    def compute_models(self) -> tuple[ModelRates, ...]:
+    def compute_model_rates(self) -> tuple[ModelRates, ...]:
         return compute_rates(self._readings[0], self._readings[-1])
 
     def build_display(self) -> RenderableType:
-        """Builds the display."""
+        """Builds the title, the last problem and the tables."""
         title = Text(
             f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._get_release())}"
         )
@@ -194,15 +194,15 @@ class MetricsMonitor:
             if self._problem
             else ""
         )
-        routes = compute_routes(self._readings[0], self._readings[-1])
+        routes = compute_route_rates(self._readings[0], self._readings[-1])
         return Group(
-            title, Text(problem_note), *build_tables(self.compute_models()), *build_route_table(routes)
+            title, Text(problem_note), *build_tables(self.compute_model_rates()), *build_route_table(routes)
         )
 
     def build_object(self) -> dict[str, object]:
         """Returns the figures for JSON: times in seconds, rates per second."""
-        models = [asdict(model) for model in self.compute_models()]
-        routes = [asdict(route) for route in compute_routes(self._readings[0], self._readings[-1])]
+        models = [asdict(model) for model in self.compute_model_rates()]
+        routes = [asdict(route) for route in compute_route_rates(self._readings[0], self._readings[-1])]
         return {"url": self._client.url, "release": self._get_release(), "models": models, "routes": routes}
 
     def _get_release(self) -> str:
@@ -230,7 +230,7 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
         times = (format_latency(latency) for latency in (model.first_token, model.inter_token))
         loads.add_row(name, str(model.queued), str(model.running), *figures, *times)
         if model.cells:
-            shares = (f"{part / model.cells:.0%}" for part in (model.cells_used, model.cells_cached))
+            shares = (f"{count / model.cells:.0%}" for count in (model.cells_used, model.cells_cached))
             hits = "-" if model.prefix_hits is None else f"{model.prefix_hits:.0%}"
             counts = (f"{model.preempted:,}", f"{model.refused:,}")
             bar = Bar(model.cells, 0, model.cells_used, width=BAR_WIDTH)
@@ -242,7 +242,8 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
             )
         for device in model.devices:
             devices.add_row(name, *_format_device(device))
-    return [loads, *(part for table in (cells, devices, adapters) if table.rows for part in (Text(), table))]
+    filled_tables = [table for table in (cells, devices, adapters) if table.rows]
+    return [loads, *(item for table in filled_tables for item in (Text(), table))]
 
 
 def _format_device(device: DeviceUse) -> tuple[RenderableType, ...]:
@@ -290,14 +291,14 @@ class _ReadingPair:
             prefix_hits=hits / admitted if hits is not None and admitted else None,
             preempted=self._read_gauge("preemptions_total"),
             refused=self._read_gauge("refused_total"),
-            adapters=tuple(map(self._compute_adapter, self._list_adapters())),
+            adapters=tuple(map(self._compute_adapter_rates, self._list_adapters())),
             devices=tuple(map(self._read_device, self._list_devices())),
         )
 
     def _list_adapters(self) -> list[str]:
         return self.later.list_label_values(f"{ENGINE_PREFIX}adapter_running", "adapter", model=self.model)
 
-    def _compute_adapter(self, adapter: str) -> AdapterRates:
+    def _compute_adapter_rates(self, adapter: str) -> AdapterRates:
         return AdapterRates(
             adapter,
             queued=self._read_gauge("adapter_queued", adapter=adapter),
@@ -325,7 +326,7 @@ class _ReadingPair:
 
     def _compute_rate(self, name: str, **labels: str) -> float | None:
         """Returns the increase of a counter per second; None if it is unknown."""
-        increase, seconds = self._compute_increase(name, **labels), self.later.when - self.earlier.when
+        increase, seconds = self._compute_increase(name, **labels), self.later.read_at - self.earlier.read_at
         return increase / seconds if increase is not None and seconds > 0 else None
 
     def _compute_increase(self, name: str, **labels: str) -> float | None:

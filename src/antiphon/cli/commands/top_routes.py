@@ -38,10 +38,10 @@ class RouteRates:
     """Seconds from the start of an attempt to its first event."""
 
 
-def compute_routes(earlier: Reading, later: Reading) -> tuple[RouteRates, ...]:
+def compute_route_rates(earlier: Reading, later: Reading) -> tuple[RouteRates, ...]:
     """Computes the figures of every route, except a local model under its own name."""
     return tuple(
-        _compute_route(earlier, later, model, route) for model, route in _list_routes(later) if model != route
+        _compute_rates(earlier, later, model, route) for model, route in _list_routes(later) if model != route
     )
 
 
@@ -52,11 +52,11 @@ def _list_routes(reading: Reading) -> Iterator[tuple[str, str]]:
             yield model, route
 
 
-def _compute_route(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
+def _compute_rates(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
     """Computes the figures of one route."""
     labels = {"model": model, "route": route}
     outcomes = later.list_label_values(f"{ROUTE_PREFIX}attempts_total", "outcome", **labels)
-    seconds = later.when - earlier.when
+    seconds = later.read_at - earlier.read_at
     increases = {
         outcome: max(
             0.0,
@@ -65,13 +65,13 @@ def _compute_route(earlier: Reading, later: Reading, model: str, route: str) -> 
         )
         for outcome in outcomes
     }
-    failed = sum(count for outcome, count in increases.items() if outcome not in (SUCCEEDED, CANCELLED))
+    failed_count = sum(count for outcome, count in increases.items() if outcome not in (SUCCEEDED, CANCELLED))
     return RouteRates(
         model,
         route,
         running=int(later.get_value(f"{ROUTE_PREFIX}in_flight", **labels) or 0),
         answered=increases.get(SUCCEEDED, 0.0) / seconds if seconds > 0 else 0.0,
-        failed=failed / seconds if seconds > 0 else 0.0,
+        failed=failed_count / seconds if seconds > 0 else 0.0,
         rests=int(later.get_value(f"{ROUTE_PREFIX}rests_total", **labels) or 0),
         first_event=estimate_latency(earlier, later, f"{ROUTE_PREFIX}first_event_seconds", **labels),
     )

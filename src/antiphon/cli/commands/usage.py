@@ -56,25 +56,27 @@ def usage(
     entries: Annotated[
         bool, typer.Option("--entries", help="Print every generation as csv or as JSON Lines.")
     ] = False,
-    shape: Annotated[str | None, typer.Option("--format", help="table, csv or json. [table]")] = None,
+    requested_format: Annotated[
+        str | None, typer.Option("--format", help="table, csv or json. [table]")
+    ] = None,
     url: options.ServerUrl = None,
 ) -> None:
     """Show usage and cost, in total and over time."""
     from antiphon.cli.commands.usage_report import DEFAULT_ROWS, Selection, print_report
 
     with connect_admin(url) as server:
-        output_format = _parse_format(shape, entries)
+        output_format = _parse_format(requested_format, entries)
         if entries:
-            _require_no_sums(by, limit)
+            _require_no_sum_options(by, limit)
         conditions, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
         selection = Selection("model" if by is None else by, *times, _find_ids(server, conditions))
         if output_format == "table":
             print_report(server, selection, limit or DEFAULT_ROWS)
         elif entries:
-            _write(server.stream("usage", "entries", **selection.build_query(format=output_format)))
+            _write_parts(server.stream("usage", "entries", **selection.build_query(format=output_format)))
         else:
             limit_query = {} if limit is None else {"limit": str(limit)}
-            _write(
+            _write_parts(
                 server.stream(
                     "usage", **selection.build_query(format=output_format, by=selection.by, **limit_query)
                 )
@@ -83,7 +85,8 @@ def usage(
 
 
 def _find_ids(server: Admin, conditions: Mapping[str, str]) -> dict[str, str]:
-    """Replaces the names in conditions by ids. An empty value stays: it selects usage without that object."""
+    """Replaces names of projects, users, keys and prices by ids. An empty value stays empty: it selects the
+    usage without such an object."""
     ids = dict(conditions)
     if project := ids.get(EntryField.PROJECT):
         ids[EntryField.PROJECT] = find_id(server, PROJECT, project)
@@ -93,26 +96,26 @@ def _find_ids(server: Admin, conditions: Mapping[str, str]) -> dict[str, str]:
     return ids
 
 
-def _write(parts: Iterable[bytes]) -> None:
+def _write_parts(parts: Iterable[bytes]) -> None:
     """Writes the parts to standard output as they arrive."""
     for part in parts:
         sys.stdout.buffer.write(part)
     sys.stdout.buffer.flush()
 
 
-def _parse_format(output_format: str | None, entries: bool) -> str:
-    """Returns the server's format, or `table`. Raises SettingsError."""
-    if entries and output_format is None:
+def _parse_format(requested_format: str | None, entries: bool) -> str:
+    """Returns the format to request from the server, or `table`. Raises SettingsError."""
+    if entries and requested_format is None:
         raise SettingsError("--entries needs --format csv or --format json")
-    if entries and output_format == "table":
+    if entries and requested_format == "table":
         raise SettingsError("--format table shows sums, not --entries: use --format csv or --format json")
-    if output_format is not None and output_format not in FORMATS:
-        raise SettingsError(f"--format {output_format}: it must be {' or '.join(FORMATS[entries:])}")
-    return JSON_LINES if entries and output_format == "json" else output_format or "table"
+    if requested_format is not None and requested_format not in FORMATS:
+        raise SettingsError(f"--format {requested_format}: it must be {' or '.join(FORMATS[entries:])}")
+    return JSON_LINES if entries and requested_format == "json" else requested_format or "table"
 
 
-def _require_no_sums(by: str | None, limit: int | None) -> None:
-    """Raises SettingsError for options of sums with --entries."""
+def _require_no_sum_options(by: str | None, limit: int | None) -> None:
+    """Raises SettingsError for an option that only sums have, because --entries prints no sums."""
     if by is not None:
         raise SettingsError(f"--by {by} is for sums, but --entries prints every generation: leave one out")
     if limit is not None:
@@ -133,7 +136,7 @@ def _parse_time_range(since: str, until: str | None) -> tuple[int, int]:
 
 
 def _parse_second(option: str, text: str) -> int:
-    """Parses the time of an option. Raises SettingsError with the option's name."""
+    """Parses an option's time to Unix seconds. Raises SettingsError with the option's name."""
     try:
         return parse_past(text)
     except SettingsError as problem:
@@ -141,7 +144,8 @@ def _parse_second(option: str, text: str) -> int:
 
 
 def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str]:
-    """Parses the conditions by name. Raises SettingsError."""
+    """Parses the values of --project and --only. Returns the required values by the field's name. Raises
+    SettingsError."""
     conditions = {} if project is None else {EntryField.PROJECT.value: project}
     for text in only:
         name, equals, value = text.partition("=")
@@ -156,7 +160,7 @@ def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str
 
 
 def _require_condition(name: str, text: str) -> None:
-    """Raises SettingsError if the name is neither a field nor a tag."""
+    """Raises SettingsError if a condition's name is neither a field nor a tag. `text`: the condition."""
     dimension = parse_dimension(name)
     if isinstance(dimension, Bucket):
         raise SettingsError(f"--only {text}: use --since and --until to select a time")

@@ -20,7 +20,8 @@ BAR_WIDTH = 40
 DAY = 24 * 3600
 BUCKETS = ("hour", "day", "week", "month")
 LONGEST_RANGES = (2 * DAY, 40 * DAY, 280 * DAY)
-"""Longest ranges in seconds for bars of an hour, a day and a week. A chart then has about forty lines."""
+"""The longest ranges in seconds whose bars cover an hour, a day and a week. A bar covers a month in longer
+ranges. So a chart has about forty lines."""
 COUNT_HEADINGS = {
     "requests": "REQUESTS",
     "failed": "FAILED",
@@ -59,14 +60,14 @@ def print_report(server: Admin, selection: Selection, limit: int) -> None:
 def _build_chart(server: Admin, selection: Selection) -> Table:
     """Builds a chart with one bar for each hour, day, week or month with usage."""
     length = selection.until - selection.since
-    bucket = BUCKETS[sum(length > longest for longest in LONGEST_RANGES)]
+    bucket = BUCKETS[sum(length > longest_range for longest_range in LONGEST_RANGES)]
     rows = _get_rows(server.get("usage", **selection.build_query(by=bucket)))
-    highest = max((_to_int(row["requests"]) for row in rows), default=0)
+    highest_count = max((_to_int(row["requests"]) for row in rows), default=0)
     chart = Table(bucket.upper(), "REQUESTS", "", box=None, pad_edge=False, header_style="bold")
     for row in rows:
         count = _to_int(row["requests"])
         start = format_time(_to_int(_require_object(row.get("by")).get(bucket)))
-        chart.add_row(start, f"{count:,}", Bar(highest, 0, count, width=BAR_WIDTH, color="cyan"))
+        chart.add_row(start, f"{count:,}", Bar(highest_count, 0, count, width=BAR_WIDTH, color="cyan"))
     return chart
 
 
@@ -124,7 +125,7 @@ def _format_figures(card: Card) -> list[str]:
 
 
 def _list_notes(report: Card, limit: int) -> list[str]:
-    """Returns sentences about the data that the figures omit."""
+    """Returns sentences about what the table omits: further rows, and unknown costs."""
     total = _require_object(report.get("total"))
     notes = [] if total["requests"] else ["no request used tokens in this time"]
     if report.get("more"):

@@ -25,9 +25,9 @@ from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, re
 from antiphon.cli.doctor.own_server import OwnServer, find_own_server
 from antiphon.cli.model_files import (
     assign_adapters,
-    check_adapter,
+    check_and_store_adapter,
     find_cache,
-    find_fetched,
+    find_fetched_path,
     require_directory,
 )
 from antiphon.cli.output import CallFailed
@@ -66,7 +66,7 @@ from antiphon.weights.kv_cache_size import (
 )
 
 HEALTH_TIMEOUT = 1.0
-"""Seconds for an answer from the server on the port."""
+"""Seconds for a response from the server on the port."""
 
 GIGABYTE = 1e9
 
@@ -86,7 +86,7 @@ class SizedModel:
 
 
 def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
-    """Returns the settings with a finding. Returns the default settings if the settings are invalid."""
+    """Returns the settings and a finding about them. If they are invalid, returns the default settings."""
     try:
         settings = serve_options.load_settings()
     except SettingsError as error:
@@ -117,7 +117,7 @@ def check_models(settings: Settings) -> tuple[list[SizedModel], list[Finding]]:
         except SettingsError as error:
             findings.append(to_finding("settings-invalid", error))
         except (AntiphonError, OSError) as error:
-            findings.append(_report_bad_model(model, error))
+            findings.append(_report_unusable_model(model, error))
         else:
             sized_models.append(sized)
             findings.append(report_ok("model", _describe_model(sized)))
@@ -126,7 +126,7 @@ def check_models(settings: Settings) -> tuple[list[SizedModel], list[Finding]]:
 
 def _resolve_local(model: ModelSettings, settings: Settings) -> ModelSettings | None:
     """Returns the model with the local path of its file; None if the file was never fetched."""
-    path = find_fetched(model.path, settings.hub)
+    path = find_fetched_path(model.path, settings.hub)
     return change_model(model, path=path) if path else None
 
 
@@ -144,7 +144,7 @@ def _size_model(model: ModelSettings) -> SizedModel:
     return SizedModel(sized, (header.size + context) * sized.hosts)
 
 
-def _report_bad_model(model: ModelSettings, error: AntiphonError | OSError) -> Finding:
+def _report_unusable_model(model: ModelSettings, error: AntiphonError | OSError) -> Finding:
     """Builds the finding for a model whose file is not usable."""
     if isinstance(error, AntiphonError):
         return to_finding("model-invalid", error)
@@ -201,10 +201,10 @@ def check_adapters(settings: Settings, models: list[SizedModel]) -> Iterator[Fin
 
 
 def _check_adapter(adapter: AdapterSettings, base_path: str) -> Finding:
-    """Checks one adapter with its model in a temporary directory."""
+    """Checks one adapter with its base model. Writes only to a temporary directory."""
     with TemporaryDirectory(prefix="antiphon-doctor-") as directory:
         try:
-            adapter_file = check_adapter(adapter, base_path, Path(directory))
+            adapter_file = check_and_store_adapter(adapter, base_path, Path(directory))
         except ModelFileError as error:
             return to_finding("adapter-invalid", error)
         return report_ok(
@@ -230,16 +230,16 @@ def check_port(server: ServerSettings) -> Finding:
 
 
 def _is_antiphon(server: ServerSettings) -> bool:
-    """Whether the server on the port answers like Antiphon's health page."""
+    """Whether the server on the port is an Antiphon: its path /health returns what Antiphon's returns."""
     from antiphon.cli.client import Client
 
     try:
-        answer = Client(f"http://{server.host}:{server.port}", read_timeout=HEALTH_TIMEOUT).call(
+        health = Client(f"http://{server.host}:{server.port}", read_timeout=HEALTH_TIMEOUT).call(
             "GET", "/health"
         )
     except CallFailed:
         return False
-    return isinstance(answer, dict) and answer.get("status") == "ok"
+    return isinstance(health, dict) and health.get("status") == "ok"
 
 
 def check_cache(settings: Settings) -> Finding:
@@ -307,45 +307,46 @@ def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Fin
             timeout=PROBE_TIMEOUT,
             check=False,
         )
-        output, end_reason = (
-            process.stdout,
-            "" if process.returncode == 0 else describe_end(process.returncode),
-        )
+        output = process.stdout
+        end_reason = "" if process.returncode == 0 else describe_end(process.returncode)
         error_text = process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:ERROR_CHARACTERS]
     except subprocess.TimeoutExpired as expired:
         output, end_reason, error_text = expired.stdout or b"", f"no answer within {PROBE_TIMEOUT:.0f} s", ""
     except OSError as problem:
         output, end_reason, error_text = b"", f"it does not run: {problem}", ""
-    yield from read_probe(output, end_reason, error_text)
+    yield from parse_probe_output(output, end_reason, error_text)
 
 
-def read_probe(output: bytes, end_reason: str, error_text: str) -> Iterator[Finding]:
-    """Parses the probe's findings, and explains the probe's end. Ignores lines that a library prints."""
-    step, has_finding = {"step": "", "what": ""}, False
+def parse_probe_output(output: bytes, end_reason: str, error_text: str) -> Iterator[Finding]:
+    """Yields the probe's findings, and one more if the probe failed. Ignores lines that a library prints.
+
+    `end_reason`: why the probe failed; empty if it succeeded. `error_text`: its last line on standard error.
+    """
+    last_step, has_finding = {"step": "", "what": ""}, False
     for line in output.splitlines():
         try:
             parsed = json.loads(line)
         except ValueError:
             continue
         if isinstance(parsed, dict) and "step" in parsed:
-            step = parsed
+            last_step = parsed
         elif isinstance(parsed, dict) and "severity" in parsed:
             has_finding = True
             yield Finding(**{**parsed, "severity": FindingSeverity(parsed["severity"])})
     if not has_finding:
         reason = f"the engine's Python cannot run Antiphon ({end_reason or 'it printed no finding'})"
         yield report_problem("interpreter-unusable", f"{reason}: {error_text}" if error_text else reason)
-    elif end_reason and step["step"] == "loading":
-        yield report_problem("model-not-loadable", f"loading {step['what']} ends with {end_reason}")
+    elif end_reason and last_step["step"] == "loading":
+        yield report_problem("model-not-loadable", f"loading {last_step['what']} ends with {end_reason}")
     elif end_reason:
         yield report_problem(
-            "library-crashes", f"opening the library of {step['what']} ends with {end_reason}"
+            "library-crashes", f"opening the library of {last_step['what']} ends with {end_reason}"
         )
 
 
-def describe_end(code: int) -> str:
-    """Describes an exit status in words."""
-    return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+def describe_end(exit_code: int) -> str:
+    """Describes a process's exit status in words. A negative status is the signal that ended the process."""
+    return f"status {exit_code}" if exit_code >= 0 else f"signal {signal.Signals(-exit_code).name}"
 
 
 MEGABYTE = 1e6
@@ -374,7 +375,7 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     """Checks that the database answers, has this version's tables and matches the pepper."""
     file = database.file
     if file is not None and not file.exists():
-        path = _find_existing(file.parent)
+        path = _find_existing_path(file.parent)
         if not _is_writable(path):
             yield report_problem(
                 "store-unusable", f"the database {file} cannot be created: {path} is not writable"
@@ -434,8 +435,8 @@ def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding
 
 
 def _check_spool(spool: Path, limit_bytes: int) -> Finding:
-    """Checks the directory that stores usage until the database has it."""
-    path = _find_existing(spool)
+    """Checks the spool: the directory that stores usage until the database has it."""
+    path = _find_existing_path(spool)
     if not path.is_dir() or not _is_writable(path):
         return report_problem(
             "spool-unusable", f"the ledger's spool {spool} cannot be written: {path} is not writable"
@@ -456,8 +457,8 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     try:
         from antiphon.limits.redis.limiter import check_redis
     except ModuleNotFoundError:
-        missing = SettingsError(f"limits.url needs the Redis client; install it: {explain_extra('redis')}")
-        return to_finding("limits-unusable", missing)
+        error = SettingsError(f"limits.url needs the Redis client; install it: {explain_extra('redis')}")
+        return to_finding("limits-unusable", error)
     try:
         return report_ok("limits", check_redis(url, REMOTE_TIMEOUT_S))
     except SettingsError as error:
@@ -469,7 +470,7 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
         )
 
 
-def _find_existing(path: Path) -> Path:
+def _find_existing_path(path: Path) -> Path:
     """Returns the path, or its nearest existing parent."""
     return next(candidate for candidate in (path, *path.parents) if os.path.lexists(candidate))
 

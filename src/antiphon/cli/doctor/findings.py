@@ -92,14 +92,17 @@ def report_ok(check: str, message: str) -> Finding:
     return Finding(check, FindingSeverity.OK, message)
 
 
-def report_problem(name: str, message: str, severity: FindingSeverity = FindingSeverity.BROKEN) -> Finding:
+def report_problem(
+    finding_id: str, message: str, severity: FindingSeverity = FindingSeverity.BROKEN
+) -> Finding:
     """Builds a finding with a problem and its general remedy."""
-    return Finding(name, severity, message, REMEDIES[name])
+    return Finding(finding_id, severity, message, REMEDIES[finding_id])
 
 
-def to_finding(name: str, error: AntiphonError, separator: str = "; ") -> Finding:
-    """Converts an error to a finding. The text after the last separator in its message is the remedy."""
+def to_finding(finding_id: str, error: AntiphonError, separator: str = "; ") -> Finding:
+    """Converts an error to a finding. The text after the last separator in the error's message is the remedy.
+    Without a separator, the finding has the general remedy."""
     message, found_separator, remedy = error.message.rstrip(".").rpartition(separator)
     if not found_separator:
-        return report_problem(name, error.message)
-    return Finding(name, FindingSeverity.BROKEN, message, remedy[0].upper() + remedy[1:])
+        return report_problem(finding_id, error.message)
+    return Finding(finding_id, FindingSeverity.BROKEN, message, remedy[0].upper() + remedy[1:])

@@ -19,7 +19,8 @@ class OwnServer:
     url: str
 
     def measure_memory(self) -> int:
-        """Returns the bytes that the server's end would free: its memory without files and shared memory."""
+        """Returns the bytes of memory that become free when the server ends: without files and shared
+        memory."""
         import psutil
 
         total = 0

@@ -79,14 +79,14 @@ def main() -> None:
     if library is not None:
         print_finding(check_processor(library.list_cpu_features(), list_processor_features()))
         _write_line({"step": "opening", "what": f"{library.path}, its devices"})
-        devices, requested = list_devices(library), max(probe_input["gpu_layers"], default=0)
-        for finding in check_devices(devices, list_backends(library), find_gpus(), requested):
+        devices, requested_layers = list_devices(library), max(probe_input["gpu_layers"], default=0)
+        for finding in check_devices(devices, list_backends(library), find_gpus(), requested_layers):
             print_finding(finding)
     threads = [count or choose_thread_count() for count in probe_input["threads"]]
     print_finding(check_threads(max(threads, default=choose_thread_count()), len(list_usable_cpus())))
     if library is not None:
         for values in probe_input["models"]:
-            load(LoadSpec(**values))
+            check_loading(LoadSpec(**values))
 
 
 def print_finding(finding: Finding) -> None:
@@ -99,21 +99,24 @@ def _write_line(fields: dict[str, object]) -> None:
     sys.stdout.buffer.flush()
 
 
-def open_library(explicit: str | None) -> Library | None:
-    """Opens the first usable library, as the engine does. Returns None without a usable library."""
+def open_library(configured_path: str | None) -> Library | None:
+    """Opens the first usable library, as the engine does. Prints findings. Returns None if no library is
+    usable. `configured_path`: the library that the settings name."""
     rejected: list[tuple[LibraryFile, str]] = []
-    for candidate in list_candidates(explicit):
+    for candidate in list_candidates(configured_path):
         _write_line({"step": "opening", "what": f"{candidate.origin}, {candidate.path}"})
         try:
-            library, _ = find_library(explicit, iter([candidate]))
+            library, _ = find_library(configured_path, iter([candidate]))
         except LibraryError as error:
             rejected.append((candidate, error.message))
             continue
-        for other, reason in rejected:
-            message = f"{other.origin}, {other.path} comes first but is unusable: {reason}"
+        for rejected_library, problem in rejected:
+            message = (
+                f"{rejected_library.origin}, {rejected_library.path} comes first but is unusable: {problem}"
+            )
             print_finding(report_problem("library-passed-over", message, FindingSeverity.ADVICE))
         reason = "the first usable library" if rejected else "the first library"
-        reason = "the setting names it" if explicit else reason
+        reason = "the setting names it" if configured_path else reason
         description = f"{candidate.origin}, {candidate.path} ({reason})"
         message = f"{library.describe_version()}, from {description}; its binary interface is supported"
         print_finding(report_ok("library", message))
@@ -125,48 +128,46 @@ def open_library(explicit: str | None) -> Library | None:
     return None
 
 
-def list_candidates(explicit: str | None) -> Iterator[LibraryFile]:
+def list_candidates(configured_path: str | None) -> Iterator[LibraryFile]:
     """Yields the libraries that the engine would try, in order."""
-    if explicit:
-        yield LibraryFile(Path(explicit), "the library setting")
+    if configured_path:
+        yield LibraryFile(Path(configured_path), "the library setting")
     else:
         yield from find_installed()
 
 
 def check_processor(library_features: Sequence[str], processor_features: Sequence[str]) -> Finding:
     """Compares the features of the processor with the features that the library uses."""
-    used = (
-        " ".join(feature for feature in library_features if feature in processor_features)
-        or "nothing special"
-    )
+    used_features = [feature for feature in library_features if feature in processor_features]
+    used_text = " ".join(used_features) or "nothing special"
     unused_features = [feature for feature in processor_features if feature not in library_features]
     if not unused_features:
-        return report_ok("cpu", f"the library uses {used}")
+        return report_ok("cpu", f"the library uses {used_text}")
     consequence = f"; {MEASURED_GAIN}" if "AVX512" in unused_features else ""
     consequence = (
         "; without these it is several times slower"
         if ESSENTIAL_FEATURES & set(unused_features)
         else consequence
     )
-    message = f"the library uses {used} of this processor, not {' '.join(unused_features)}{consequence}"
+    message = f"the library uses {used_text} of this processor, not {' '.join(unused_features)}{consequence}"
     return report_problem("cpu-features-unused", message, FindingSeverity.ADVICE)
 
 
 def check_devices(
-    devices: Sequence[Device], backends: Sequence[str], gpus: Sequence[tuple[str, str]], requested: int
+    devices: Sequence[Device], backends: Sequence[str], gpus: Sequence[tuple[str, str]], requested_layers: int
 ) -> Iterator[Finding]:
     """Compares the devices that the library finds with the devices of the machine.
 
     `backends`: the library's backends. `gpus`: products of the machine, each with the backend to build.
-    `requested`: the largest gpu_layers of the settings.
+    `requested_layers`: the largest number of gpu_layers in the settings.
     """
     for device in devices:
         size = f"{device.free / GIGABYTE:.1f} of {device.total / GIGABYTE:.1f} GB free"
         yield report_ok("device", f"{device.name}: {device.description}, {size}")
-    if devices or not (backends or gpus or requested):
+    if devices or not (backends or gpus or requested_layers):
         return
-    severity = FindingSeverity.BROKEN if requested else FindingSeverity.ADVICE
-    request_note = f", and gpu_layers = {requested} needs one" if requested else ""
+    severity = FindingSeverity.BROKEN if requested_layers else FindingSeverity.ADVICE
+    request_note = f", and gpu_layers = {requested_layers} needs one" if requested_layers else ""
     if backends:
         message = f"the library was built for {' and '.join(backends)} and finds no device{request_note}"
         yield report_problem("device-missing", message, severity)
@@ -196,8 +197,8 @@ def check_threads(threads: int, processors: int) -> Finding:
     return report_ok("threads", message)
 
 
-def load(spec: LoadSpec) -> None:
-    """Loads one model and closes it."""
+def check_loading(spec: LoadSpec) -> None:
+    """Loads one model, closes it, and prints a finding."""
     _write_line({"step": "loading", "what": spec.model})
     try:
         load_any(spec).close()

@@ -13,7 +13,7 @@ from antiphon.settings.providers import ProviderSettings, is_pattern
 from antiphon.settings.schema import Settings
 
 MOST_LISTED_MODELS = 5
-"""Most models in one finding."""
+"""The most missing models that one finding names."""
 
 
 def check_providers(settings: Settings) -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def check_providers(settings: Settings) -> Iterator[Finding]:
 
 
 def list_route_models(settings: Settings, provider: str) -> list[str]:
-    """Returns the models of a provider that routes name. Ignores patterns."""
+    """Returns the models of a provider to which the settings have a route. Ignores routes of patterns."""
     model_names = {
         route.model or model.name: None
         for model in settings.routed_models

@@ -26,18 +26,22 @@ from antiphon.cli.doctor.provider_checks import check_providers
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.processes.engine_hosts import build_load_spec
 
-MARKS = {FindingSeverity.OK: "ok", FindingSeverity.ADVICE: "advice", FindingSeverity.BROKEN: "BROKEN"}
+SEVERITY_LABELS = {
+    FindingSeverity.OK: "ok",
+    FindingSeverity.ADVICE: "advice",
+    FindingSeverity.BROKEN: "BROKEN",
+}
 INDENT = 8
 NARROWEST, WIDEST = 60, 110
 """The least and the most columns of the text."""
 
 
 def run(serve_options: ServeOptions, load: bool, as_json: bool) -> int:
-    """Prints the findings; returns 1 if a finding is broken."""
+    """Prints the findings, and returns the exit status: 1 if the server would not start or run."""
     findings = list(run_checks(serve_options, load))
-    broken = sum(finding.severity is FindingSeverity.BROKEN for finding in findings)
-    print(format_json(findings, broken) if as_json else format_text(findings, broken))
-    return 1 if broken else 0
+    broken_count = sum(finding.severity is FindingSeverity.BROKEN for finding in findings)
+    print(format_json(findings, broken_count) if as_json else format_text(findings, broken_count))
+    return 1 if broken_count else 0
 
 
 def run_checks(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
@@ -62,25 +66,25 @@ def run_checks(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
         yield from check_tenancy(settings, os.environ, Path.home())
 
 
-def format_json(findings: list[Finding], broken: int) -> str:
+def format_json(findings: list[Finding], broken_count: int) -> str:
     """Formats the findings as one JSON object."""
     rows = [
         {"id": row.id, "standing": row.severity, "said": row.message, "remedy": row.remedy}
         for row in findings
     ]
-    return json.dumps({"broken": broken, "findings": rows}, indent=2)
+    return json.dumps({"broken": broken_count, "findings": rows}, indent=2)
 
 
-def format_text(findings: list[Finding], broken: int) -> str:
+def format_text(findings: list[Finding], broken_count: int) -> str:
     """Formats a paragraph for each finding with its remedy, and a summary."""
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     lines = [line for finding in findings for line in _format_paragraph(finding, width)]
-    return "\n".join([*lines, "", _format_summary(findings, broken)])
+    return "\n".join([*lines, "", _format_summary(findings, broken_count)])
 
 
 def _format_paragraph(finding: Finding, width: int) -> list[str]:
     """Wraps the text of a finding only at spaces, so that users can copy paths and commands."""
-    indented_texts = [(f"{MARKS[finding.severity]:{INDENT}}", f"{finding.id}: {finding.message}")]
+    indented_texts = [(f"{SEVERITY_LABELS[finding.severity]:{INDENT}}", f"{finding.id}: {finding.message}")]
     if finding.remedy:
         indented_texts.append((" " * INDENT, f"-> {finding.remedy}"))
     return [
@@ -97,9 +101,9 @@ def _format_paragraph(finding: Finding, width: int) -> list[str]:
     ]
 
 
-def _format_summary(findings: list[Finding], broken: int) -> str:
-    advice = sum(finding.severity is FindingSeverity.ADVICE for finding in findings)
-    summary = f"{broken} things are broken" if broken else "Nothing is broken"
-    summary = "1 thing is broken" if broken == 1 else summary
-    advice_text = f"; {advice} could be better" if advice else ""
-    return f"{summary}{advice_text}.{' See docs/troubleshooting.md.' if broken or advice else ''}"
+def _format_summary(findings: list[Finding], broken_count: int) -> str:
+    advice_count = sum(finding.severity is FindingSeverity.ADVICE for finding in findings)
+    summary = f"{broken_count} things are broken" if broken_count else "Nothing is broken"
+    summary = "1 thing is broken" if broken_count == 1 else summary
+    advice_text = f"; {advice_count} could be better" if advice_count else ""
+    return f"{summary}{advice_text}.{' See docs/troubleshooting.md.' if broken_count or advice_count else ''}"

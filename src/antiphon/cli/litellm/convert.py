@@ -8,7 +8,7 @@ from antiphon.cli.litellm.reading import ImportNotes, Table, get_list, get_numbe
 from antiphon.cli.litellm.vendors import PROVIDER_FIELDS, ProviderTables
 
 ROUTE_FIELDS = {"weight", "order", "rpm", "tpm", "max_parallel_requests"}
-"""Fields of a deployment that the conversion handles."""
+"""Fields of a deployment that become fields of its route, or notes about limits."""
 
 SECTIONS = ("router_settings", "litellm_settings", "general_settings", "environment_variables")
 """The tables of a file, without the models."""
@@ -25,7 +25,7 @@ HIGHEST_ORDER = 1_000
 
 @dataclass(slots=True)
 class Conversion:
-    """The converted settings so far."""
+    """The state of one conversion: the settings that are converted so far, and notes for the operator."""
 
     environ: Mapping[str, str]
     notes: ImportNotes
@@ -46,10 +46,10 @@ def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str,
         notes.note_wrong_types(section, table, ["model_group_alias"], ["fallbacks"])
     timeout = _find_timeout(notes, router, library)
     conversion = Conversion(environ, notes, ProviderTables(environ, notes, timeout))
-    weights: dict[str, list[Table]] = {}
-    for number, entry in enumerate(get_list(config, "model_list")):
-        _convert_deployment(conversion, f"model_list[{number}]", entry, weights)
-    for name, deployments in weights.items():
+    params_by_model: dict[str, list[Table]] = {}
+    for index, entry in enumerate(get_list(config, "model_list")):
+        _convert_deployment(conversion, f"model_list[{index}]", entry, params_by_model)
+    for name, deployments in params_by_model.items():
         _set_weights(notes, name, conversion.routes[name], deployments)
     _convert_fallbacks(conversion, router, library)
     _convert_aliases(conversion, router)
@@ -63,7 +63,7 @@ def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str,
 
 
 def _find_timeout(notes: ImportNotes, router: Table, library: Table) -> float | None:
-    """Returns the default seconds for an answer. The router's setting takes precedence."""
+    """Returns the default seconds for a response. The router's setting takes precedence."""
     router_timeout = notes.read_number("router_settings.timeout", router.get("timeout"))
     library_timeout = notes.read_number("litellm_settings.request_timeout", library.get("request_timeout"))
     if router_timeout is not None and library_timeout not in (None, router_timeout):
@@ -72,22 +72,22 @@ def _find_timeout(notes: ImportNotes, router: Table, library: Table) -> float | 
 
 
 def _convert_deployment(
-    conversion: Conversion, place: str, entry: object, weights: dict[str, list[Table]]
+    conversion: Conversion, field_path: str, entry: object, params_by_model: dict[str, list[Table]]
 ) -> None:
-    """Adds a deployment as a route of its model."""
+    """Adds a deployment as a route of its model, and its parameters to `params_by_model`."""
     deployment = entry if isinstance(entry, dict) else {}
     name = deployment.get("model_name")
     params, info = get_table(deployment, "litellm_params"), get_table(deployment, "model_info")
-    conversion.notes.note_wrong_types(f"{place}.", deployment, ["litellm_params", "model_info"], [])
+    conversion.notes.note_wrong_types(f"{field_path}.", deployment, ["litellm_params", "model_info"], [])
     if not isinstance(name, str) or not name or len(name) > 200:
-        conversion.notes.add(place, "left out; it has no model_name")
+        conversion.notes.add(field_path, "left out; it has no model_name")
         return
-    place = f"{place} ({name})"
+    field_path = f"{field_path} ({name})"
     mode = info.get("mode")
     if mode not in SERVED_MODES:
-        conversion.notes.add(place, f"left out; Antiphon serves no models of the mode {mode}")
+        conversion.notes.add(field_path, f"left out; Antiphon serves no models of the mode {mode}")
         return
-    provider_and_model = conversion.providers.add_provider(place, params)
+    provider_and_model = conversion.providers.add_provider(field_path, params)
     if provider_and_model is None:
         return
     provider, model = provider_and_model
@@ -95,30 +95,30 @@ def _convert_deployment(
     if "*" in name or "*" in model:
         if not (name.endswith("*") and name.count("*") == 1 and model == "*"):
             conversion.notes.add(
-                place, "left out; a pattern must end with * and not change the vendor's names"
+                field_path, "left out; a pattern must end with * and not change the vendor's names"
             )
             return
         del route["model"]
-    route |= _read_route_bounds(conversion.notes, f"{place}.litellm_params", params)
+    route |= _read_route_bounds(conversion.notes, f"{field_path}.litellm_params", params)
     conversion.routes.setdefault(name, []).append(route)
-    weights.setdefault(name, []).append(params)
-    _note_limits(conversion, place, name, params, deployment)
-    _convert_info(conversion, place, name, info)
+    params_by_model.setdefault(name, []).append(params)
+    _note_limits(conversion, field_path, name, params, deployment)
+    _convert_info(conversion, field_path, name, info)
     handled_fields = (
         PROVIDER_FIELDS | ROUTE_FIELDS | (UNUSED_AZURE_FIELDS if provider.startswith("azure") else set())
     )
-    conversion.notes.note_unknown_fields(f"{place}.litellm_params", params, handled_fields)
+    conversion.notes.note_unknown_fields(f"{field_path}.litellm_params", params, handled_fields)
     conversion.notes.note_unknown_fields(
-        place, deployment, {"model_name", "litellm_params", "model_info", "rpm", "tpm"}
+        field_path, deployment, {"model_name", "litellm_params", "model_info", "rpm", "tpm"}
     )
 
 
-def _read_route_bounds(notes: ImportNotes, place: str, params: Table) -> dict[str, object]:
+def _read_route_bounds(notes: ImportNotes, field_path: str, params: Table) -> dict[str, object]:
     """Reads a route's order and its largest number of simultaneous requests."""
-    order = notes.read_count(f"{place}.order", params.get("order"))
-    in_flight = notes.read_count(f"{place}.max_parallel_requests", params.get("max_parallel_requests"))
+    order = notes.read_count(f"{field_path}.order", params.get("order"))
+    in_flight = notes.read_count(f"{field_path}.max_parallel_requests", params.get("max_parallel_requests"))
     if order is not None and order > HIGHEST_ORDER:
-        notes.add(f"{place}.order", f"{HIGHEST_ORDER} is used; it is the highest order")
+        notes.add(f"{field_path}.order", f"{HIGHEST_ORDER} is used; it is the highest order")
     bounds: dict[str, object] = {} if order is None else {"order": min(order, HIGHEST_ORDER)}
     return bounds if in_flight is None else bounds | {"in_flight": in_flight}
 
@@ -126,43 +126,46 @@ def _read_route_bounds(notes: ImportNotes, place: str, params: Table) -> dict[st
 def _set_weights(
     notes: ImportNotes, model: str, routes: list[dict[str, object]], deployments: list[Table]
 ) -> None:
-    """Sets the weights of a model's routes by weight, or else by rpm, or else by tpm, as LiteLLM does.
+    """Sets the weights of a model's routes, and notes unusable weights.
 
-    Notes unusable weights.
+    As in LiteLLM, the weights come from the first of the fields weight, rpm and tpm that all deployments
+    have.
     """
     for name in ("weight", "rpm", "tpm"):
-        numbers = [get_number(params.get(name)) for params in deployments]
-        if len(routes) > 1 and all(numbers):
-            largest = max(number or 0 for number in numbers)
+        weights = [get_number(params.get(name)) for params in deployments]
+        if len(routes) > 1 and all(weights):
+            largest = max(weight or 0 for weight in weights)
             scale = LARGEST_WEIGHT / largest if largest > LARGEST_WEIGHT else 1
-            for route, number in zip(routes, numbers, strict=True):
-                route["weight"] = (number or 0) * scale
+            for route, weight in zip(routes, weights, strict=True):
+                route["weight"] = (weight or 0) * scale
             return
-        has_value = [params.get(name) is not None for params in deployments]
-        if name == "weight" and any(has_value) and not (len(routes) == 1 and all(numbers)):
+        has_value = any(params.get(name) is not None for params in deployments)
+        if name == "weight" and has_value and not (len(routes) == 1 and all(weights)):
             notes.add(
                 f"model_list ({model}).weight",
                 "left out; each deployment of the model must have a weight above 0",
             )
 
 
-def _note_limits(conversion: Conversion, place: str, name: str, params: Table, deployment: Table) -> None:
+def _note_limits(
+    conversion: Conversion, field_path: str, name: str, params: Table, deployment: Table
+) -> None:
     """Notes the limits of a deployment. Antiphon stores limits in the database of keys, not in the
     settings."""
     for field_name, measure in (("rpm", "requests"), ("tpm", "tokens")):
         numbers = (
-            conversion.notes.read_number(f"{place}{section}.{field_name}", table.get(field_name), 1)
+            conversion.notes.read_number(f"{field_path}{section}.{field_name}", table.get(field_name), 1)
             for section, table in ((".litellm_params", params), ("", deployment))
         )
         for number in filter(None, numbers):
             conversion.notes.add(
-                f"{place}.{field_name}",
+                f"{field_path}.{field_name}",
                 "no setting; with keys enabled, limit the model with all its routes: "
                 f"antiphon limits set model {quote(name)} {measure} {int(number)} --per minute",
             )
 
 
-def _convert_info(conversion: Conversion, place: str, name: str, info: Table) -> None:
+def _convert_info(conversion: Conversion, field_path: str, name: str, info: Table) -> None:
     """Adds the sizes of a model to its profile, and notes its prices."""
     handled_fields = {
         "mode",
@@ -176,46 +179,48 @@ def _convert_info(conversion: Conversion, place: str, name: str, info: Table) ->
         ("max_output_tokens", "max_output"),
         ("max_input_tokens", "context_length"),
     ):
-        place_ = f"{place}.model_info.{source_name}"
-        number = conversion.notes.read_count(place_, info.get(source_name))
+        source_path = f"{field_path}.model_info.{source_name}"
+        number = conversion.notes.read_count(source_path, info.get(source_name))
         if number is None:
             continue
         profile = conversion.profiles.setdefault(name, {})
         if profile.setdefault(field_name, number) != number:
             conversion.notes.add(
-                place_, f"left out; an earlier deployment of the model has {profile[field_name]}"
+                source_path, f"left out; an earlier deployment of the model has {profile[field_name]}"
             )
-    costs = [_read_cost(conversion.notes, f"{place}.model_info", info, kind) for kind in ("input", "output")]
+    costs = [
+        _read_cost(conversion.notes, f"{field_path}.model_info", info, kind) for kind in ("input", "output")
+    ]
     if any(costs):
         prompt, output = (f"{(cost or 0) * MILLION:.9f}".rstrip("0").rstrip(".") for cost in costs)
         command = f"antiphon prices add {quote(name)} --input {prompt} --output {output} --currency USD"
         conversion.notes.add(
-            f"{place}.model_info", f"prices are no settings; with keys enabled, run: {command}"
+            f"{field_path}.model_info", f"prices are no settings; with keys enabled, run: {command}"
         )
-    conversion.notes.note_unknown_fields(f"{place}.model_info", info, handled_fields)
+    conversion.notes.note_unknown_fields(f"{field_path}.model_info", info, handled_fields)
 
 
-def _read_cost(notes: ImportNotes, place: str, info: Table, kind: str) -> float | None:
+def _read_cost(notes: ImportNotes, field_path: str, info: Table, kind: str) -> float | None:
     """Reads the price of a token; None for 0, which means no price."""
     name = f"{kind}_cost_per_token"
     is_free = info.get(name) == 0 and not isinstance(info[name], bool)
-    return None if is_free else notes.read_number(f"{place}.{name}", info.get(name))
+    return None if is_free else notes.read_number(f"{field_path}.{name}", info.get(name))
 
 
 def _convert_fallbacks(conversion: Conversion, router: Table, library: Table) -> None:
     """Adds the routes of fallback models after a model's own routes."""
     own_routes = {name: list(routes) for name, routes in conversion.routes.items()}
-    with_fallbacks: set[str] = set()
+    models_with_fallbacks: set[str] = set()
     for section, table in (("router_settings", router), ("litellm_settings", library)):
         for entry in get_list(table, "fallbacks"):
             if not isinstance(entry, dict):
                 conversion.notes.add(f"{section}.fallbacks", f"left out {entry!r}; it is no table")
             for name, fallbacks in entry.items() if isinstance(entry, dict) else ():
                 _add_fallbacks(conversion, own_routes, f"{section}.fallbacks ({name})", str(name), fallbacks)
-            with_fallbacks |= {str(name) for name in entry} if isinstance(entry, dict) else set()
+            models_with_fallbacks |= {str(name) for name in entry} if isinstance(entry, dict) else set()
         fallbacks = table.get("default_fallbacks")
         for name in own_routes if fallbacks else ():
-            if name not in with_fallbacks:
+            if name not in models_with_fallbacks:
                 _add_fallbacks(
                     conversion, own_routes, f"{section}.default_fallbacks ({name})", name, fallbacks
                 )
@@ -224,13 +229,13 @@ def _convert_fallbacks(conversion: Conversion, router: Table, library: Table) ->
 def _add_fallbacks(
     conversion: Conversion,
     own_routes: Mapping[str, list[dict[str, object]]],
-    place: str,
+    field_path: str,
     name: str,
     fallbacks: object,
 ) -> None:
     """Adds the routes of fallback models to one model. Each fallback model gets the next order."""
     if name not in conversion.routes:
-        conversion.notes.add(place, "left out; the model is not converted")
+        conversion.notes.add(field_path, "left out; the model is not converted")
         return
     routes = conversion.routes[name]
     for fallback in fallbacks if isinstance(fallbacks, list) else [fallbacks]:
@@ -238,7 +243,7 @@ def _add_fallbacks(
             continue
         if not isinstance(fallback, str) or fallback not in own_routes or "*" in name + fallback:
             conversion.notes.add(
-                place, f"left out {fallback!r}; only a converted model without * can be a fallback"
+                field_path, f"left out {fallback!r}; only a converted model without * can be a fallback"
             )
             continue
         last_order = max(_get_order(route) for route in routes)
@@ -330,9 +335,11 @@ def _convert_general(conversion: Conversion, general: Table) -> None:
 def _build_tables(conversion: Conversion) -> dict[str, object]:
     """Returns the tables of the file, without unused providers."""
     models = list(_list_models(conversion))
-    used = {route["provider"] for routes in conversion.routes.values() for route in routes}
+    used_providers = {route["provider"] for routes in conversion.routes.values() for route in routes}
     tables = dict(conversion.settings)
-    tables["providers"] = {name: table for name, table in conversion.providers.tables.items() if name in used}
+    tables["providers"] = {
+        name: table for name, table in conversion.providers.tables.items() if name in used_providers
+    }
     return tables | {"models": models}
 
 

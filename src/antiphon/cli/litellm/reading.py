@@ -21,25 +21,27 @@ class ImportNotes:
 
     lines: list[str] = field(default_factory=list)
 
-    def add(self, place: str, reason: str) -> None:
-        """Adds a note about a place in the file."""
-        line = f"{place}: {reason}"
+    def add(self, field_path: str, reason: str) -> None:
+        """Adds a note about a field of the file, unless the same note exists. `field_path`: as in
+        `model_list[0].litellm_params`."""
+        line = f"{field_path}: {reason}"
         if line not in self.lines:
             self.lines.append(line)
 
-    def read_number(self, place: str, value: object, least: float = 0) -> float | None:
-        """Returns a number above 0 and of at least `least`.
+    def read_number(self, field_path: str, value: object, minimum: float = 0) -> float | None:
+        """Returns a number above 0 and of at least `minimum`.
 
         Returns None for any other value, and adds a note unless the value is None.
         """
         number = get_number(value)
-        if number is not None and number >= least:
+        if number is not None and number >= minimum:
             return number
         if value is not None:
-            self.add(place, f"left out; it is no number {f'of at least {least:g}' if least else 'above 0'}")
+            bound = f"of at least {minimum:g}" if minimum else "above 0"
+            self.add(field_path, f"left out; it is no number {bound}")
         return None
 
-    def read_count(self, place: str, value: object) -> int | None:
+    def read_count(self, field_path: str, value: object) -> int | None:
         """Returns a whole number above 0.
 
         Returns None for any other value, and adds a note unless the value is None.
@@ -48,21 +50,27 @@ class ImportNotes:
         if number is not None and number.is_integer():
             return int(number)
         if value is not None:
-            self.add(place, "left out; it is no whole number above 0")
+            self.add(field_path, "left out; it is no whole number above 0")
         return None
 
-    def note_wrong_types(self, place: str, table: Table, tables: Iterable[str], lists: Iterable[str]) -> None:
-        """Adds a note for each field that has another type than table or list."""
-        for names, cls, noun in ((tables, dict, "table"), (lists, list, "list")):
+    def note_wrong_types(
+        self, path_prefix: str, table: Table, table_names: Iterable[str], list_names: Iterable[str]
+    ) -> None:
+        """Adds a note for each of `table_names` that is no table, and for each of `list_names` that is no
+        list.
+
+        `path_prefix`: the path of `table` with a dot at its end; empty for the whole file.
+        """
+        for names, cls, noun in ((table_names, dict, "table"), (list_names, list, "list")):
             for name in names:
                 if table.get(name) is not None and not isinstance(table[name], cls):
-                    self.add(f"{place}{name}", f"left out; it is no {noun}")
+                    self.add(f"{path_prefix}{name}", f"left out; it is no {noun}")
 
-    def note_unknown_fields(self, place: str, table: Table, handled_fields: set[str]) -> None:
+    def note_unknown_fields(self, field_path: str, table: Table, handled_fields: set[str]) -> None:
         """Adds a note for each field that the conversion does not handle."""
         for name, value in table.items():
             if name not in handled_fields and value not in (None, [], {}):
-                self.add(f"{place}.{name}", "left out; Antiphon has no such setting")
+                self.add(f"{field_path}.{name}", "left out; Antiphon has no such setting")
 
 
 def read_config(path: Path) -> Table:

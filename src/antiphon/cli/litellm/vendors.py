@@ -1,4 +1,5 @@
-"""The vendors that both LiteLLM and Antiphon support, and the providers for LiteLLM's deployments."""
+"""The vendors that both LiteLLM and Antiphon support, and the `[providers]` tables for LiteLLM's
+deployments."""
 
 import re
 from collections.abc import Mapping
@@ -82,10 +83,10 @@ class ProviderTables:
     environ: Mapping[str, str]
     notes: ImportNotes
     timeout: float | None = None
-    """The default seconds for an answer."""
+    """The default seconds for a response."""
     tables: dict[str, dict[str, object]] = field(default_factory=dict)
 
-    def add_provider(self, place: str, params: Table) -> tuple[str, str] | None:
+    def add_provider(self, field_path: str, params: Table) -> tuple[str, str] | None:
         """Adds the provider of a deployment. Returns the provider's name and the vendor's model.
 
         Returns None and adds a note for a deployment that Antiphon cannot serve.
@@ -101,16 +102,18 @@ class ProviderTables:
                 if vendor_name
                 else f"{model_reference!r} names no vendor"
             )
-            self.notes.add(place, f"left out; {reason}")
+            self.notes.add(field_path, f"left out; {reason}")
             return None
-        table = self._build_table(place, vendor_name, vendor, params)
+        table = self._build_table(field_path, vendor_name, vendor, params)
         return None if table is None else (self._add_table(table, vendor_name), model)
 
-    def _build_table(self, place: str, name: str, vendor: Vendor, params: Table) -> dict[str, object] | None:
+    def _build_table(
+        self, field_path: str, name: str, vendor: Vendor, params: Table
+    ) -> dict[str, object] | None:
         """Builds the provider's table. Returns None and adds a note if the address is missing."""
         api_base, base_url = params.get("api_base"), params.get("base_url")
         if api_base is not None and base_url not in (None, api_base):
-            self.notes.add(f"{place}.base_url", "left out; api_base takes precedence")
+            self.notes.add(f"{field_path}.base_url", "left out; api_base takes precedence")
         api_base = base_url if api_base is None else api_base
         address = resolve_text(api_base, self.environ)
         if address is None and (api_base is not None or vendor.preset in (None, "azure")):
@@ -119,7 +122,7 @@ class ProviderTables:
                 if get_variable(api_base)
                 else "it has no api_base"
             )
-            self.notes.add(place, f"left out; {reason}")
+            self.notes.add(field_path, f"left out; {reason}")
             return None
         address = address and complete_address(address, vendor)
         is_compatible_server = vendor.preset == "openai" and address not in (None, OPENAI_ADDRESS)
@@ -129,42 +132,46 @@ class ProviderTables:
             table["base_url"] = address
             if is_private(address):
                 table["private"] = True
-        key = self._find_key(place, name, None if is_compatible_server else vendor.variable, params)
+        key = self._find_key(field_path, name, None if is_compatible_server else vendor.variable, params)
         table |= {"key": f"env:{key}"} if key else {}
-        return table | self._read_timeouts(place, params) | self._read_headers(place, params)
+        return table | self._read_timeouts(field_path, params) | self._read_headers(field_path, params)
 
-    def _find_key(self, place: str, name: str, default: str | None, params: Table) -> str | None:
+    def _find_key(self, field_path: str, name: str, default: str | None, params: Table) -> str | None:
         """Returns the environment variable of the deployment's key; None if it needs no key.
 
-        Never copies a key itself.
+        `default`: LiteLLM's variable for this vendor. The key itself is never copied.
         """
         value = params.get("api_key")
         if (variable := get_variable(value)) is not None:
             if VARIABLE_NAME.fullmatch(variable):
                 return variable
-            self.notes.add(f"{place}.api_key", f"{variable!r} cannot be the name of an environment variable")
+            self.notes.add(
+                f"{field_path}.api_key", f"{variable!r} cannot be the name of an environment variable"
+            )
             return default
         if value is None or (default is None and str(value).lower() in PLACEHOLDER_KEYS):
             return default
         variable = default or f"{re.sub(r'[^A-Za-z0-9]+', '_', name).upper()}_API_KEY"
-        self.notes.add(f"{place}.api_key", f"the file contains the key; set the variable {variable} to it")
+        self.notes.add(
+            f"{field_path}.api_key", f"the file contains the key; set the variable {variable} to it"
+        )
         return variable
 
-    def _read_timeouts(self, place: str, params: Table) -> dict[str, object]:
+    def _read_timeouts(self, field_path: str, params: Table) -> dict[str, object]:
         """Returns the timeouts of the deployment's provider."""
         timeouts: dict[str, object] = {"timeout": self.timeout} if self.timeout else {}
         for name, setting in (("timeout", "timeout"), ("stream_timeout", "first_byte_timeout")):
             if params.get(name) is not None:
                 seconds = get_number(params.get(name))
                 if seconds is None:
-                    self.notes.add(f"{place}.{name}", "left out; it is no number of seconds")
+                    self.notes.add(f"{field_path}.{name}", "left out; it is no number of seconds")
                 else:
                     timeouts[setting] = seconds
         return timeouts
 
-    def _read_headers(self, place: str, params: Table) -> dict[str, object]:
+    def _read_headers(self, field_path: str, params: Table) -> dict[str, object]:
         """Returns the additional headers of the deployment's provider."""
-        self.notes.note_wrong_types(f"{place}.", params, ["extra_headers"], [])
+        self.notes.note_wrong_types(f"{field_path}.", params, ["extra_headers"], [])
         extra_headers = params.get("extra_headers")
         candidates = dict(extra_headers) if isinstance(extra_headers, dict) else {}
         candidates |= {"OpenAI-Organization": params["organization"]} if params.get("organization") else {}
@@ -175,15 +182,15 @@ class ProviderTables:
                 or get_variable(value)
                 or not _is_convertible_header(str(name), value)
             ):
-                self.notes.add(f"{place}.{name}", "left out; add it to the provider's headers yourself")
+                self.notes.add(f"{field_path}.{name}", "left out; add it to the provider's headers yourself")
             else:
                 headers[str(name)] = value
         return {"headers": headers} if headers else {}
 
     def _add_table(self, table: dict[str, object], vendor_name: str) -> str:
         """Adds a table unless an equal one exists. Returns its name."""
-        for name, table_ in self.tables.items():
-            if table_ == table:
+        for name, existing_table in self.tables.items():
+            if existing_table == table:
                 return name
         base_name = str(
             table.get("preset") or f"{re.sub(r'[^a-z0-9]+', '-', vendor_name.lower())}-compatible"
@@ -195,7 +202,7 @@ class ProviderTables:
 
 
 def _is_convertible_header(name: str, value: str) -> bool:
-    """Whether a provider's table may contain a header. Headers with credentials may not be copied."""
+    """Whether a provider's table can contain a header. A header with a credential cannot be copied."""
     is_secret = name.lower() in RESERVED_HEADERS or is_protected(name)
     return is_header_name(name) and value.isprintable() and not is_secret
 

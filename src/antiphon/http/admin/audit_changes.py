@@ -50,7 +50,7 @@ def describe_subject(detail: Mapping[str, object]) -> str:
 
 
 def remove_context(detail: Mapping[str, object]) -> dict[str, object]:
-    """Returns only the new values of an entry."""
+    """Returns the new values of an audit entry, without its object and its old values."""
     return {name: value for name, value in detail.items() if name not in (AUDIT_ABOUT, AUDIT_BEFORE)}
 
 
@@ -112,9 +112,9 @@ def _format_patterns(value: object) -> str:
 
 
 def _format_recording(value: object) -> str:
-    """Formats how a project's requests are kept."""
+    """Formats how a project's requests are recorded: for how many days, and without which data."""
     if not isinstance(value, str):
         return "off"
     policy = json.loads(value)
-    redacted = f", without {', '.join(policy['redact'])}" if policy.get("redact") else ""
-    return f"{policy['days']} days{redacted}"
+    redaction_note = f", without {', '.join(policy['redact'])}" if policy.get("redact") else ""
+    return f"{policy['days']} days{redaction_note}"

@@ -189,7 +189,7 @@ class LimitResource:
             model_name = self._models.get(name).name
         except ModelNotFound as unknown:
             raise InvalidValue(f"nothing would be counted: {unknown.message}", param="target") from None
-        raise InvalidValue(f"{name} is another name of {model_name}; limit that", param="target")
+        raise InvalidValue(f"{name} is another name of {model_name}; limit {model_name}", param="target")
 
 
 def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:

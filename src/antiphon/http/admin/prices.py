@@ -71,9 +71,9 @@ class PriceChange(Struct, frozen=True, forbid_unknown_fields=True):
     until: Moment | UnsetType | None = UNSET
     note: Note | None = None
 
-    def choose_end(self, before: int | None) -> int | None:
-        """Returns the new end of the price. `before` is its current end."""
-        return before if isinstance(self.until, UnsetType) else self.until
+    def choose_end(self, current_end: int | None) -> int | None:
+        """Returns the new end of the price."""
+        return current_end if isinstance(self.until, UnsetType) else self.until
 
 
 class PriceCard(Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class PriceResource:
     async def list_prices(self, request: Request) -> Response:
         """Lists all prices, also ended ones."""
         prices = self._prices.list_prices(request.actor)
-        return answer_page(request, [(each.id, build_price_card(each)) for each in prices], PricePage)
+        return answer_page(request, [(price.id, build_price_card(price)) for price in prices], PricePage)
 
     async def show_price(self, request: Request) -> Response:
         """Shows one price."""

@@ -63,8 +63,8 @@ DEFAULT_PAGE = 100
 """The default number of items on a page."""
 
 GENERATED_ID = re.compile("([a-z]+_[0-9a-z]{9})[0-9a-z]{10}")
-"""An id that the server generates. Its first part begins with the kind of object, and sorts by creation
-time."""
+"""An id that the server generates. Its group 1 begins with the kind of object and contains the millisecond of
+creation, so ids of one kind sort by time."""
 
 
 NO_STORE = ((b"cache-control", b"no-store"),)
@@ -148,9 +148,9 @@ def answer_page(
 
 
 def _find_page_start(ids: Sequence[str], after: str, removable: str | None) -> int:
-    """Returns the index of the first item after an id. The object of an id with the prefix `removable` may
-    have been removed. Then the page starts at the millisecond of that id, and can repeat items of the page
-    before. Raises InvalidValue for any other id that is not in the list."""
+    """Returns the index of the first item after an id. An object of the kind `removable` may have been
+    removed since the previous page. The page then starts at the millisecond in the object's id, and can
+    repeat items of the previous page. Raises InvalidValue for any other id that is not in the list."""
     if after in ids:
         return ids.index(after) + 1
     generated = GENERATED_ID.fullmatch(after)
@@ -171,7 +171,7 @@ def read_query(
     request: Request, *allowed: str, accepts: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
     """Returns the query's values by name. `accepts` returns whether a further name is allowed. Raises
-    UnknownParameter for any other name, and InvalidValue for a name that is there twice."""
+    UnknownParameter for any other name, and InvalidValue for a name that occurs twice."""
     values: dict[str, str] = {}
     for name, value in request.query():
         if name not in allowed and not accepts(name):
@@ -180,7 +180,7 @@ def read_query(
                 param=sanitize_key(name),
             )
         if name in values:
-            raise InvalidValue(f"{sanitize_key(name)} is there twice", param=sanitize_key(name))
+            raise InvalidValue(f"{sanitize_key(name)} occurs twice in the query", param=sanitize_key(name))
         values[name] = value
     return values
 
@@ -228,7 +228,7 @@ def _explain_problem(problem: validation_messages.ValidationProblem) -> Antiphon
 
 
 def _get_field_name(path: str) -> str:
-    """Returns the name of the last field in a path, without an index."""
+    """Returns the name of the last field in a path such as `limits[0].amount`, without an index."""
     return path.rpartition(".")[2].partition("[")[0]
 
 
@@ -327,13 +327,14 @@ class ModelWarnings:
         }
 
     def _prices_chosen_models(self, pattern: str) -> bool:
-        """Whether a pattern of prices is for models of a provider from which callers choose one."""
+        """Whether a price's pattern begins with the name of a provider whose models callers can choose by a
+        model pattern. Such a price can apply although no served model matches it now."""
         pattern_models = [model for model in self._models if STAR in model.name]
         return any(pattern.startswith(f"{route.kind}/") for model in pattern_models for route in model.routes)
 
     def _explain_unserved(self, actor: Actor, pattern: str) -> str:
         """Returns a warning about a pattern that matches no served model. If the pattern is an alias, the
-        warning tells the model's name."""
+        warning contains the name of its model."""
         if "*" in pattern:
             return f"nothing here is served by a name like {pattern} now"
         try:
@@ -351,6 +352,6 @@ def _explain_unpriced(names: list[str]) -> str:
     verb, pronoun = ("has", "its") if len(names) == 1 else ("have", "their")
     first_names = ", ".join(names[:MAX_NAMES])
     return (
-        f"{first_names}{remainder} {verb} no price now: {pronoun} requests are refused where a limit of cost "
-        "applies"
+        f"{first_names}{remainder} {verb} no price now: "
+        f"{pronoun} requests are refused where a limit of cost applies"
     )

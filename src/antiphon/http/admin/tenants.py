@@ -193,21 +193,20 @@ class TenantResource:
     def _declare_projects(self) -> Iterator[Endpoint]:
         """Yields the endpoints of projects and their members."""
         path, member_path = "/projects/{project}", "/projects/{project}/members/{user}"
-        card_type, page_type = ProjectCard, ProjectPage
-        summary, change_type = "Projects that the caller can see", ProjectChange
+        list_summary = "Projects that the caller can see"
         yield declare_endpoint(
-            "GET", "/projects", self.list_projects, summary, gives=page_type, query=declare_paging()
+            "GET", "/projects", self.list_projects, list_summary, gives=ProjectPage, query=declare_paging()
         )
-        new_project = EndpointOptions(body=NewProject, gives=card_type, status=CREATED)
+        new_project = EndpointOptions(body=NewProject, gives=ProjectCard, status=CREATED)
         yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **new_project)
-        yield declare_endpoint("GET", path, self.show_project, "One project", gives=card_type)
+        yield declare_endpoint("GET", path, self.show_project, "One project", gives=ProjectCard)
         yield declare_endpoint(
             "PATCH",
             path,
             self.change_project,
             "Change the name or note of a project, or archive it",
-            body=change_type,
-            gives=card_type,
+            body=ProjectChange,
+            gives=ProjectCard,
         )
         members_options = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
@@ -227,14 +226,14 @@ class TenantResource:
 
     def _declare_users(self) -> Iterator[Endpoint]:
         """Yields the endpoints of users."""
-        path, card_type, summary = "/users/{user}", UserCard, "Users that the caller can see"
+        path, list_summary = "/users/{user}", "Users that the caller can see"
         yield declare_endpoint(
-            "GET", "/users", self.list_users, summary, gives=UserPage, query=declare_paging()
+            "GET", "/users", self.list_users, list_summary, gives=UserPage, query=declare_paging()
         )
-        new_user = EndpointOptions(body=NewUser, gives=card_type, status=CREATED)
+        new_user = EndpointOptions(body=NewUser, gives=UserCard, status=CREATED)
         yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **new_user)
-        yield declare_endpoint("GET", path, self.show_user, "One user", gives=card_type)
-        change_options = EndpointOptions(body=UserChange, gives=card_type)
+        yield declare_endpoint("GET", path, self.show_user, "One user", gives=UserCard)
+        change_options = EndpointOptions(body=UserChange, gives=UserCard)
         yield declare_endpoint(
             "PATCH",
             path,

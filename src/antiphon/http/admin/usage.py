@@ -63,7 +63,7 @@ TEXT_QUOTE = "'"
 
 
 class FileFormat(StrEnum):
-    """The formats of an answer about usage."""
+    """The formats of a response about usage."""
 
     JSON = "json"
     CSV = "csv"
@@ -227,7 +227,7 @@ DEFAULT_SECONDS = 30 * 24 * 3600
 MAX_SECOND = 10**14
 """The last Unix second that a query can name. In milliseconds it fits every integer type."""
 MAX_GROUPS = 10_000
-"""The most groups of one answer."""
+"""The most groups of one response."""
 MAX_DIMENSIONS = 6
 MAX_VALUE_LENGTH = 1_000
 """The most characters of a value in a filter."""
@@ -245,7 +245,7 @@ REPORT_DESCRIPTION = "Sums over the generations of a time span that the caller c
 ENTRIES_DESCRIPTION = (
     "The generations of a time span that the caller can see, the earliest first." + FILTERS_AND_FILES
 )
-FILE_SCHEMAS = {MEDIA_TYPES[each].partition(";")[0]: TEXT_SCHEMA for each in MEDIA_TYPES}
+FILE_SCHEMAS = {media_type.partition(";")[0]: TEXT_SCHEMA for media_type in MEDIA_TYPES.values()}
 
 TIME_FIELDS = ("since", "until")
 FILTERS = tuple(EntryField)
@@ -299,8 +299,8 @@ class UsageResource:
         limit = read_page_size(query, MAX_GROUPS, MAX_GROUPS)
         report = await self._usage.build_report(request.actor, selection, dimensions, limit)
         if file_format is FileFormat.JSON:
-            answer = partial(self._answer_report, report, selection, dimensions)
-            return await self._usage.run_in_thread(answer)
+            build_response = partial(self._answer_report, report, selection, dimensions)
+            return await self._usage.run_in_thread(build_response)
         if report.more and "limit" not in query:
             raise InvalidValue(
                 f"there are more than {MAX_GROUPS} groups: choose a shorter time or fewer dimensions, or set "
@@ -394,7 +394,8 @@ def _read_page(read_entries: ReadEntries, limit: int, after: EntryPosition | Non
 def _read_chunk(
     read_entries: ReadEntries, file_format: FileFormat, after: EntryPosition | None
 ) -> tuple[bytes, EntryPosition | None]:
-    """Returns the next lines, and the position to continue from. The position is None at the end."""
+    """Returns the next lines of a file, and the position of their last entry. The position is None if there
+    are no more entries."""
     entries = read_entries(CHUNK_ENTRIES, after)
     lines = encode_rows([build_entry_card(entry) for entry in entries], ENTRY_COLUMNS, file_format)
     return lines, EntryPosition.from_entry(entries[-1]) if len(entries) == CHUNK_ENTRIES else None
@@ -435,14 +436,14 @@ def parse_cursor(cursor: str | None) -> EntryPosition | None:
     """Parses the position in a page's `next`. Raises InvalidValue."""
     if cursor is None:
         return None
-    at, _, id_ = cursor.partition(".")
-    if not (at.isascii() and at.isdigit() and len(at) < len(str(MAX_SECOND)) + 3 and id_):
-        raise InvalidValue("after must be the next of the page before", param="after")
-    return EntryPosition(int(at), id_[:MAX_VALUE_LENGTH])
+    start_ms, _, id_ = cursor.partition(".")
+    if not (start_ms.isascii() and start_ms.isdigit() and len(start_ms) < len(str(MAX_SECOND)) + 3 and id_):
+        raise InvalidValue("after must be the value of next in the previous page", param="after")
+    return EntryPosition(int(start_ms), id_[:MAX_VALUE_LENGTH])
 
 
 def _format_cursor(entry: Entry) -> str:
-    """Formats the position of an entry for `next`."""
+    """Formats the position of an entry as the value of a page's `next`."""
     return f"{entry.at}.{entry.id}"
 
 
@@ -459,12 +460,12 @@ def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
 
 
 def _read_second(query: Mapping[str, str], name: str, default: int) -> int:
-    """Returns a Unix second of the query, or `otherwise`. Raises InvalidValue."""
+    """Returns a Unix second of the query, or `default` if the query lacks it. Raises InvalidValue."""
     text = query.get(name, str(default))
     if not (
         text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
     ):
-        raise InvalidValue(f"{name} must be a time in Unix seconds", param=name)
+        raise InvalidValue(f"{name} must be a time in Unix seconds, at most {MAX_SECOND}", param=name)
     return int(text)
 
 
@@ -498,7 +499,8 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
     yield declare_parameter("since", second, description=since)
     yield declare_parameter("until", second, description=until)
     for field in EntryField:
-        yield declare_parameter(field, description=f"Only of this {field.replace('_', ' ')}; empty: of none")
+        description = f"Only entries with this {field.replace('_', ' ')}; empty: entries without one"
+        yield declare_parameter(field, description=description)
 
 
 def _declare_limit(default: int, maximum: int) -> Iterator[Mapping[str, Any]]:

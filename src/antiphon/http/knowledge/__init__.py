@@ -8,7 +8,7 @@ from antiphon.http.state import AppState
 
 
 def list_knowledge_endpoints(app_state: AppState) -> tuple[Endpoint, ...]:
-    """Lists all endpoints of knowledge tables; none where the server keeps no tables."""
+    """Lists all endpoints of knowledge tables. The list is empty if the server stores no tables."""
     if app_state.knowledge is None:
         return ()
     return (*declare_tables(), *declare_documents(app_state.knowledge.max_file_bytes), *declare_chunks())

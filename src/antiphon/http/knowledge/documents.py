@@ -165,7 +165,8 @@ async def list_documents(request: Request, services: Services) -> Answer:
 
 
 async def add_document(request: Request, services: Services) -> Answer:
-    """Keeps a file, and answers with its document. 202 says that it is not ready yet."""
+    """Stores a file, and answers with its document. The status 202 means that the document is not ready
+    yet."""
     form = read_form(request)
     form.require_known(*FIELDS)
     table = request.path_params["table"]

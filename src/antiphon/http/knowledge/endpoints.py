@@ -16,7 +16,7 @@ TABLES = f"{ROOT}/tables"
 TABLE = f"{TABLES}/{{table}}"
 
 MAX_LIMIT = 1000
-"""The most items of one answer."""
+"""The most items of one response."""
 
 DEFAULT_LIMIT = 100
 
@@ -31,7 +31,7 @@ PAGING: Sequence[Mapping[str, Any]] = (
 
 
 class Removed(Struct, frozen=True, kw_only=True):
-    """The answer to a removal."""
+    """The response to a removal."""
 
     id: str
     deleted: bool = True
@@ -68,7 +68,7 @@ def declare_endpoint(
 
 
 def build_context(request: Request, services: Services, path: str) -> Context:
-    """Builds the context of a call. `path`: as it is declared, for the ledger."""
+    """Builds the context of a call. `path`: the endpoint's declared path, which the ledger stores."""
     return services.build_context(request, Origin("antiphon", path))
 
 
@@ -93,5 +93,5 @@ def _read_number(query: Mapping[str, str], name: str, default: int, minimum: int
 
 
 def to_seconds(milliseconds: int) -> int:
-    """Converts a time of the index to Unix seconds."""
+    """Converts Unix milliseconds, the unit of the index, to Unix seconds."""
     return milliseconds // 1000

@@ -119,7 +119,7 @@ def build_table_card(info: TableInfo) -> TableCard:
 def declare_tables() -> tuple[Endpoint, ...]:
     """Declares the endpoints of tables."""
     write, read = Right.WRITE, Right.READ
-    copy = "Copy a knowledge table with its documents"
+    copy_summary = "Copy a knowledge table with its documents"
     return (
         declare_endpoint(
             "GET", TABLES, list_tables, "Knowledge tables of the project", read, gives=TableList
@@ -143,7 +143,7 @@ def declare_tables() -> tuple[Endpoint, ...]:
             "POST",
             f"{TABLE}/duplicate",
             duplicate_table,
-            copy,
+            copy_summary,
             write,
             body=TableCopy,
             gives=TableCard,
@@ -166,12 +166,12 @@ async def show_usage(request: Request, services: Services) -> Answer:
     used, limits = await services.knowledge.count_usage(request.actor)
     amounts = [
         KnowledgeAmounts(
-            tables=amounts_of_project.tables,
-            documents=amounts_of_project.documents,
-            chunks=amounts_of_project.chunks,
-            bytes=amounts_of_project.bytes,
+            tables=counts.tables,
+            documents=counts.documents,
+            chunks=counts.chunks,
+            bytes=counts.bytes,
         )
-        for amounts_of_project in (used, limits)
+        for counts in (used, limits)
     ]
     return answer_json(UsageCard(used=amounts[0], limits=amounts[1]))
 

@@ -40,19 +40,19 @@ BINARY_FORMATS = frozenset(
 class ExtractionLimits:
     """Limits of reading one document."""
 
-    size: int = 64 * MEBIBYTE
+    file_bytes: int = 64 * MEBIBYTE
     """The most bytes of the file."""
-    unpacked: int = 256 * MEBIBYTE
+    unpacked_bytes: int = 256 * MEBIBYTE
     """The most bytes of everything inside the file after it is unpacked."""
     pages: int = 5_000
     """The most pages, slides or sheets."""
     characters: int = 16 * MEBIBYTE
     """The most characters of the document's text."""
-    seconds: float = 120.0
+    cpu_seconds: float = 120.0
     """CPU seconds."""
-    patience: float = 600.0
-    """Seconds of wall clock. It is higher than the CPU time for busy machines."""
-    memory: int = 1024 * MEBIBYTE
+    wall_seconds: float = 600.0
+    """Seconds of wall clock. The limit is higher than the CPU time, because a machine can be busy."""
+    memory_bytes: int = 1024 * MEBIBYTE
     """Bytes of address space of the process that reads the document."""
 
 
@@ -87,11 +87,11 @@ class ExtractedDocument:
 
 def shorten_name(file_name: str) -> str:
     """Returns a file's name for an error: short, printable and in quotes."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in file_name)
-    return f"'{shown[:MAX_SHOWN_NAME]}'"
+    printable = "".join(letter if letter.isprintable() else "?" for letter in file_name)
+    return f"'{printable[:MAX_SHOWN_NAME]}'"
 
 
-def refuse(file_name: str, problem: str) -> InvalidValue:
+def build_refusal(file_name: str, problem: str) -> InvalidValue:
     """Returns the error for a document that cannot be read. `problem`: the rest of the sentence after the
     file's name."""
     return InvalidValue(f"{shorten_name(file_name)} {problem}", param=FIELD)

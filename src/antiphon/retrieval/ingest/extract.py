@@ -1,5 +1,5 @@
-"""Extracts a document's text in the sandbox. So no document can block or end the caller's process, or use up
-its memory."""
+"""Extracts a document's text in the sandbox, another process. So no document can block or end the caller's
+process, or use up its memory."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,17 +11,17 @@ from antiphon.retrieval.ingest.documents import (
     DEFAULT_LIMITS,
     ExtractedDocument,
     ExtractionLimits,
-    refuse,
+    build_refusal,
 )
 
 JOB = "antiphon.retrieval.ingest.reading:run_reading"
 """The sandbox's job. It is not imported here, because only the sandbox may import the readers."""
 
-ANSWER_BYTES = 12
+BYTES_PER_CHARACTER = 12
 """The most bytes of JSON for one character."""
 
-OVERHEAD = 1 << 20
-"""Bytes of JSON besides the text."""
+OVERHEAD_BYTES = 1 << 20
+"""The most bytes of JSON besides the text."""
 
 REASONS = {
     Stop.TIME: "takes more than {seconds:g} s of computing to read; simplify it or split it",
@@ -36,9 +36,9 @@ async def extract(
 ) -> ExtractedDocument:
     """Returns the text of the document at `path`.
 
-    `file_name`: as the caller names it; its extension names the format. `media_type`: as the caller declares
-    it, perhaps with a charset. Raises InvalidValue or UnsupportedMediaType, with one sentence that names the
-    file and the remedy; ServerBusy if the machine is too busy.
+    `file_name`: the caller's name of the file; its extension names the format. `media_type`: what the caller
+    declares, perhaps with a charset. Raises InvalidValue or UnsupportedMediaType, with one sentence that
+    names the file and the remedy; ServerBusy if the machine is too busy.
     """
     payload = {
         "path": str(path),
@@ -46,11 +46,12 @@ async def extract(
         "media_type": media_type,
         "limits": asdict(limits),
     }
-    answer = ANSWER_BYTES * limits.characters + OVERHEAD
+    max_result_bytes = BYTES_PER_CHARACTER * limits.characters + OVERHEAD_BYTES
+    job_limits = Limits(limits.cpu_seconds, limits.wall_seconds, limits.memory_bytes, max_result_bytes)
     try:
-        result = await run_job(JOB, payload, Limits(limits.seconds, limits.patience, limits.memory, answer))
+        result = await run_job(JOB, payload, job_limits)
     except JobStopped as stopped:
         stopped.raise_if_waited()
-        reason = REASONS[stopped.stop].format(seconds=limits.seconds, mebibytes=limits.memory >> 20)
-        raise refuse(file_name, reason) from None
+        reason = REASONS[stopped.stop].format(seconds=limits.cpu_seconds, mebibytes=limits.memory_bytes >> 20)
+        raise build_refusal(file_name, reason) from None
     return convert(result, ExtractedDocument)

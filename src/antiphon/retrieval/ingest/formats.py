@@ -9,7 +9,7 @@ from antiphon.retrieval.ingest.documents import (
     BINARY_FORMATS,
     FIELD,
     DocumentFormat,
-    refuse,
+    build_refusal,
     shorten_name,
 )
 
@@ -62,9 +62,9 @@ PDF_HEADER = b"%PDF-"
 PDF_HEADER_SPAN = 1024
 """A PDF's header must begin in this many first bytes. PDF readers accept other bytes before it."""
 
-DAMAGED = "a damaged archive"
+DAMAGED_ARCHIVE = "a damaged archive"
 
-OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+OLE_HEADER = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """The first bytes of Office files before 2007, and of encrypted newer ones."""
 
 ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
@@ -76,7 +76,7 @@ OFFICE_PARTS = {
 }
 """The part of the archive that identifies each kind of Office file."""
 
-FOREIGN: tuple[tuple[bytes, str], ...] = (
+UNREAD_SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF87a", "a GIF image"),
@@ -100,17 +100,20 @@ def detect_format(data: bytes, file_name: str, media_type: str = "") -> Document
     """
     file_format = find_format(file_name, media_type)
     if not data:
-        raise refuse(file_name, "is empty; send a file that has text")
+        raise build_refusal(file_name, "is empty; send a file that has text")
     if file_format is F.PDF and PDF_HEADER in data[:PDF_HEADER_SPAN]:
         return file_format
-    content = _identify_content(data, file_name)
-    expected = str(file_format) if file_format in BINARY_FORMATS else None
-    if content == expected:
+    content_format = _identify_content(data, file_name)
+    expected_format = str(file_format) if file_format in BINARY_FORMATS else None
+    if content_format == expected_format:
         return file_format
-    if content in {None, DAMAGED}:
-        raise refuse(file_name, f"is not a {file_format} file, or it is damaged; open it and save it again")
-    raise refuse(
-        file_name, f"says that it is {file_format}, but its content is {content}; rename it or convert it"
+    if content_format in {None, DAMAGED_ARCHIVE}:
+        raise build_refusal(
+            file_name, f"is not a {file_format} file, or it is damaged; open it and save it again"
+        )
+    raise build_refusal(
+        file_name,
+        f"says that it is {file_format}, but its content is {content_format}; rename it or convert it",
     )
 
 
@@ -119,12 +122,14 @@ def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
     format, and InvalidValue if name and media type contradict each other."""
     essence = media_type.partition(";")[0].strip().lower()
     _, dot, extension = file_name.rpartition(".")
-    by_name = EXTENSIONS.get(extension.lower()) if dot else None
-    by_type = MEDIA_TYPES.get(essence)
-    is_contradiction = by_name is not None and by_type is not None and by_name is not by_type
-    if is_contradiction and {by_name, by_type} & BINARY_FORMATS:
-        raise refuse(file_name, f"has the media type of {by_type}; send it with the media type of {by_name}")
-    found_format = by_name or by_type
+    name_format = EXTENSIONS.get(extension.lower()) if dot else None
+    type_format = MEDIA_TYPES.get(essence)
+    is_contradiction = name_format is not None and type_format is not None and name_format is not type_format
+    if is_contradiction and {name_format, type_format} & BINARY_FORMATS:
+        raise build_refusal(
+            file_name, f"has the media type of {type_format}; send it with the media type of {name_format}"
+        )
+    found_format = name_format or type_format
     if found_format is None:
         raise UnsupportedMediaType(
             f"{shorten_name(file_name)} is of a type that cannot be read; send one of "
@@ -168,11 +173,11 @@ def _identify_content(data: bytes, file_name: str) -> str | None:
         return str(F.PDF)
     if data.startswith(b"PK\x03\x04"):
         return _identify_archive(data)
-    if data.startswith(OLE):
+    if data.startswith(OLE_HEADER):
         if ENCRYPTED_PACKAGE in data:
-            raise refuse(file_name, "is encrypted; remove its password and send it again")
+            raise build_refusal(file_name, "is encrypted; remove its password and send it again")
         return "an Office file from before 2007"
-    return next((words for start, words in FOREIGN if data.startswith(start)), None)
+    return next((name for signature, name in UNREAD_SIGNATURES if data.startswith(signature)), None)
 
 
 def _identify_archive(data: bytes) -> str:
@@ -181,5 +186,5 @@ def _identify_archive(data: bytes) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return DAMAGED
+        return DAMAGED_ARCHIVE
     return next((str(kind) for part, kind in OFFICE_PARTS.items() if part in names), "a ZIP archive")

@@ -21,8 +21,8 @@ BLOCKS = frozenset(
 ) | frozenset(HEADINGS)
 """Elements that are a block. Other elements are part of the text around them."""
 
-UNREAD = frozenset("noscript script style svg template".split())
-"""Elements whose content is not shown as text."""
+HIDDEN_ELEMENTS = frozenset("noscript script style svg template".split())
+"""Elements whose content browsers do not show as text."""
 
 SPACE = re.compile(r"[ \t\n\r\f]+")
 
@@ -51,7 +51,8 @@ class HtmlReader(HTMLParser):
         """The Markdown mark of a heading or list item with which the open block begins."""
         self._row: list[str] | None = None
         """Cells of the open table row."""
-        self._unread = self._preformatted = 0
+        self._hidden_depth = self._preformatted_depth = 0
+        """The numbers of open elements with hidden content, and of open elements with preformatted text."""
         self._in_title = False
         self._lists: list[int] = []
         """For each open list: the number of its next item; 0 for bullets."""
@@ -77,8 +78,8 @@ class HtmlReader(HTMLParser):
     # --- methods that the base class calls
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in UNREAD:
-            self._unread += 1
+        if tag in HIDDEN_ELEMENTS:
+            self._hidden_depth += 1
         elif tag == "title":
             self._in_title = not self.title
         elif tag == "br":
@@ -95,16 +96,16 @@ class HtmlReader(HTMLParser):
             self._open_block(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in UNREAD:  # `<svg/>` is closed, and has no end tag
+        if tag not in HIDDEN_ELEMENTS:  # `<svg/>` is closed, and has no end tag
             self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in UNREAD:
-            self._unread = max(0, self._unread - 1)
+        if tag in HIDDEN_ELEMENTS:
+            self._hidden_depth = max(0, self._hidden_depth - 1)
         elif tag == "title":
             self._in_title = False
         elif tag in CELLS:
-            self._end_cell(always=True)
+            self._end_cell(adds_empty=True)
         elif tag in {"tr", "table"}:
             self._end_row()
         elif tag in BLOCKS:
@@ -112,12 +113,12 @@ class HtmlReader(HTMLParser):
             self._close_nesting(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._unread:
+        if self._hidden_depth:
             return
         if self._in_title:
             self.title = SPACE.sub(" ", self.title + data).strip()
         else:
-            self._inline.append(data if self._preformatted else SPACE.sub(" ", data))
+            self._inline.append(data if self._preformatted_depth else SPACE.sub(" ", data))
 
     # --- blocks, rows and lists
 
@@ -129,7 +130,7 @@ class HtmlReader(HTMLParser):
         if level := HEADINGS.get(tag):
             self._prefix = "#" * level + " "
         elif tag == "pre":
-            self._preformatted += 1
+            self._preformatted_depth += 1
         elif tag in LISTS:
             self._lists.append(LISTS[tag])
         elif tag == "li":
@@ -138,7 +139,7 @@ class HtmlReader(HTMLParser):
     def _close_nesting(self, tag: str) -> None:
         """Leaves a list or preformatted text."""
         if tag == "pre":
-            self._preformatted = max(0, self._preformatted - 1)
+            self._preformatted_depth = max(0, self._preformatted_depth - 1)
         elif tag in LISTS and self._lists:
             self._lists.pop()
 
@@ -163,17 +164,17 @@ class HtmlReader(HTMLParser):
         if not text.strip():
             return
         kind = Block.ITEM if self._prefix and not self._prefix.startswith("#") else Block.TEXT
-        shown = _fence(text) if self._preformatted else self._prefix + _strip_lines(text)
-        self._blocks.append((kind, shown))
+        markdown = _fence(text) if self._preformatted_depth else self._prefix + _strip_lines(text)
+        self._blocks.append((kind, markdown))
         self._prefix = ""
 
-    def _end_cell(self, *, always: bool = False) -> None:
-        """Adds the text since the last cell to the open row. `always`: also if the text is empty."""
+    def _end_cell(self, *, adds_empty: bool = False) -> None:
+        """Adds the text since the last cell to the open row. `adds_empty`: also if the text is empty."""
         text = " ".join("".join(self._inline).split())
         if self._row is None:
             return
         self._inline.clear()
-        if text or always:
+        if text or adds_empty:
             self._row.append(text)
 
     def _end_row(self) -> None:
@@ -208,4 +209,4 @@ def _fence(text: str) -> str:
 
 def _strip_lines(text: str) -> str:
     """Removes the spaces around each line, and empty lines."""
-    return "\n".join(line for part in text.split("\n") if (line := part.strip()))
+    return "\n".join(stripped for line in text.split("\n") if (stripped := line.strip()))

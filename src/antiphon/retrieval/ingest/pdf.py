@@ -10,11 +10,11 @@ from antiphon.retrieval.ingest.documents import (
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
-    refuse,
+    build_refusal,
 )
 
 HYPHEN = re.compile("[\x02\ufffe](?:\r?\n)?")
-"""PDFium's mark of a hyphen that divides a word at the end of a line."""
+"""PDFium's mark of a hyphen that divides a word at the end of a line. It is removed to join the word."""
 
 MAX_NAMED_PAGES = 20
 """The most pages without text whose numbers are listed."""
@@ -26,17 +26,19 @@ def read_pdf(data: bytes, file_name: str, limits: ExtractionLimits) -> Extracted
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as problem:
         if "password" in str(problem).lower():
-            raise refuse(file_name, "is encrypted; remove its password and send it again") from None
-        raise refuse(file_name, "is damaged; open it and save it again") from None
+            raise build_refusal(file_name, "is encrypted; remove its password and send it again") from None
+        raise build_refusal(file_name, "is damaged; open it and save it again") from None
     if len(document) > limits.pages:
-        raise refuse(file_name, f"has {len(document):,} pages; the most is {limits.pages:,}: split it")
+        raise build_refusal(file_name, f"has {len(document):,} pages; the most is {limits.pages:,}: split it")
     pages: list[ExtractedPage] = []
     characters_left = limits.characters
     for number in range(1, len(document) + 1):
         text = _read_page(document, number, file_name)
         characters_left -= len(text)
         if characters_left < 0:
-            raise refuse(file_name, f"has more than {limits.characters:,} characters of text; split it")
+            raise build_refusal(
+                file_name, f"has more than {limits.characters:,} characters of text; split it"
+            )
         pages.append(ExtractedPage(text, number))
     title = str(document.get_metadata_dict().get("Title", "")).strip()
     return ExtractedDocument(file_name, DocumentFormat.PDF, tuple(pages), title, notes=_list_notes(pages))
@@ -49,7 +51,7 @@ def _read_page(document: pypdfium2.PdfDocument, number: int, file_name: str) -> 
         content = page.get_textpage()
         text = str(content.get_text_bounded())
     except pypdfium2.PdfiumError:
-        raise refuse(file_name, f"is damaged on page {number:,}; open it and save it again") from None
+        raise build_refusal(file_name, f"is damaged on page {number:,}; open it and save it again") from None
     content.close()  # PDFium keeps a page in memory until then
     page.close()
     return HYPHEN.sub("", text)
@@ -57,10 +59,12 @@ def _read_page(document: pypdfium2.PdfDocument, number: int, file_name: str) -> 
 
 def _list_notes(pages: list[ExtractedPage]) -> tuple[str, ...]:
     """Returns a note about pages without text, if there are any."""
-    empty = [str(page.number) for page in pages if not page.text.strip()]
-    if not empty:
+    empty_pages = [str(page.number) for page in pages if not page.text.strip()]
+    if not empty_pages:
         return ()
-    shown = ", ".join(empty[:MAX_NAMED_PAGES]) + (", ..." if len(empty) > MAX_NAMED_PAGES else "")
+    remainder = ", ..." if len(empty_pages) > MAX_NAMED_PAGES else ""
+    page_numbers = ", ".join(empty_pages[:MAX_NAMED_PAGES]) + remainder
     return (
-        f"{len(empty):,} of {len(pages):,} pages have no text, perhaps because they are scanned: {shown}",
+        f"{len(empty_pages):,} of {len(pages):,} pages have no text, perhaps because they are scanned: "
+        f"{page_numbers}",
     )

@@ -13,7 +13,7 @@ from antiphon.retrieval.ingest.documents import (
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
-    refuse,
+    build_refusal,
 )
 from antiphon.retrieval.ingest.extract import extract
 from antiphon.retrieval.ingest.formats import find_format, list_media_types
@@ -33,7 +33,7 @@ class SandboxedReader:
 
     @property
     def max_file_bytes(self) -> int:
-        return self.limits.size
+        return self.limits.file_bytes
 
     @property
     def media_types(self) -> tuple[str, ...]:
@@ -49,71 +49,74 @@ class SandboxedReader:
         options = SplitOptions(sizes.size, sizes.overlap, sizes.unit)
         if sizes.unit is SizeUnit.TOKENS and tokens is None:
             problem = "cannot be split: the embedding model's tokens cannot be counted; give characters"
-            raise refuse(file.name, problem)
+            raise build_refusal(file.name, problem)
         document = await extract(file.path, file.name, file.media_type, self.limits)
         loop = asyncio.get_running_loop()
 
-        def count(texts: Sequence[str]) -> Sequence[int]:
-            """Counts tokens from the thread."""
+        def count_tokens(texts: Sequence[str]) -> Sequence[int]:
+            """Counts tokens in the event loop. The thread that splits calls it and waits for the result."""
             if tokens is None:
                 raise ValueError("no model counts tokens")
-            return asyncio.run_coroutine_threadsafe(_await(tokens, texts), loop).result()
+            return asyncio.run_coroutine_threadsafe(_await_counts(tokens, texts), loop).result()
 
-        longest = None if tokens is None else tokens.longest
-        work = loop.run_in_executor(self.threads, split_within, document, options, longest, count)
-        return await work
+        max_tokens = None if tokens is None else tokens.max_tokens
+        return await loop.run_in_executor(
+            self.threads, split_for_model, document, options, max_tokens, count_tokens
+        )
 
 
-async def _await(tokens: TokenRule, texts: Sequence[str]) -> Sequence[int]:
+async def _await_counts(tokens: TokenRule, texts: Sequence[str]) -> Sequence[int]:
     return await tokens.count(texts)
 
 
-def split_within(
-    document: ExtractedDocument, options: SplitOptions, longest: int | None, count: CountTokens
+def split_for_model(
+    document: ExtractedDocument, options: SplitOptions, max_tokens: int | None, count_tokens: CountTokens
 ) -> SplitDocument:
     """Splits a document. Chunks with too many tokens for the embedding model are split again. Raises
     InvalidValue for a document without text.
 
-    `longest`: the most tokens of a chunk; None if no embedding model counts tokens.
+    `max_tokens`: the most tokens of a chunk that the embedding model reads; None if no model counts tokens.
     """
-    if longest is None:
-        chunks, divided = list(split(document, options)), 0
+    if max_tokens is None:
+        chunks, split_count = list(split(document, options)), 0
     elif options.unit is SizeUnit.TOKENS:
-        chunks, divided = list(split(document, options, count)), 0
+        chunks, split_count = list(split(document, options, count_tokens)), 0
     else:
-        chunks, divided = _split_long_chunks(
-            list(split(document, options)), document.markdown, longest, count
+        chunks, split_count = _split_long_chunks(
+            list(split(document, options)), document.markdown, max_tokens, count_tokens
         )
     if not chunks:
         raise InvalidValue("the document has no text; if it is scanned, recognize its text first")
     notes = document.notes
-    if divided:
+    if split_count:
         notes += (
-            f"{divided} chunks of {options.size} characters were split further, since the embedding model "
-            f"reads at most {longest} tokens.",
+            f"{split_count} chunks of {options.size} characters were split further, because the embedding "
+            f"model reads at most {max_tokens} tokens.",
         )
     return SplitDocument(tuple(map(_make_input, chunks)), notes)
 
 
 def _split_long_chunks(
-    chunks: list[DocumentChunk], markdown: bool, longest: int, count: CountTokens
+    chunks: list[DocumentChunk], markdown: bool, max_tokens: int, count_tokens: CountTokens
 ) -> tuple[list[DocumentChunk], int]:
     """Splits the chunks that have too many tokens. Returns all chunks, and how many were split."""
     fitting: list[DocumentChunk] = []
-    counts = count([chunk.text for chunk in chunks])
+    counts = count_tokens([chunk.text for chunk in chunks])
     for chunk, tokens in zip(chunks, counts, strict=True):
-        fitting += [chunk] if tokens <= longest else _split_by_tokens(chunk, markdown, longest, count)
-    return fitting, sum(tokens > longest for tokens in counts)
+        fitting += (
+            [chunk] if tokens <= max_tokens else _split_by_tokens(chunk, markdown, max_tokens, count_tokens)
+        )
+    return fitting, sum(tokens > max_tokens for tokens in counts)
 
 
 def _split_by_tokens(
-    chunk: DocumentChunk, markdown: bool, longest: int, count: CountTokens
+    chunk: DocumentChunk, markdown: bool, max_tokens: int, count_tokens: CountTokens
 ) -> Iterator[DocumentChunk]:
     """Splits one chunk by tokens. The parts keep its title and page."""
     page = ExtractedPage(chunk.text, chunk.page, chunk.title)
     chunk_document = ExtractedDocument(chunk.file_name, DocumentFormat.TEXT, (page,), chunk.title, markdown)
-    options = SplitOptions(max(SMALLEST_SIZE, longest), 0, SizeUnit.TOKENS)
-    for part in split(chunk_document, options, count):
+    options = SplitOptions(max(SMALLEST_SIZE, max_tokens), 0, SizeUnit.TOKENS)
+    for part in split(chunk_document, options, count_tokens):
         yield DocumentChunk(part.text, chunk.title, chunk.page, chunk.start + part.start, chunk.file_name)
 
 

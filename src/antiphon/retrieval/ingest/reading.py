@@ -13,7 +13,7 @@ from antiphon.retrieval.ingest.documents import (
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
-    refuse,
+    build_refusal,
 )
 from antiphon.retrieval.ingest.encoding import clean_text, decode_text, find_html_charset, parse_charset
 from antiphon.retrieval.ingest.formats import detect_format, require_extra
@@ -24,27 +24,27 @@ FORBIDDEN = frozenset(
     "os.exec os.fork os.forkpty os.posix_spawn os.system subprocess.Popen "
     "socket.__new__ socket.getaddrinfo".split()
 )
-"""Audit events of Python that reading a document never causes."""
+"""Python's audit events of processes and connections. Reading a document never needs them."""
 
 
 def run_reading(payload: Mapping[str, object]) -> dict[str, object]:
     """Reads a document as a job of the sandbox. `payload`: `path`, `file_name`, `media_type` and `limits`.
 
-    A document is hostile data. So the job opens no other file, no connection and no process. Returns the
-    fields of an ExtractedDocument. Raises InvalidValue or UnsupportedMediaType.
+    A document can be hostile, so the job opens no connection and starts no process. Returns the fields of an
+    ExtractedDocument. Raises InvalidValue or UnsupportedMediaType.
     """
     limit_values = payload["limits"]
     if not isinstance(limit_values, dict):
         raise TypeError("the job has no limits")
     limits = ExtractionLimits(**limit_values)
     with Path(str(payload["path"])).open("rb") as file:
-        data = file.read(limits.size + 1)  # one byte more than allowed is enough to refuse the file
-    sys.addaudithook(_forbid)
+        data = file.read(limits.file_bytes + 1)  # one byte more than allowed is enough to refuse the file
+    sys.addaudithook(_refuse_event)
     name, media_type = str(payload["file_name"]), str(payload["media_type"])
     return asdict(read_document(data, name, media_type, limits))
 
 
-def _forbid(event: str, _: object) -> None:
+def _refuse_event(event: str, _: object) -> None:
     """Refuses connections and processes. An audit hook stays until the process ends."""
     if event in FORBIDDEN:
         raise PermissionError(f"a document's reader may not do {event}")
@@ -55,8 +55,8 @@ def read_document(
 ) -> ExtractedDocument:
     """Returns the text of a document. Raises InvalidValue or UnsupportedMediaType, with one sentence that
     names the file and the remedy."""
-    if len(data) > limits.size:
-        raise refuse(file_name, f"has more than {limits.size:,} bytes; split it")
+    if len(data) > limits.file_bytes:
+        raise build_refusal(file_name, f"has more than {limits.file_bytes:,} bytes; split it")
     file_format = detect_format(data, file_name, media_type)
     if file_format in BINARY_FORMATS:
         document = _read_binary(data, file_name, file_format, limits)
@@ -108,7 +108,9 @@ def _read_text(text: str, file_name: str, file_format: DocumentFormat) -> Extrac
             try:
                 title, text = read_html(text)
             except ValueError:
-                raise refuse(file_name, "is not HTML that can be read; mend it, or send it as text") from None
+                raise build_refusal(
+                    file_name, "is not HTML that can be read; mend it, or send it as text"
+                ) from None
         case DocumentFormat.MARKDOWN:
             markdown = True
         case DocumentFormat.CSV | DocumentFormat.TSV:
@@ -121,12 +123,14 @@ def _read_text(text: str, file_name: str, file_format: DocumentFormat) -> Extrac
 
 
 def _require_text(document: ExtractedDocument, limits: ExtractionLimits) -> None:
-    """Raises InvalidValue for a document without text, or with too much."""
+    """Raises InvalidValue for a document without text, or with too much text."""
     size = sum(len(page.text) for page in document.pages)
     if size > limits.characters:
-        raise refuse(
+        raise build_refusal(
             document.file_name,
             f"has {size:,} characters of text; the most is {limits.characters:,}: split it",
         )
     if all(not page.text.strip() for page in document.pages):
-        raise refuse(document.file_name, "has no text; if it is scanned, have its text recognized first")
+        raise build_refusal(
+            document.file_name, "has no text; if it is scanned, have its text recognized first"
+        )

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from antiphon.retrieval.ingest.documents import refuse
+from antiphon.retrieval.ingest.documents import build_refusal
 from antiphon.retrieval.ingest.tables import format_records
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -28,15 +28,17 @@ class Members(list[tuple[str, object]]):
 def read_csv(text: str, file_name: str, delimiter: str = "") -> str:
     """Returns the text of a CSV file. The first row contains the names of the columns.
 
-    `delimiter`: if it is empty, it is found in the first row. Raises InvalidValue for a field without its
-    closing quote.
+    If `delimiter` is empty, `find_delimiter` finds it. Raises InvalidValue for a field without its closing
+    quote.
     """
     csv.field_size_limit(MAX_FIELD)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or find_delimiter(text), strict=True)
     try:
         return format_records(rows)
     except csv.Error as problem:
-        raise refuse(file_name, f"is not a CSV file at line {rows.line_num:,}: {problem}; mend it") from None
+        raise build_refusal(
+            file_name, f"is not a CSV file at line {rows.line_num:,}: {problem}; mend it"
+        ) from None
 
 
 def find_delimiter(text: str) -> str:
@@ -52,12 +54,12 @@ def read_json(text: str, file_name: str) -> str:
     Raises InvalidValue for text that is not JSON, and for values that are nested too deep.
     """
     try:
-        value = _parse(text)
+        value = _parse_json(text)
         return _join_lines(_list_records(value))
     except ValueError as problem:
-        raise refuse(file_name, f"is not JSON: {problem}; mend it") from None
+        raise build_refusal(file_name, f"is not JSON: {problem}; mend it") from None
     except RecursionError:
-        raise refuse(file_name, "is nested too deep; send it with fewer levels") from None
+        raise build_refusal(file_name, "is nested too deep; send it with fewer levels") from None
 
 
 def read_json_lines(text: str, file_name: str) -> str:
@@ -68,15 +70,17 @@ def read_json_lines(text: str, file_name: str) -> str:
         if not line.strip():
             continue
         try:
-            records.append(_join_lines(_list_lines(_parse(line), "")))
+            records.append(_join_lines(_list_lines(_parse_json(line), "")))
         except ValueError as problem:
-            raise refuse(file_name, f"is not JSON in line {number:,}: {problem}; mend it") from None
+            raise build_refusal(file_name, f"is not JSON in line {number:,}: {problem}; mend it") from None
         except RecursionError:
-            raise refuse(file_name, f"is nested too deep in line {number:,}; send fewer levels") from None
+            raise build_refusal(
+                file_name, f"is nested too deep in line {number:,}; send fewer levels"
+            ) from None
     return "\n\n".join(records)
 
 
-def _parse(text: str) -> object:
+def _parse_json(text: str) -> object:
     """Parses JSON. Numbers stay text. Objects become Members, which keep repeated names."""
     value: object = json.loads(
         text, parse_float=str, parse_int=str, parse_constant=_refuse_constant, object_pairs_hook=Members
@@ -112,8 +116,8 @@ def _list_lines(value: object, path: str) -> Iterator[str]:
                 yield ""
             yield from _list_lines(element, f"{path}[{position}]")
     else:
-        shown = value if isinstance(value, str) else json.dumps(value)  # null, true or false
-        yield f"{path}: {shown}" if path else shown
+        text = value if isinstance(value, str) else json.dumps(value)  # null, true or false
+        yield f"{path}: {text}" if path else text
 
 
 def _join_lines(lines: Iterable[str]) -> str:

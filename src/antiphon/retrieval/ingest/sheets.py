@@ -7,13 +7,13 @@ from datetime import date, datetime, time
 import openpyxl
 from openpyxl.utils.exceptions import InvalidFileException
 
-from antiphon.retrieval.ingest.archive import DAMAGED
+from antiphon.retrieval.ingest.archive import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
-    refuse,
+    build_refusal,
 )
 from antiphon.retrieval.ingest.tables import format_records
 
@@ -23,7 +23,7 @@ def read_sheets(data: bytes, file_name: str, limits: ExtractionLimits) -> Extrac
     try:
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
         if len(book.worksheets) > limits.pages:
-            raise refuse(
+            raise build_refusal(
                 file_name, f"has {len(book.worksheets):,} sheets; the most is {limits.pages:,}: split it"
             )
         pages = []
@@ -31,8 +31,8 @@ def read_sheets(data: bytes, file_name: str, limits: ExtractionLimits) -> Extrac
             rows = ([_format_value(value) for value in row] for row in sheet.iter_rows(values_only=True))
             pages.append(ExtractedPage(format_records(rows), number, str(sheet.title)))
         title = str(book.properties.title or "").strip()
-    except (InvalidFileException, *DAMAGED):
-        raise refuse(file_name, "is damaged; open it and save it again") from None
+    except (InvalidFileException, *DAMAGE_ERRORS):
+        raise build_refusal(file_name, "is damaged; open it and save it again") from None
     return ExtractedDocument(file_name, DocumentFormat.XLSX, tuple(pages), title)
 
 

@@ -13,13 +13,13 @@ from pptx.shapes.group import GroupShape
 from pptx.slide import Slide
 from pptx.text.text import TextFrame, _Paragraph
 
-from antiphon.retrieval.ingest.archive import DAMAGED
+from antiphon.retrieval.ingest.archive import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
-    refuse,
+    build_refusal,
 )
 from antiphon.retrieval.ingest.tables import format_table
 
@@ -30,11 +30,13 @@ def read_slides(data: bytes, file_name: str, limits: ExtractionLimits) -> Extrac
         presentation = pptx.Presentation(io.BytesIO(data))
         slides = list(presentation.slides)
         if len(slides) > limits.pages:
-            raise refuse(file_name, f"has {len(slides):,} slides; the most is {limits.pages:,}: split it")
+            raise build_refusal(
+                file_name, f"has {len(slides):,} slides; the most is {limits.pages:,}: split it"
+            )
         pages = tuple(_read_slide(slide, number) for number, slide in enumerate(slides, 1))
         title = (presentation.core_properties.title or "").strip()
-    except (PackageNotFoundError, PythonPptxError, *DAMAGED):
-        raise refuse(file_name, "is damaged; open it and save it again") from None
+    except (PackageNotFoundError, PythonPptxError, *DAMAGE_ERRORS):
+        raise build_refusal(file_name, "is damaged; open it and save it again") from None
     return ExtractedDocument(file_name, DocumentFormat.PPTX, pages, title, markdown=True)
 
 

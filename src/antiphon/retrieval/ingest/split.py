@@ -28,21 +28,21 @@ SMALLEST_SIZE = 16
 LARGEST_SIZE = 32_768
 """The largest size of a chunk. No chunk has more characters, also if the unit is tokens."""
 
-WINDOW = 16
+WINDOW_CHUNKS = 16
 """The number of chunks in a window."""
 
 SMALLEST_WINDOW = 8_192
 """Characters. Smaller windows cost more calls than they save."""
 
-WORD = re.compile(r"\S")
+WORD_START = re.compile(r"\S")
 """The first character of a word. Windows begin with a word, because many newlines make the library slow."""
 
-SAMPLE = 4_096
+SAMPLE_CHARACTERS = 4_096
 """How many characters are counted first, to estimate the characters of a token."""
 
-FILL = 0.9
-"""The planned share of a chunk's size in tokens. The rest is a reserve, because the tokens per character
-vary."""
+FILL_SHARE = 0.9
+"""The share of a chunk's size in tokens that the splitter plans to fill. The rest is a reserve, because the
+tokens per character vary."""
 
 HEADING_OR_FENCE = re.compile(
     r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})|(?P<marks>#{1,6})[ \t]+(?P<words>\S.*))", re.MULTILINE
@@ -130,10 +130,10 @@ class _PageSplitter:
         """Yields the chunks of a page. The end of a window cuts its last chunk, so the next window begins
         with this chunk."""
         start = 0
-        while word := WORD.search(text, start):
+        while word := WORD_START.search(text, start):
             start = word.start()
-            size, overlap = self._estimate_size(text[start : start + SAMPLE])
-            window = text[start : start + max(WINDOW * size, SMALLEST_WINDOW)]
+            size, overlap = self._estimate_size(text[start : start + SAMPLE_CHARACTERS])
+            window = text[start : start + max(WINDOW_CHUNKS * size, SMALLEST_WINDOW)]
             spans = self._split_text(window, start, size, overlap)
             next_start = start + len(window)
             if next_start < len(text) and len(spans) > 1 and spans[-1][0] > start:
@@ -141,7 +141,7 @@ class _PageSplitter:
             texts = [text for _, text in spans]
             counts = self._count_tokens(texts)
             self._measure_tokens(texts, counts)
-            yield from self._split_large(spans, counts)
+            yield from self._split_large_chunks(spans, counts)
             start = next_start
 
     def _estimate_size(self, sample: str) -> tuple[int, int]:
@@ -150,7 +150,7 @@ class _PageSplitter:
             return self._size, self._overlap
         if not self._characters_per_token:
             self._measure_tokens([sample], self._count_tokens([sample]))
-        size = max(1, min(LARGEST_SIZE, int(self._size * FILL * self._characters_per_token)))
+        size = max(1, min(LARGEST_SIZE, int(self._size * FILL_SHARE * self._characters_per_token)))
         return size, min(size - 1, int(self._overlap * self._characters_per_token))
 
     def _count_tokens(self, texts: Sequence[str]) -> Sequence[int]:
@@ -158,7 +158,8 @@ class _PageSplitter:
         return self._count(texts) if self._count is not None and texts else ()
 
     def _measure_tokens(self, texts: Sequence[str], counts: Sequence[int]) -> None:
-        """Updates the number of characters of a token, by these texts."""
+        """Updates the mean number of characters of a token. `counts`: the tokens of each text; empty if the
+        unit is characters, so that nothing changes."""
         if counts:
             self._characters_per_token = sum(map(len, texts)) / max(1, sum(counts))
 
@@ -173,7 +174,7 @@ class _PageSplitter:
             end = start + offset + len(chunk)
         return spans
 
-    def _split_large(self, spans: list[Span], counts: Sequence[int]) -> Iterator[Span]:
+    def _split_large_chunks(self, spans: list[Span], counts: Sequence[int]) -> Iterator[Span]:
         """Yields the chunks, and splits chunks with too many tokens again until they fit. `counts`: tokens of
         each chunk; empty if the unit is characters."""
         if not counts:
@@ -183,16 +184,18 @@ class _PageSplitter:
             if tokens <= self._size:
                 yield start, text
             else:
-                smaller = self._divide(start, text, ceil(tokens / (self._size * FILL)))
-                yield from self._split_large(smaller, self._count_tokens([text for _, text in smaller]))
+                smaller = self._split_chunk(start, text, ceil(tokens / (self._size * FILL_SHARE)))
+                yield from self._split_large_chunks(
+                    smaller, self._count_tokens([text for _, text in smaller])
+                )
 
-    def _divide(self, start: int, text: str, parts: int) -> list[Span]:
-        """Splits a chunk into about `parts` chunks, but at least two. Raises InvalidValue for a chunk of one
-        character."""
+    def _split_chunk(self, start: int, text: str, part_count: int) -> list[Span]:
+        """Splits a chunk into about `part_count` chunks, but at least two. Raises InvalidValue for a chunk of
+        one character."""
         if len(text) == 1:
             problem = f"chunk_size is too small: '{text}' alone has more than {self._size} tokens"
             raise InvalidValue(problem, param="chunk_size")
-        return self._split_text(text, start, ceil(len(text) / parts), 0)
+        return self._split_text(text, start, ceil(len(text) / part_count), 0)
 
 
 def _make_splitter(markdown: bool, size: int, overlap: int) -> "MarkdownSplitter | TextSplitter":
@@ -218,7 +221,7 @@ class Heading:
 def find_headings(text: str) -> list[Heading]:
     """Returns the headings of a Markdown text that begin with `#`, in order. Lines in code blocks are no
     headings."""
-    found: list[Heading] = []
+    headings: list[Heading] = []
     open_levels: list[tuple[int, str]] = []
     fence = ""
     for line in HEADING_OR_FENCE.finditer(text):
@@ -232,8 +235,8 @@ def find_headings(text: str) -> list[Heading]:
             while open_levels and open_levels[-1][0] >= level:
                 open_levels.pop()
             open_levels.append((level, CLOSING_HASHES.sub("", line["words"]).strip()))
-            found.append(Heading(line.start(), tuple(words for _, words in open_levels)))
-    return found
+            headings.append(Heading(line.start(), tuple(words for _, words in open_levels)))
+    return headings
 
 
 def find_path(headings: Sequence[Heading], text: str, start: int) -> str:

@@ -14,8 +14,13 @@ from docx.opc.constants import RELATIONSHIP_TYPE
 from docx.opc.exceptions import PackageNotFoundError
 from lxml import etree
 
-from antiphon.retrieval.ingest.archive import DAMAGED
-from antiphon.retrieval.ingest.documents import DocumentFormat, ExtractedDocument, ExtractedPage, refuse
+from antiphon.retrieval.ingest.archive import DAMAGE_ERRORS
+from antiphon.retrieval.ingest.documents import (
+    DocumentFormat,
+    ExtractedDocument,
+    ExtractedPage,
+    build_refusal,
+)
 from antiphon.retrieval.ingest.tables import format_table
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -23,7 +28,7 @@ MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 """A copy of the text box before it, for older programs."""
 
-UNREAD = frozenset(
+SKIPPED_ELEMENTS = frozenset(
     {FALLBACK, f"{W}del", f"{W}moveFrom", f"{W}instrText", f"{W}delText", f"{W}pPr", f"{W}sdtPr"}
 )
 
@@ -43,8 +48,8 @@ def read_word(data: bytes, file_name: str) -> ExtractedDocument:
         for notes in _list_notes(document):
             blocks.extend(reader.list_blocks(notes))
         title = str(document.core_properties.title or "").strip()
-    except (PackageNotFoundError, *DAMAGED):
-        raise refuse(file_name, "is damaged; open it and save it again") from None
+    except (PackageNotFoundError, *DAMAGE_ERRORS):
+        raise build_refusal(file_name, "is damaged; open it and save it again") from None
     page = ExtractedPage(_join_blocks(blocks))
     return ExtractedDocument(file_name, DocumentFormat.DOCX, (page,), title, markdown=True)
 
@@ -58,7 +63,7 @@ class WordReader:
     def list_blocks(self, element: etree.ElementBase) -> Iterator[str]:
         """Yields the paragraphs and tables inside an element."""
         for child in element:
-            if child.tag in UNREAD:
+            if child.tag in SKIPPED_ELEMENTS:
                 continue
             if child.tag == f"{W}p":
                 yield from self._read_paragraph(child)
@@ -82,8 +87,8 @@ class WordReader:
         style = self._styles.get(name.get(f"{W}val")) if name is not None else None
         is_list = paragraph.find(f"{W}pPr/{W}numPr") is not None
         while style is not None:
-            if found := HEADING.fullmatch(style.name or ""):
-                return "#" * int(found[1]) + " "
+            if heading := HEADING.fullmatch(style.name or ""):
+                return "#" * int(heading[1]) + " "
             if style.name == "Title":
                 return "# "
             is_list = is_list or (style.name or "").startswith("List ")
@@ -97,7 +102,7 @@ class WordReader:
 def _list_texts(element: etree.ElementBase, boxes: list[etree.ElementBase]) -> Iterator[str]:
     """Yields the texts inside a paragraph. Appends the text boxes in it to `boxes`."""
     for child in element:
-        if child.tag in UNREAD:
+        if child.tag in SKIPPED_ELEMENTS:
             continue
         if child.tag in {f"{W}t", MATH_TEXT}:
             yield child.text or ""
@@ -122,7 +127,7 @@ def _read_cell(cell: etree.ElementBase) -> str:
     texts = [
         "".join(_list_texts(paragraph, []))
         for paragraph in cell.iter(f"{W}p")
-        if UNREAD.isdisjoint(ancestor.tag for ancestor in paragraph.iterancestors())
+        if SKIPPED_ELEMENTS.isdisjoint(ancestor.tag for ancestor in paragraph.iterancestors())
     ]
     return " ".join(texts)
 

@@ -1,4 +1,4 @@
-"""Chunks of one table: added, listed, changed and removed."""
+"""Adds, lists, changes and removes the chunks of one table."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,12 @@ from antiphon.errors import NotFound
 from antiphon.retrieval.base import ChunkInput, ChunkPage, IndexUsage, TextChunk
 from antiphon.retrieval.postgres.rows import DatabaseRow, TableRows, TableWrite
 from antiphon.retrieval.postgres.vectors import decode_vector, encode_vector
-from antiphon.retrieval.postgres.words import add_counts, encode_words, subtract_counts, write_choice
+from antiphon.retrieval.postgres.words import (
+    add_counts,
+    encode_words,
+    format_number_condition,
+    subtract_counts,
+)
 from antiphon.retrieval.ready_chunks import ReadyChunk, parse_id, prepare_chunks
 
 CHUNK = """
@@ -21,7 +26,7 @@ JOIN_VECTORS = "LEFT JOIN {vectors} AS vector ON vector.id = chunk.id"
 
 
 def encode_text(text: str) -> str:
-    """Returns a text as it is kept: PostgreSQL has no text with a NUL."""
+    """Returns a text in the form that is stored. It has no NUL, which PostgreSQL does not accept in text."""
     return text.replace("\x01", "\x01.").replace("\0", "\x01:")
 
 
@@ -33,20 +38,21 @@ def decode_text(text: str) -> str:
 def insert_chunks(
     change: TableWrite, document: int | None, chunks: Sequence[ReadyChunk], *, ready: bool = False
 ) -> range:
-    """Adds chunks to a document, or to none. `ready`: search finds them. Returns their ids."""
-    stored = sum(each.stored for each in chunks)
-    change.take_room(IndexUsage(chunks=len(chunks), bytes=stored))
+    """Adds chunks, and returns their ids. `document`: its number; None for chunks without a document.
+    `ready`: whether search finds the chunks."""
+    stored_bytes = sum(chunk.stored_bytes for chunk in chunks)
+    change.reserve_usage(IndexUsage(chunks=len(chunks), bytes=stored_bytes))
     ids = change.take_ids(len(chunks))
     change.rows.execute_many(
         "INSERT INTO {chunks} VALUES "
         "(:id, :document, :text, :title, :page, :file_name, :metadata, :stored, :now, :now)",
         [
-            {"id": id_, "document": document, "now": change.now, **list_columns(each)}
-            for id_, each in zip(ids, chunks, strict=True)
+            {"id": id_, "document": document, "now": change.now, **list_columns(chunk)}
+            for id_, chunk in zip(ids, chunks, strict=True)
         ],
     )
     insert_searchable(change.rows, document, zip(ids, chunks, strict=True), ready=ready)
-    _count(change, document, len(chunks), stored)
+    _change_counts(change, document, len(chunks), stored_bytes)
     return ids
 
 
@@ -58,7 +64,7 @@ def list_columns(chunk: ReadyChunk) -> dict[str, object]:
         "page": chunk.page,
         "file_name": chunk.file_name,
         "metadata": chunk.metadata,
-        "stored": chunk.stored,
+        "stored": chunk.stored_bytes,
     }
 
 
@@ -81,9 +87,10 @@ def insert_searchable(
     )
 
 
-def _count(change: TableWrite, document: int | None, chunks: int, stored: int) -> None:
-    """Adds to the numbers of a document and of its table."""
-    change.count(chunks=chunks, stored=stored)
+def _change_counts(change: TableWrite, document: int | None, chunks: int, stored: int) -> None:
+    """Adds to the numbers of chunks and of stored bytes of a document and of its table. Negative numbers are
+    subtracted."""
+    change.change_counts(chunks=chunks, stored=stored)
     if document is not None:
         change.rows.execute(
             "UPDATE {documents} SET chunks = chunks + :chunks, stored = stored + :stored, updated_at = :now "
@@ -96,39 +103,40 @@ def add_loose_chunks(change: TableWrite, chunks: Sequence[ChunkInput]) -> tuple[
     """Adds chunks that belong to no document, and lets search find them."""
     ids = insert_chunks(change, None, prepare_chunks(change.rows.settings, chunks), ready=True)
     add_counts(change.rows, f"id >= {ids.start} AND id < {ids.stop}")
-    found = find_chunks(change.rows, ids)
-    return tuple(found[id_] for id_ in ids)
+    added_chunks = find_chunks(change.rows, ids)
+    return tuple(added_chunks[id_] for id_ in ids)
 
 
 def list_chunks(
     rows: TableRows, document: int | None, offset: int, limit: int, *, with_vectors: bool
 ) -> ChunkPage:
-    """Returns chunks of ready documents by their ids."""
+    """Returns chunks of one ready document, or of all, in the order of their ids. `document`: its number."""
     where = "" if document is None else f" AND chunk.document = {document}"
-    found = _select(
+    chunk_rows = _select(
         rows,
         f"{where} ORDER BY chunk.id LIMIT :limit OFFSET :offset",
         {"limit": limit, "offset": offset},
         with_vectors=with_vectors,
     )
-    return ChunkPage(tuple(map(build_chunk, found)), _count_listed(rows, document))
+    return ChunkPage(tuple(map(build_chunk, chunk_rows)), _count_listed(rows, document))
 
 
 def _count_listed(rows: TableRows, document: int | None) -> int:
-    """Returns how many chunks of ready documents there are."""
-    total = "SELECT coalesce(sum(chunks), 0) AS total FROM {documents} WHERE "
+    """Returns the number of chunks of a ready document, or of all ready documents and of no document."""
+    select_total = "SELECT coalesce(sum(chunks), 0) AS total FROM {documents} WHERE "
     if document is not None:
-        return rows.count(total + "number = :number AND state = 'ready'", {"number": document})
-    return rows.chunks - rows.count(total + "owner = :owner AND state != 'ready'", {"owner": rows.number})
+        return rows.read_total(select_total + "number = :number AND state = 'ready'", {"number": document})
+    unready_condition = "owner = :owner AND state != 'ready'"
+    return rows.chunks - rows.read_total(select_total + unready_condition, {"owner": rows.number})
 
 
 def _select(
-    rows: TableRows, rest: str, values: Mapping[str, object], *, with_vectors: bool = False
+    rows: TableRows, statement_end: str, values: Mapping[str, object], *, with_vectors: bool = False
 ) -> Sequence[DatabaseRow]:
-    """Reads chunks. `rest`: the statement after its first condition."""
+    """Reads chunks of ready documents. `statement_end`: follows the condition in CHUNK."""
     has_vectors = with_vectors and rows.settings.dimensions > 0
     return rows.execute(
-        CHUNK + rest,
+        CHUNK + statement_end,
         values,
         vector="CAST(vector.value AS text)" if has_vectors else "''",
         join_vectors=JOIN_VECTORS.format_map(rows.names) if has_vectors else "",
@@ -137,20 +145,20 @@ def _select(
 
 def get_chunk(rows: TableRows, chunk: str) -> TextChunk:
     """Returns a chunk of a ready document with its vector. Raises NotFound."""
-    found = _select(rows, " AND chunk.id = :id", {"id": parse_id(chunk)}, with_vectors=True)
-    if not found:
+    chunk_rows = _select(rows, " AND chunk.id = :id", {"id": parse_id(chunk)}, with_vectors=True)
+    if not chunk_rows:
         raise NotFound(f"there is no chunk {chunk[:40]!r} in this knowledge table", param="chunk")
-    return build_chunk(found[0])
+    return build_chunk(chunk_rows[0])
 
 
 def find_chunks(rows: TableRows, ids: Sequence[int]) -> Mapping[int, TextChunk]:
     """Returns the chunks with these ids that are in ready documents."""
-    found = _select(rows, " AND chunk.id = ANY(:ids)", {"ids": list(ids)})
-    return {row.id: build_chunk(row) for row in found}
+    chunk_rows = _select(rows, " AND chunk.id = ANY(:ids)", {"ids": list(ids)})
+    return {row.id: build_chunk(row) for row in chunk_rows}
 
 
 def build_chunk(row: DatabaseRow) -> TextChunk:
-    """Makes a chunk of a row of CHUNK."""
+    """Builds a chunk from a row of the statement CHUNK."""
     return TextChunk(
         id=str(row.id),
         document=row.owner,
@@ -166,21 +174,23 @@ def build_chunk(row: DatabaseRow) -> TextChunk:
 
 
 def update_chunk(change: TableWrite, chunk: str, content: ChunkInput) -> TextChunk:
-    """Replaces a chunk's content. Raises NotFound, and KnowledgeLimitReached for more bytes than before."""
+    """Replaces a chunk's content. Raises NotFound, and KnowledgeLimitReached if the new content is larger and
+    the project cannot store it."""
     rows, id_ = change.rows, int(get_chunk(change.rows, chunk).id)
-    (ready,) = prepare_chunks(rows.settings, [content])
-    kept = rows.execute("SELECT document, stored FROM {chunks} WHERE id = :id", {"id": id_}).one()
-    if ready.stored > kept.stored:
-        change.take_room(IndexUsage(bytes=ready.stored - kept.stored))
+    (new_chunk,) = prepare_chunks(rows.settings, [content])
+    old_row = rows.execute("SELECT document, stored FROM {chunks} WHERE id = :id", {"id": id_}).one()
+    added_bytes = new_chunk.stored_bytes - old_row.stored
+    if added_bytes > 0:
+        change.reserve_usage(IndexUsage(bytes=added_bytes))
     _drop_searchable(rows, f"id = {id_}")
     rows.execute(
         "UPDATE {chunks} SET text = :text, title = :title, page = :page, file_name = :file_name, "
         "metadata = :metadata, stored = :stored, updated_at = :now WHERE id = :id",
-        {"id": id_, "now": change.now, **list_columns(ready)},
+        {"id": id_, "now": change.now, **list_columns(new_chunk)},
     )
-    insert_searchable(rows, kept.document, [(id_, ready)], ready=True)
+    insert_searchable(rows, old_row.document, [(id_, new_chunk)], ready=True)
     add_counts(rows, f"id = {id_}")
-    _count(change, kept.document, 0, ready.stored - kept.stored)
+    _change_counts(change, old_row.document, 0, added_bytes)
     return get_chunk(rows, chunk)
 
 
@@ -189,25 +199,26 @@ def delete_chunks(change: TableWrite, chunks: Sequence[str]) -> int:
     ids = list(find_chunks(change.rows, [parse_id(chunk) for chunk in chunks]))
     if not ids:
         return 0
-    where = write_choice("id", ids)
+    where = format_number_condition("id", ids)
     _drop_searchable(change.rows, where)
     statement = "DELETE FROM {chunks} WHERE {where} RETURNING document, stored"
-    removed = change.rows.execute(statement, where=where).all()
-    for row in removed:
-        _count(change, row.document, -1, -row.stored)
-    return len(removed)
+    removed_rows = change.rows.execute(statement, where=where).all()
+    for row in removed_rows:
+        _change_counts(change, row.document, -1, -row.stored)
+    return len(removed_rows)
 
 
 def delete_all_chunks(change: TableWrite, document: int) -> None:
     """Removes all chunks of a document."""
     where = f"document = {document}"
     _drop_searchable(change.rows, where)
-    removed = change.rows.execute("DELETE FROM {chunks} WHERE {where} RETURNING stored", where=where).all()
-    _count(change, document, -len(removed), -sum(row.stored for row in removed))
+    statement = "DELETE FROM {chunks} WHERE {where} RETURNING stored"
+    removed_rows = change.rows.execute(statement, where=where).all()
+    _change_counts(change, document, -len(removed_rows), -sum(row.stored for row in removed_rows))
 
 
 def _drop_searchable(rows: TableRows, where: str) -> None:
-    """Removes the words and vectors of the chunks that a condition chooses."""
+    """Removes the words and vectors of the chunks for which the SQL condition `where` is true."""
     subtract_counts(rows, where)
     rows.execute("DELETE FROM {words} WHERE {where}", where=where)
     if rows.settings.dimensions:

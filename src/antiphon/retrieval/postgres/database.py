@@ -14,13 +14,13 @@ T = TypeVar("T")
 ATTEMPTS = 5
 """Attempts of a write that collides with other transactions."""
 
-COLLISIONS = ("40P01", "40001")
+COLLISION_STATES = ("40P01", "40001")
 """PostgreSQL's codes for a transaction that collided with another one. It can be tried again."""
 
-MISSING_RELATIONS = ("42P01", "42703")
+MISSING_RELATION_STATES = ("42P01", "42703")
 """PostgreSQL's codes if a relation was dropped during the call."""
 
-FULL = ("53100", "53400")
+DISK_FULL_STATES = ("53100", "53400")
 """PostgreSQL's codes for a full disk."""
 
 
@@ -87,14 +87,14 @@ def translate_statement_errors() -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as problem:
         state = getattr(problem.orig, "sqlstate", None)
-        if state in COLLISIONS:
+        if state in COLLISION_STATES:
             raise TransactionCollided(
                 "another change of this knowledge table was in the way, and nothing was changed: try again"
             ) from None
-        if state in MISSING_RELATIONS:
+        if state in MISSING_RELATION_STATES:
             raise NotFound("this knowledge table was deleted", param="table") from None
-        if state in FULL:
+        if state in DISK_FULL_STATES:
             raise KnowledgeUnavailable(
-                "the disk of the database is full, and nothing was changed: make room on it, then try again"
+                "the disk of the database is full, and nothing was changed: free disk space, then try again"
             ) from None
         raise

@@ -34,22 +34,22 @@ MOST_WARNINGS = 100
 
 def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> DocumentInfo:
     """Adds a document, or begins a failed document again. If a document with the same digest exists, returns
-    that document. `id_`: for a new document."""
+    that document. `id_`: the id of a new document."""
     rows = change.rows
     owner = {"owner": rows.number}
-    found = rows.execute(
+    existing = rows.execute(
         "SELECT id, state FROM {documents} WHERE owner = :owner AND digest = :digest",
         owner | {"digest": document.digest},
     ).first()
-    if found is not None and found.state != DocumentState.FAILED:
-        return get_document(rows, found.id)
-    if found is not None:  # it gets a new number, so that it is the latest document again
-        id_ = found.id
+    if existing is not None and existing.state != DocumentState.FAILED:
+        return get_document(rows, existing.id)
+    if existing is not None:  # it gets a new number, so that it is the latest document again
+        id_ = existing.id
         rows.execute("DELETE FROM {documents} WHERE owner = :owner AND id = :id", owner | {"id": id_})
     else:
         require_free_id(rows, id_)
-        change.take_room(IndexUsage(documents=1))
-        change.count(documents=1)
+        change.reserve_usage(IndexUsage(documents=1))
+        change.change_counts(documents=1)
     rows.execute(
         "INSERT INTO {documents} (owner, id, name, digest, media_type, bytes, state, created_at, updated_at)"
         " VALUES (:owner, :id, :name, :digest, :media_type, :bytes, :state, :now, :now)",
@@ -110,12 +110,12 @@ def finish_document(change: TableWrite, document: str, warnings: Sequence[str]) 
     if state is DocumentState.FAILED:
         raise Conflict("this document has failed: begin it again, with the same digest", param="document")
     if state is DocumentState.INDEXING:
-        for older in rows.execute(
+        for older_row in rows.execute(
             "SELECT older.number FROM {documents} AS older JOIN {documents} AS newer USING (owner, name) "
             "WHERE newer.number = :number AND older.number < newer.number",
             {"number": number},
         ).all():
-            _remove(change, older.number)
+            _remove(change, older_row.number)
         stored_warnings = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
         rows.execute(
             "UPDATE {documents} SET state = :state, progress = 100, warnings = :warnings, updated_at = :now "
@@ -162,23 +162,23 @@ def fail_document(change: TableWrite, document: str, error: str) -> DocumentInfo
 def list_documents(rows: TableRows, offset: int, limit: int) -> DocumentPage:
     """Returns documents, the latest first."""
     owner = {"owner": rows.number}
-    total = rows.count("SELECT count(*) AS total FROM {documents} WHERE owner = :owner", owner)
-    found = rows.execute(
+    total = rows.read_total("SELECT count(*) AS total FROM {documents} WHERE owner = :owner", owner)
+    document_rows = rows.execute(
         DOCUMENT + " ORDER BY number DESC LIMIT :limit OFFSET :offset",
         owner | {"limit": limit, "offset": offset},
     )
-    return DocumentPage(tuple(map(build_document, found)), total)
+    return DocumentPage(tuple(map(build_document, document_rows)), total)
 
 
 def get_document(rows: TableRows, document: str) -> DocumentInfo:
-    """Raises NotFound."""
+    """Returns one document. Raises NotFound."""
     number, _ = find_document(rows, document)
     row = rows.execute(DOCUMENT + " AND number = :number", {"owner": rows.number, "number": number}).one()
     return build_document(row)
 
 
 def delete_document(change: TableWrite, document: str) -> None:
-    """Raises NotFound."""
+    """Removes a document with its chunks. Raises NotFound."""
     number, _ = find_document(change.rows, document)
     _remove(change, number)
 
@@ -194,9 +194,9 @@ def find_document(rows: TableRows, document: str) -> tuple[int, DocumentState]:
     return row.number, DocumentState(row.state)
 
 
-def find_numbers(rows: TableRows, documents: Sequence[str]) -> list[int]:
-    """Returns the numbers of the documents with these ids, if they are ready."""
-    found = rows.execute(
+def find_document_numbers(rows: TableRows, documents: Sequence[str]) -> list[int]:
+    """Returns the numbers of the ready documents with these ids. Skips unknown ids."""
+    number_rows = rows.execute(
         "SELECT number FROM {documents} WHERE owner = :owner AND id = ANY(:ids) AND state = :state",
         {
             "owner": rows.number,
@@ -204,14 +204,14 @@ def find_numbers(rows: TableRows, documents: Sequence[str]) -> list[int]:
             "state": DocumentState.READY.value,
         },
     )
-    return [row.number for row in found]
+    return [row.number for row in number_rows]
 
 
 def _remove(change: TableWrite, number: int) -> None:
     """Removes a document with its chunks and batches."""
     delete_all_chunks(change, number)
     change.rows.execute("DELETE FROM {documents} WHERE number = :number", {"number": number})
-    change.count(documents=-1)
+    change.change_counts(documents=-1)
 
 
 def build_document(row: DatabaseRow) -> DocumentInfo:

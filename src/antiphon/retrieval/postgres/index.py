@@ -1,6 +1,6 @@
 """`KnowledgeIndex` in PostgreSQL. Each call runs in a thread and is one transaction.
 
-Nothing is remembered between calls, so several servers share one database: what one writes, another finds.
+No state is kept between calls. So several servers can share one database: each finds what the others write.
 """
 
 import asyncio
@@ -40,14 +40,15 @@ from antiphon.retrieval.postgres.search import search
 T = TypeVar("T")
 
 THREADS = 4
-"""Threads that read, and threads that write: the connections of the store's pool."""
+"""The number of threads that read, and of threads that write. Together they use all connections of the
+store's pool."""
 
 
 class PostgresIndex:
     """All knowledge tables of one database."""
 
     def __init__(self, database: Transactions, clock: Clock, limits: IndexLimits) -> None:
-        """Makes the schema where it is missing. Closes the database at its end. Raises
+        """Creates the schema if it is missing. The index closes the database in `aclose`. Raises
         KnowledgeUnavailable."""
         self._clock = clock
         self._limits = limits

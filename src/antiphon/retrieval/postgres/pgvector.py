@@ -7,10 +7,10 @@ from sqlalchemy.engine import Connection
 
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 
-OLDEST = (0, 6)
+OLDEST_VERSION = (0, 6)
 """The oldest version that is supported."""
 
-HALVES_FROM = (0, 7)
+HALFVEC_VERSION = (0, 7)
 """The first version with vectors in half precision (`halfvec`)."""
 
 INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}
@@ -20,14 +20,14 @@ MOST_DIMENSIONS = 16_000
 """The most dimensions of any vector."""
 
 USE_FILES = 'or set knowledge.storage = "files"'
-"""The end of every error message: this remedy always works."""
+"""A remedy that always works. Every error message about pgvector ends with it."""
 
-MISSING = (
+MISSING_MESSAGE = (
     "the PostgreSQL server has no pgvector, which knowledge tables need: install it (the package "
     "postgresql-{major}-pgvector of apt.postgresql.org, or the image pgvector/pgvector:pg{major}) and run "
     "CREATE EXTENSION vector, " + USE_FILES
 )
-FORBIDDEN = (
+FORBIDDEN_MESSAGE = (
     "pgvector is not in the database, and its user is not allowed to add it: have a superuser run CREATE "
     f"EXTENSION vector in this database, {USE_FILES}"
 )
@@ -44,23 +44,23 @@ class Pgvector:
     @property
     def newest_type(self) -> str:
         """The type of the vectors of new tables."""
-        return "halfvec" if self.version >= HALVES_FROM else "vector"
+        return "halfvec" if self.version >= HALFVEC_VERSION else "vector"
 
-    def name_column(self, kind: str, dimensions: int) -> str:
+    def build_column_type(self, vector_type: str, dimensions: int) -> str:
         """Returns the type of a column for vectors, in SQL. Raises InvalidValue for too many dimensions."""
         if dimensions > MOST_DIMENSIONS:
             raise InvalidValue(
                 f"dimensions must be at most {MOST_DIMENSIONS} where knowledge tables are in PostgreSQL",
                 param="dimensions",
             )
-        return f"{self.qualify(kind)}({dimensions})"
+        return f"{self.qualify(vector_type)}({dimensions})"
 
     def qualify(self, name: str) -> str:
         """Returns the name of a type or operator class, with its schema."""
         return f"{quote(self.schema)}.{name}"
 
     @property
-    def product(self) -> str:
+    def product_operator(self) -> str:
         """The operator of the negative inner product. Because vectors have length 1, it sorts by the
         cosine."""
         return f"OPERATOR({quote(self.schema)}.<#>)"
@@ -88,25 +88,26 @@ def parse_version(version: str) -> tuple[int, ...]:
 
 def add_pgvector(connection: Connection) -> Pgvector:
     """Returns the extension of the database, and adds it if it is missing. Raises KnowledgeUnavailable."""
-    found = find_pgvector(connection)
-    if found is None:
+    pgvector = find_pgvector(connection)
+    if pgvector is None:
         require_installable(connection)
         try:
             connection.execute(sa.text("CREATE EXTENSION IF NOT EXISTS vector"))
         except sa.exc.ProgrammingError:
-            raise KnowledgeUnavailable(FORBIDDEN) from None
-        found = find_pgvector(connection)
-    if found is None or found.version < OLDEST:
+            raise KnowledgeUnavailable(FORBIDDEN_MESSAGE) from None
+        pgvector = find_pgvector(connection)
+    if pgvector is None or pgvector.version < OLDEST_VERSION:
+        oldest_version = ".".join(map(str, OLDEST_VERSION))
         raise KnowledgeUnavailable(
-            f"knowledge tables need pgvector {'.'.join(map(str, OLDEST))} or newer: update it and run ALTER "
-            f"EXTENSION vector UPDATE, {USE_FILES}"
+            f"knowledge tables need pgvector {oldest_version} or newer: update it and run ALTER EXTENSION "
+            f"vector UPDATE, {USE_FILES}"
         )
-    return found
+    return pgvector
 
 
 def require_installable(connection: Connection) -> None:
     """Raises KnowledgeUnavailable if the server does not have the extension's files."""
     available = sa.text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
     if connection.execute(available).first() is None:
-        number = connection.execute(sa.text("SHOW server_version_num")).scalar_one()
-        raise KnowledgeUnavailable(MISSING.format(major=int(number) // 10_000))
+        server_version = connection.execute(sa.text("SHOW server_version_num")).scalar_one()
+        raise KnowledgeUnavailable(MISSING_MESSAGE.format(major=int(server_version) // 10_000))

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult
 
 from antiphon.retrieval.base import IndexLimits, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_room
+from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_within_limits
 from antiphon.retrieval.postgres.pgvector import Pgvector
-from antiphon.retrieval.postgres.schema import LOCK, SCHEMA, name_relations
+from antiphon.retrieval.postgres.schema import LOCK_NUMBER, SCHEMA, name_relations
 from antiphon.retrieval.table_settings import decode_table
 
 DatabaseRow: TypeAlias = sa.Row[*tuple[object, ...]]
@@ -39,7 +39,7 @@ class TableRows:
 
     def __post_init__(self) -> None:
         self.names = name_relations(self.number) | {
-            "product": self.pgvector.product,
+            "product": self.pgvector.product_operator,
             "vector_type": self.pgvector.qualify(self.vector_type),
         }
 
@@ -50,8 +50,8 @@ class TableRows:
         `names`."""
         return self.connection.execute(sa.text(statement.format_map(self.names | names)), values or {})
 
-    def count(self, statement: str, values: Mapping[str, object]) -> int:
-        """Returns the `total` of a statement with one row."""
+    def read_total(self, statement: str, values: Mapping[str, object]) -> int:
+        """Runs a statement that returns one row, and returns the row's column `total`."""
         return int(self.execute(statement, values).one().total)
 
     def execute_many(self, statement: str, rows: Sequence[Mapping[str, object]]) -> None:
@@ -70,9 +70,9 @@ class TableWrite:
     now: int
     """Unix milliseconds."""
 
-    def take_room(self, more: IndexUsage) -> None:
-        """Requires room in the project for the additions of this write. Raises KnowledgeLimitReached."""
-        require_project_room(self.rows.connection, self.project, self.limits, more)
+    def reserve_usage(self, added: IndexUsage) -> None:
+        """Checks that the project can also store what this write adds. Raises KnowledgeLimitReached."""
+        require_within_project_limits(self.rows.connection, self.project, self.limits, added)
 
     def touch(self) -> None:
         """Sets the time of the table's last change to now."""
@@ -81,8 +81,9 @@ class TableWrite:
             {"now": self.now, "number": self.rows.number},
         )
 
-    def count(self, documents: int = 0, chunks: int = 0, stored: int = 0) -> None:
-        """Adds to the table's counts of documents, chunks and stored bytes."""
+    def change_counts(self, documents: int = 0, chunks: int = 0, stored: int = 0) -> None:
+        """Adds to the table's numbers of documents, chunks and stored bytes. Negative numbers are
+        subtracted."""
         self.rows.execute(
             "UPDATE {tables} SET documents = documents + :documents, chunks = chunks + :chunks, "
             "stored = stored + :stored WHERE number = :number",
@@ -91,24 +92,27 @@ class TableWrite:
 
     def take_ids(self, count: int) -> range:
         """Returns new ids for `count` chunks. No id is used twice."""
-        first_chunk = self.rows.next_chunk
+        first_id = self.rows.next_chunk
         self.rows.next_chunk += count
         self.rows.execute(
             "UPDATE {tables} SET next_chunk = :next WHERE number = :number",
             {"next": self.rows.next_chunk, "number": self.rows.number},
         )
-        return range(first_chunk, first_chunk + count)
+        return range(first_id, first_id + count)
 
 
-def require_project_room(connection: Connection, project: str, limits: IndexLimits, more: IndexUsage) -> None:
-    """Requires room in the project. Raises KnowledgeLimitReached.
+def require_within_project_limits(
+    connection: Connection, project: str, limits: IndexLimits, added: IndexUsage
+) -> None:
+    """Raises KnowledgeLimitReached if the project would store more than its limits allow. `added`: what the
+    transaction adds.
 
-    It locks the project: until the transaction ends, no other transaction adds to the project. A transaction
-    that also locks a table must lock the table first.
+    Locks the project: until the transaction ends, no other transaction adds to the project. A transaction
+    that also locks a table must lock the table first, so that no two transactions wait for each other.
     """
     statement = sa.text("SELECT pg_advisory_xact_lock(:lock, hashtext(:project))")
-    connection.execute(statement, {"lock": LOCK, "project": project})
-    require_room(limits, add_usage(read_usage(connection, project), more))
+    connection.execute(statement, {"lock": LOCK_NUMBER, "project": project})
+    require_within_limits(limits, add_usage(read_usage(connection, project), added))
 
 
 def read_usage(connection: Connection, project: str) -> IndexUsage:
@@ -123,8 +127,8 @@ def read_usage(connection: Connection, project: str) -> IndexUsage:
 def find_table(
     connection: Connection, pgvector: Pgvector, project: str, table: str, *, lock: bool = False
 ) -> TableRows:
-    """Finds a table of a project. `lock`: whether to forbid changes by other transactions until this one
-    ends. Raises NotFound."""
+    """Returns a table of a project. `lock`: whether other transactions must wait with their changes of the
+    table until this transaction ends. Raises NotFound."""
     row = _read_row(connection, project, table, lock=lock)
     return TableRows(
         connection,
@@ -154,6 +158,6 @@ def _read_row(connection: Connection, project: str, table: str, *, lock: bool = 
 
 
 def build_info(row: DatabaseRow) -> TableInfo:
-    """Builds a table from a row of TABLE."""
+    """Builds a table's description from a row of the statement TABLE."""
     settings = decode_table(row.settings)
     return TableInfo(settings, row.created_at, row.updated_at, row.documents, row.chunks, row.stored)

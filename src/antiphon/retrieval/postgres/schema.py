@@ -1,8 +1,8 @@
 """The database schema of knowledge tables. It is separate from the store's tables.
 
 Three relations contain the tables, documents and batches of all projects. Each table has its own relations
-for its chunks. So an index never contains rows of another table: with a filter, pgvector's HNSW would find
-less.
+for its chunks. So an index contains only rows of one table. With one index for all tables, pgvector's HNSW
+would find too few rows, because it filters after the search.
 """
 
 import sqlalchemy as sa
@@ -16,8 +16,8 @@ SCHEMA = "antiphon_knowledge"
 VERSION = 1
 """The version of the relations."""
 
-LOCK = 0x616E746B
-"""The first number of every advisory lock. The second number is 0 for the schema, otherwise a project's
+LOCK_NUMBER = 0x616E746B
+"""The first of the two numbers of every advisory lock. The second is 0 for the schema, or a project's
 hash."""
 
 SHARED_RELATIONS = f"""
@@ -91,8 +91,8 @@ CREATE TABLE {words} (
 CREATE TABLE {counts} (word text COLLATE "C" PRIMARY KEY, chunks bigint NOT NULL);
 """
 """`document` is null for a chunk that belongs to no document. `words.length` is the number of words. `counts`
-has the number of ready chunks that contain a word. Rows of words are stored inline, because each hit reads
-one."""
+has the number of ready chunks that contain a word. Rows of words are stored inline (toast_tuple_target),
+because a search reads one for each hit."""
 
 TABLE_INDEXES = """
 CREATE INDEX ON {chunks} (document, id);
@@ -122,7 +122,7 @@ RELATIONS = ("chunks", "words", "counts", "vectors")
 def prepare_schema(connection: Connection) -> Pgvector:
     """Adds the extension and the schema if they are missing. Returns the extension. Raises
     KnowledgeUnavailable."""
-    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock, 0)"), {"lock": LOCK})
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock, 0)"), {"lock": LOCK_NUMBER})
     if connection.execute(sa.text("SHOW server_encoding")).scalar_one() != "UTF8":
         raise KnowledgeUnavailable(f"knowledge tables need a database in UTF8: use one, {USE_FILES}")
     pgvector = add_pgvector(connection)
@@ -146,8 +146,8 @@ def read_version(connection: Connection) -> int | None:
 
 
 def make_schema(connection: Connection) -> None:
-    """Makes the schema and the relations that all tables share. Raises KnowledgeUnavailable if the user has
-    no right to do so."""
+    """Creates the schema and the relations that all tables share. Raises KnowledgeUnavailable if the
+    database's user has no right to create a schema."""
     try:
         run_statements(connection, SHARED_RELATIONS)
     except sa.exc.ProgrammingError as problem:
@@ -182,7 +182,7 @@ def make_relations(
     names = name_relations(table_number)
     run_statements(connection, TABLE_RELATIONS.format_map(names))
     if dimensions:
-        column = pgvector.name_column(vector_type, dimensions)
+        column = pgvector.build_column_type(vector_type, dimensions)
         run_statements(connection, TABLE_VECTORS.format_map(names | {"column": column}))
 
 
@@ -202,4 +202,4 @@ def make_indexes(
 
 def drop_relations(connection: Connection, table_number: int) -> None:
     names = name_relations(table_number)
-    run_statements(connection, "DROP TABLE IF EXISTS " + ", ".join(names[each] for each in RELATIONS))
+    run_statements(connection, "DROP TABLE IF EXISTS " + ", ".join(names[name] for name in RELATIONS))

@@ -14,7 +14,7 @@ from antiphon.retrieval.postgres.rows import (
     build_info,
     find_table,
     get_info,
-    require_project_room,
+    require_within_project_limits,
 )
 from antiphon.retrieval.postgres.schema import (
     SCHEMA,
@@ -55,8 +55,8 @@ FROM {vectors} AS vector JOIN {new_chunks} AS chunk USING (id)
 
 def list_tables(connection: Connection, project: str) -> tuple[TableInfo, ...]:
     """Returns all tables by name."""
-    found = connection.execute(sa.text(f'{TABLE} ORDER BY name COLLATE "C"'), {"project": project})
-    return tuple(map(build_info, found))
+    table_rows = connection.execute(sa.text(f'{TABLE} ORDER BY name COLLATE "C"'), {"project": project})
+    return tuple(map(build_info, table_rows))
 
 
 def create_table(
@@ -67,24 +67,27 @@ def create_table(
     limits: IndexLimits,
     now: int,
 ) -> TableInfo:
-    """Makes an empty table. Raises Conflict and KnowledgeLimitReached."""
-    kind = pgvector.newest_type
-    number = _insert_table(connection, project, settings, kind, now)
-    require_project_room(connection, project, limits, IndexUsage())
-    make_relations(connection, number, pgvector, kind, settings.dimensions)
-    make_indexes(connection, number, pgvector, kind, settings.dimensions)
+    """Creates an empty table. Raises Conflict and KnowledgeLimitReached."""
+    vector_type = pgvector.newest_type
+    number = _insert_table(connection, project, settings, vector_type, now)
+    require_within_project_limits(connection, project, limits, IndexUsage())
+    make_relations(connection, number, pgvector, vector_type, settings.dimensions)
+    make_indexes(connection, number, pgvector, vector_type, settings.dimensions)
     return get_info(connection, project, settings.name)
 
 
-def _insert_table(connection: Connection, project: str, settings: TableSettings, kind: str, now: int) -> int:
-    """Adds a table's row. Returns its number. Raises Conflict."""
+def _insert_table(
+    connection: Connection, project: str, settings: TableSettings, vector_type: str, now: int
+) -> int:
+    """Adds the row of a table, and returns the table's number. Raises Conflict if the name is taken."""
     statement = sa.text(
         f"INSERT INTO {SCHEMA}.tables "  # noqa: S608 - a constant
         "(project, name, settings, vector_type, segmentation, created_at, updated_at) "
-        "VALUES (:project, :name, :settings, :kind, :segmentation, :now, :now) "
+        "VALUES (:project, :name, :settings, :vector_type, :segmentation, :now, :now) "
         "ON CONFLICT DO NOTHING RETURNING number"
     )
-    values = {"project": project, "name": settings.name, "settings": encode_table(settings), "kind": kind}
+    values = {"project": project, "name": settings.name, "settings": encode_table(settings)}
+    values |= {"vector_type": vector_type}
     number = connection.execute(statement, values | {"segmentation": SEGMENTATION, "now": now}).scalar()
     if number is None:
         raise build_conflict(settings.name)
@@ -97,7 +100,7 @@ def build_conflict(name: str) -> Conflict:
 
 
 def rename_table(rows: TableRows, project: str, new_name: str, now: int) -> TableInfo:
-    """Raises Conflict. `rows`: of a locked table."""
+    """Renames a table. `rows`: the table, which must be locked. Raises Conflict if the name is taken."""
     statement = "SELECT 1 FROM {tables} WHERE project = :project AND name = :name AND number != :number"
     values = {"project": project, "name": new_name, "number": rows.number}
     if rows.execute(statement, values).first():
@@ -115,26 +118,27 @@ def rename_table(rows: TableRows, project: str, new_name: str, now: int) -> Tabl
 
 
 def duplicate_table(rows: TableRows, project: str, new_name: str, limits: IndexLimits, now: int) -> TableInfo:
-    """Copies a table with its ready documents. Raises Conflict and KnowledgeLimitReached. `rows`: of a
-    locked table."""
-    connection, kind, settings = rows.connection, rows.vector_type, replace(rows.settings, name=new_name)
+    """Copies a table with its ready documents. `rows`: the table, which must be locked. Raises Conflict and
+    KnowledgeLimitReached."""
+    connection, vector_type = rows.connection, rows.vector_type
+    settings = replace(rows.settings, name=new_name)
     original = get_info(connection, project, rows.settings.name)
-    number = _insert_table(connection, project, settings, kind, now)
+    number = _insert_table(connection, project, settings, vector_type, now)
     added_usage = IndexUsage(0, original.documents, original.chunks, original.bytes)
-    require_project_room(connection, project, limits, added_usage)
-    make_relations(connection, number, rows.pgvector, kind, settings.dimensions)
+    require_within_project_limits(connection, project, limits, added_usage)
+    make_relations(connection, number, rows.pgvector, vector_type, settings.dimensions)
     names = {f"new_{name}": relation for name, relation in name_relations(number).items()}
     names |= {"copy": str(number), "number": str(rows.number), "next_chunk": str(rows.next_chunk)}
     for statement in COPY_ROWS.split(";\n"):
         rows.execute(statement, **names)
     if settings.dimensions:
         rows.execute(COPY_VECTORS, **names)
-    make_indexes(connection, number, rows.pgvector, kind, settings.dimensions)
+    make_indexes(connection, number, rows.pgvector, vector_type, settings.dimensions)
     return get_info(connection, project, new_name)
 
 
 def delete_table(connection: Connection, pgvector: Pgvector, project: str, table: str) -> None:
-    """Raises NotFound."""
+    """Removes a table with its content. Raises NotFound."""
     rows = find_table(connection, pgvector, project, table, lock=True)
     rows.execute("DELETE FROM {tables} WHERE number = :number", {"number": rows.number})
     drop_relations(connection, rows.number)

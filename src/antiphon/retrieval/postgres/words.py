@@ -16,9 +16,9 @@ MOST_REPEATS = 16
 LEAST_WEIGHT = 1e-6
 """The least weight of a word. A word in more than half of the chunks has it."""
 
-CANDIDATES = 4
-"""For this many chunks per hit, the search reads how often they contain each word. Other chunks are ranked
-only by which words they contain."""
+CANDIDATES_PER_HIT = 4
+"""For this many chunks per requested hit, the search reads how often they contain each word. It ranks other
+chunks only by which words they contain."""
 
 LENGTH_FIT = "2.2 / (1 + 1.2 * (0.25 + 0.75 * share))"
 """BM25's factor for a chunk that contains a word once (k1 = 1.2, b = 0.75). `share`: the chunk's length
@@ -34,7 +34,8 @@ WITH sought AS (
     SELECT * FROM unnest(CAST(:terms AS text[]), CAST(:weights AS float8[])) AS each (term, weight)
 ), matching AS (
     SELECT chunk.id, chunk.length, sum(weight) AS weight FROM sought CROSS JOIN LATERAL (
-        SELECT id, length FROM {words} WHERE ready AND words @@ CAST(sought.term AS tsquery) {within}
+        SELECT id, length FROM {words}
+        WHERE ready AND words @@ CAST(sought.term AS tsquery) {document_condition}
     ) AS chunk GROUP BY chunk.id, chunk.length
 ), fitting AS (
     SELECT id, weight, {fit} AS fit FROM (
@@ -99,11 +100,11 @@ def _select_words(rows: TableRows, where: str) -> str:
 def count_words(rows: TableRows, words: Sequence[QueryWord]) -> Mapping[QueryWord, int]:
     """Returns for each word how many ready chunks contain it."""
     texts = {word: word.text[:LONGEST_WORD] for word in words}
-    found = rows.execute(
+    count_rows = rows.execute(
         "SELECT word, chunks FROM {counts} WHERE word = ANY(:words)",
         {"words": [text for word, text in texts.items() if not word.is_prefix]},
     )
-    counts = {row.word: row.chunks for row in found}
+    counts = {row.word: row.chunks for row in count_rows}
     return {
         word: _count_prefix(rows, text) if word.is_prefix else counts.get(text, 0)
         for word, text in texts.items()
@@ -111,7 +112,7 @@ def count_words(rows: TableRows, words: Sequence[QueryWord]) -> Mapping[QueryWor
 
 
 def _count_prefix(rows: TableRows, text: str) -> int:
-    return rows.count(
+    return rows.read_total(
         "SELECT coalesce(sum(chunks), 0) AS total FROM {counts} WHERE word >= :first AND word < :last",
         {"first": text, "last": text + "\U0010ffff"},
     )
@@ -124,29 +125,30 @@ def score_by_words(
     depth: int,
     documents: Sequence[int],
 ) -> dict[int, float]:
-    """Returns approximate BM25 scores of the best chunks, by id, the best first."""
+    """Returns approximate BM25 scores of the best chunks, by id, the best first. `counts`: the number of
+    chunks with each word. `documents`: numbers of the only documents to search; empty for all."""
     if not words:
         return {}
-    found = rows.execute(
+    score_rows = rows.execute(
         FIND_BY_WORDS,
         {
             "terms": [write_term(word) for word in words],
             "weights": [max(LEAST_WEIGHT, weigh_word(counts.get(word, 0), rows.chunks)) for word in words],
         },
-        within=write_filter(documents),
+        document_condition=format_document_condition(documents),
         fit=LENGTH_FIT,
-        candidates=str(CANDIDATES * depth),
+        candidates=str(CANDIDATES_PER_HIT * depth),
         depth=str(depth),
     )
-    return {row.id: float(row.score) for row in found}
+    return {row.id: float(row.score) for row in score_rows}
 
 
-def write_filter(documents: Sequence[int]) -> str:
-    """Returns the condition for chunks of these documents; empty for all documents."""
-    return f"AND {write_choice('document', documents)}" if documents else ""
+def format_document_condition(documents: Sequence[int]) -> str:
+    """Returns the SQL condition for chunks of these documents; empty for all documents."""
+    return f"AND {format_number_condition('document', documents)}" if documents else ""
 
 
-def write_choice(column: str, numbers: Sequence[int]) -> str:
-    """Returns the condition that a column has one of these numbers. The numbers are part of the statement, so
-    that PostgreSQL plans for them."""
+def format_number_condition(column: str, numbers: Sequence[int]) -> str:
+    """Returns the SQL condition that a column has one of these numbers. The numbers are part of the
+    statement, so that PostgreSQL considers them in its plan."""
     return f"{column} = ANY (ARRAY[{', '.join(map(str, numbers))}]::bigint[])"

@@ -33,7 +33,7 @@ from antiphon.errors import (
     NotFound,
 )
 from antiphon.retrieval.base import LONGEST_NAME, IndexLimits, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_room
+from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_within_limits
 from antiphon.retrieval.sqlite.documents import delete_unready
 from antiphon.retrieval.sqlite.schema import (
     create_file,
@@ -56,13 +56,13 @@ SETTINGS_ENDING = ".json"
 INCOMPLETE_ENDING = ".part"
 """The ending of an incomplete file."""
 
-LOCK = "lock"
+LOCK_FILE = "lock"
 
 MOST_OPEN = 24
-"""The most tables that stay open without a user. Each uses up to 15 file descriptors."""
+"""The most tables that stay open while no call uses them. Each uses up to 15 file descriptors."""
 
 SWEEP_PAUSE_S = 0.005
-"""Seconds between two steps of a sweep. Other writes run in this time."""
+"""Seconds between two steps of a sweep, which overwrites removed words. Other writes run in this time."""
 
 EXACT_DIVISOR = 2
 """The exact vectors of one table use at most half of the memory for all tables' vectors."""
@@ -70,13 +70,15 @@ EXACT_DIVISOR = 2
 
 @dataclass(slots=True, eq=False)
 class TableEntry:
-    """One table of a project, open or not."""
+    """A table of a project, with its open file if calls use the table."""
 
     path: Path
     info: TableInfo
     """The state when the file was read last. Call `refresh` while the file is open."""
     file: TableFile | None = None
-    users: int = 0
+    """The open file; None while the table is closed."""
+    user_count: int = 0
+    """The number of running calls that use the table."""
     is_deleted: bool = False
     is_being_swept: bool = False
 
@@ -96,7 +98,8 @@ class OpenTables:
     """The open tables of all projects. It closes the least recently used tables first."""
 
     def __init__(self, memory: int, most_open: int = MOST_OPEN) -> None:
-        """`memory`: bytes for the vectors of all tables together."""
+        """`memory`: the most bytes of the vectors of all tables together. `most_open`: the most open tables
+        that no call uses."""
         self._memory = memory
         self._most_open = most_open
         self._lock = threading.Lock()
@@ -106,8 +109,8 @@ class OpenTables:
 
     @contextmanager
     def use(self, entry: TableEntry, project: str) -> Iterator[TableFile]:
-        """Keeps a table open for a call. Raises NotFound if the table was deleted meanwhile, and
-        KnowledgeTableDamaged, which names the table."""
+        """Opens a table if necessary, and keeps it open while the context lasts. Raises NotFound if the table
+        was deleted meanwhile, and KnowledgeTableDamaged, which names the table."""
         try:
             file = self._open_table(entry, project)
             try:
@@ -117,9 +120,7 @@ class OpenTables:
         except KnowledgeTableDamaged:
             damage = describe_damage(entry)
             with self._lock:
-                self._close_unused(
-                    entry
-                )  # the next call opens the file again: an operator can have restored it
+                self._close_unused(entry)  # an operator can restore the file before the next call opens it
                 entry.info = replace(entry.refresh(), documents=0, chunks=0, bytes=0, damage=damage)
             raise KnowledgeTableDamaged(damage) from None
 
@@ -130,20 +131,20 @@ class OpenTables:
             if entry.file is None:
                 entry.file = TableFile(entry.path, project, self._memory // EXACT_DIVISOR)
                 entry.refresh()
-            entry.users += 1
+            entry.user_count += 1
             self._open[entry] = project
             self._open.move_to_end(entry)
             return entry.file
 
     def _release(self, entry: TableEntry) -> None:
         with self._lock:
-            entry.users -= 1
-            unused = [each for each in self._open if not each.users]
-            memory = sum(each.file.memory.bytes for each in self._open if each.file is not None)
-            for each in unused:
-                is_over = len(self._open) > self._most_open or memory > self._memory
-                if each.is_deleted or (is_over and each is not entry):
-                    memory -= self._close(each)
+            entry.user_count -= 1
+            unused_entries = [other for other in self._open if not other.user_count]
+            memory = sum(other.file.memory.bytes for other in self._open if other.file is not None)
+            for unused in unused_entries:
+                exceeds_limits = len(self._open) > self._most_open or memory > self._memory
+                if unused.is_deleted or (exceeds_limits and unused is not entry):
+                    memory -= self._close(unused)
             file = entry.file
             if file is not None and file.is_unswept and not (entry.is_being_swept or self._is_closing):
                 entry.is_being_swept = True
@@ -151,7 +152,7 @@ class OpenTables:
 
     def _sweep(self, entry: TableEntry, project: str) -> None:
         """Overwrites removed words of a table, in steps. Other writes run between two steps. If the process
-        ends before, the next use of the table continues."""
+        ends before the sweep, the next use of the table continues the sweep."""
         try:
             with suppress(AntiphonError), self.use(entry, project) as file:
                 while not self._is_closing and file.sweep():
@@ -160,7 +161,7 @@ class OpenTables:
             entry.is_being_swept = False
 
     def _close(self, entry: TableEntry) -> int:
-        """Closes a table without users. Returns the bytes of its vectors in memory."""
+        """Closes a table that no call uses. Returns the bytes that its vectors used in memory."""
         del self._open[entry]
         file = entry.file
         if file is None:
@@ -170,8 +171,9 @@ class OpenTables:
         file.close()
         return file.memory.bytes
 
-    def retire(self, entry: TableEntry) -> None:
-        """Prepares a table for deletion: waits for its running write, and refuses later calls."""
+    def prepare_deletion(self, entry: TableEntry) -> None:
+        """Prepares a table for deletion: waits for its running write, and makes later calls raise
+        NotFound."""
         with self._lock:
             entry.is_deleted = True
             file = entry.file
@@ -181,7 +183,7 @@ class OpenTables:
             self._close_unused(entry)
 
     def _close_unused(self, entry: TableEntry) -> None:
-        if entry in self._open and not entry.users:
+        if entry in self._open and not entry.user_count:
             self._close(entry)
 
     def close(self) -> None:
@@ -200,12 +202,12 @@ class ProjectTables:
         self._folder = folder
         self._project = project
         self._limits = limits
-        self._open = tables
+        self._open_tables = tables
         self._names_lock = threading.Lock()
-        """Held while a table is made, renamed or removed."""
+        """Held while a table is created, renamed or removed."""
         self._counting_lock = threading.Lock()
         self._pending: list[IndexUsage] = []
-        """What the running writes will add."""
+        """The usage that each running write has reserved."""
         self._entries = dict(self._scan()) if folder.is_dir() else {}
 
     # --- files ----------------------------------------------------------------------------------------------
@@ -216,16 +218,16 @@ class ProjectTables:
         for path in sorted(self._folder.iterdir()):
             if path.suffix != TABLE_ENDING and not _has_owner(path):
                 path.unlink(missing_ok=True)
-        names, damaged = set[str](), list[TableEntry]()
+        names, damaged_entries = set[str](), list[TableEntry]()
         for path in sorted(self._folder.glob(f"*{TABLE_ENDING}")):
             if (entry := self._read_entry(path)) is None:
                 continue
             if entry.info.damage is not None:
-                damaged.append(entry)
+                damaged_entries.append(entry)
                 continue
             names.add(entry.info.settings.name)
             yield entry.info.settings.name, entry
-        for entry in damaged:
+        for entry in damaged_entries:
             settings = entry.info.settings
             if settings.name in names:  # the table was renamed, and a newer table has its old name
                 settings = replace(settings, name=f"{settings.name} ({entry.path.stem})"[-LONGEST_NAME:])
@@ -259,8 +261,8 @@ class ProjectTables:
 
     @contextmanager
     def use(self, table: str) -> Iterator[TableFile]:
-        """Keeps a table open for a call. Raises NotFound."""
-        with self._open.use(self._find(table), self._project) as file:
+        """Keeps a table open while the context lasts. Raises NotFound."""
+        with self._open_tables.use(self._find_entry(table), self._project) as file:
             yield file
 
     @contextmanager
@@ -269,7 +271,7 @@ class ProjectTables:
         with self.use(table) as file, file.write(now, self.reserve) as change:
             yield change
 
-    def _find(self, table: str) -> TableEntry:
+    def _find_entry(self, table: str) -> TableEntry:
         entry = self._entries.get(table)
         if entry is None:
             raise build_missing_table_error(table)
@@ -281,57 +283,58 @@ class ProjectTables:
         return tuple(entries[name].refresh() for name in sorted(entries))
 
     def get(self, table: str) -> TableInfo:
-        """Raises NotFound."""
-        return self._find(table).refresh()
+        """Returns one table. Raises NotFound."""
+        return self._find_entry(table).refresh()
 
     def create(self, settings: TableSettings, now: int) -> TableInfo:
-        """Makes an empty table. Raises Conflict and KnowledgeLimitReached."""
+        """Creates an empty table. Raises Conflict and KnowledgeLimitReached."""
 
-        def make(part: Path) -> None:
-            with translate_errors(part):
-                create_file(part, self._project, settings, now)
+        def fill_file(path: Path) -> None:
+            with translate_errors(path):
+                create_file(path, self._project, settings, now)
 
         with self._names_lock:
-            self._require_free(settings.name)
+            self._require_free_name(settings.name)
             with self.reserve(IndexUsage(tables=1)):
-                return self._add_entry(self._make_file(make), settings, now)
+                return self._add_entry(self._make_file(fill_file), settings, now)
 
-    def _make_file(self, make: Callable[[Path], None]) -> Path:
-        """Makes a table's file and returns its path. The file gets its final name when it is complete."""
+    def _make_file(self, fill_file: Callable[[Path], None]) -> Path:
+        """Makes a table's file and returns its path. `fill_file`: writes the content to a path. The file gets
+        its final name when it is complete."""
         with translate_errors(self._folder):
-            part = self._choose_incomplete_path()
+            incomplete_path = self._choose_incomplete_path()
         try:
-            make(part)
-            with translate_errors(part):
-                path = part.with_suffix(TABLE_ENDING)
-                part.rename(path)
+            fill_file(incomplete_path)
+            with translate_errors(incomplete_path):
+                path = incomplete_path.with_suffix(TABLE_ENDING)
+                incomplete_path.rename(path)
                 sync_directory(self._folder)
         except BaseException:
-            remove_file(part)
+            remove_file(incomplete_path)
             raise
         return path
 
     def _add_entry(self, path: Path, settings: TableSettings, now: int) -> TableInfo:
         entry = TableEntry(path, TableInfo(settings, now, now, 0, 0, 0))
-        with self._open.use(entry, self._project):
+        with self._open_tables.use(entry, self._project):
             info = entry.refresh()
         _write_settings_file(entry)
         self._entries[settings.name] = entry
         return info
 
-    def _require_free(self, name: str) -> None:
+    def _require_free_name(self, name: str) -> None:
         if name in self._entries:
             raise Conflict(
                 f"there is a knowledge table {name[:80]!r} already: choose another name", param="name"
             )
 
     def rename(self, table: str, new_name: str, now: int) -> TableInfo:
-        """Raises NotFound and Conflict."""
+        """Renames a table. Raises NotFound, and Conflict if the new name is taken."""
         with self._names_lock:
-            entry = self._find(table)
+            entry = self._find_entry(table)
             if new_name != table:
-                self._require_free(new_name)
-            with self._open.use(entry, self._project) as file:
+                self._require_free_name(new_name)
+            with self._open_tables.use(entry, self._project) as file:
                 file.rename(replace(file.settings, name=new_name), now)
                 entry.refresh()
             _write_settings_file(entry)
@@ -343,7 +346,7 @@ class ProjectTables:
         if not with_documents:
             return self.create(replace(self.get(table).settings, name=new_name), now)
         with self._names_lock, self.use(table) as file:
-            self._require_free(new_name)
+            self._require_free_name(new_name)
             counts, settings = file.counts, replace(file.settings, name=new_name)
             with self.reserve(IndexUsage(1, counts.documents, counts.chunks, counts.bytes)):
                 return self._add_entry(self._copy(file, settings, now), settings, now)
@@ -355,13 +358,13 @@ class ProjectTables:
             delete_unready(connection)
             write_marks(connection, settings=encode_table(settings), created_at=str(now), updated_at=str(now))
 
-        return self._make_file(lambda part: file.copy_into(part, prepare))
+        return self._make_file(lambda path: file.copy_into(path, prepare))
 
     def delete(self, table: str) -> None:
-        """Raises NotFound."""
+        """Removes a table with its files. Raises NotFound."""
         with self._names_lock:
-            entry = self._find(table)
-            self._open.retire(entry)
+            entry = self._find_entry(table)
+            self._open_tables.prepare_deletion(entry)
             with translate_errors(entry.path):
                 remove_file(entry.path)
                 sync_directory(self._folder)
@@ -393,20 +396,22 @@ class ProjectTables:
         )
 
     @contextmanager
-    def reserve(self, more: IndexUsage) -> Iterator[None]:
-        """Reserves room for a write until the write has ended. Raises KnowledgeLimitReached."""
+    def reserve(self, added: IndexUsage) -> Iterator[None]:
+        """Reserves what a write adds until the context ends, so that writes of other tables cannot exceed the
+        project's limits together with it. Raises KnowledgeLimitReached."""
         with self._counting_lock:
-            require_room(self._limits, add_usage(self.count_usage(), *self._pending, more))
-            self._pending.append(more)
+            require_within_limits(self._limits, add_usage(self.count_usage(), *self._pending, added))
+            self._pending.append(added)
         try:
             yield
         finally:
             with self._counting_lock:
-                self._pending.remove(more)
+                self._pending.remove(added)
 
 
 class TableCatalog:
-    """All projects of one directory. One process at a time uses it."""
+    """The knowledge tables of all projects in one directory. Only one process at a time can use a
+    directory."""
 
     def __init__(self, directory: Path, limits: IndexLimits, memory: int) -> None:
         """Locks the directory. Raises KnowledgeUnavailable if another process uses it, or if it cannot be
@@ -419,7 +424,7 @@ class TableCatalog:
         self._lock = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock_descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock_descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as problem:
             raise KnowledgeUnavailable(
                 f"the directory {directory} of the knowledge tables cannot be used: {problem.strerror}"
@@ -476,21 +481,22 @@ def _has_owner(path: Path) -> bool:
 
 
 def _write_settings_file(entry: TableEntry) -> None:
-    """Writes a copy of a table's settings beside its file, unless it is there already. Only a damaged table
-    needs the copy, so a failure is ignored."""
+    """Writes a copy of a table's settings beside its file, unless the copy exists. A failure is ignored,
+    because only a damaged table needs the copy."""
     text = encode_table(entry.info.settings)
-    part = entry.path.with_suffix(f".{secrets.token_hex(4)}{INCOMPLETE_ENDING}")
+    incomplete_path = entry.path.with_suffix(f".{secrets.token_hex(4)}{INCOMPLETE_ENDING}")
     with suppress(OSError):
         if entry.settings_file.exists() and entry.settings_file.read_text("utf-8") == text:
             return
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        descriptor = os.open(incomplete_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
             file.write(text)
-        part.rename(entry.settings_file)
+        incomplete_path.rename(entry.settings_file)
 
 
 def _build_damaged_entry(path: Path, error: AntiphonError) -> TableEntry:
-    """Returns the table of a file that cannot be used. The settings come from their copy, or else from the
-    file's name."""
+    """Returns the table of a file that cannot be used. The settings come from their copy. Without a copy, the
+    table's name is the file's name."""
     try:
         settings = decode_table(path.with_suffix(SETTINGS_ENDING).read_text("utf-8"))
     except (OSError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Chunks of one table: made ready to be kept, added, listed, changed and removed."""
+"""Adds, lists, changes and removes the chunks of one table."""
 
 import json
 import sqlite3
@@ -8,7 +8,7 @@ from antiphon.errors import NotFound
 from antiphon.retrieval.base import ChunkInput, ChunkPage, DocumentState, IndexUsage, TextChunk
 from antiphon.retrieval.halves import encode_floats
 from antiphon.retrieval.ready_chunks import ReadyChunk, parse_id, prepare_chunks
-from antiphon.retrieval.sqlite.schema import LOOSE
+from antiphon.retrieval.sqlite.schema import LOOSE_DOCUMENT
 from antiphon.retrieval.sqlite.table import TableChange
 from antiphon.retrieval.sqlite.vectors import VectorRow
 
@@ -20,15 +20,17 @@ FROM chunk JOIN document ON number = chunk.document LEFT JOIN vector ON vector.i
 
 
 def insert_chunks(change: TableChange, document: int, chunks: Sequence[ReadyChunk]) -> range:
-    """Adds chunks to a document, without their words. Returns their ids, which are their positions too."""
-    change.take_room(IndexUsage(chunks=len(chunks), bytes=sum(each.stored for each in chunks)))
+    """Adds chunks to a document, but not to the full-text index. Returns their ids, which are also their
+    positions."""
+    stored_bytes = sum(chunk.stored_bytes for chunk in chunks)
+    change.reserve_usage(IndexUsage(chunks=len(chunks), bytes=stored_bytes))
     return _insert_rows(change, document, chunks)
 
 
 def _insert_rows(change: TableChange, document: int, chunks: Sequence[ReadyChunk]) -> range:
-    """Adds chunks for which there is room. Returns their ids."""
-    first = read_next_id(change.connection)
-    ids = range(first, first + len(chunks))
+    """Adds chunks whose usage is already reserved. Returns their ids."""
+    first_id = read_next_id(change.connection)
+    ids = range(first_id, first_id + len(chunks))
     change.connection.executemany(
         "INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
@@ -38,25 +40,25 @@ def _insert_rows(change: TableChange, document: int, chunks: Sequence[ReadyChunk
     )
     change.connection.executemany(
         "INSERT INTO vector VALUES (?, ?, ?)",
-        [(id_, document, each.vector) for id_, each in zip(ids, chunks, strict=True) if each.vector],
+        [(id_, document, chunk.vector) for id_, chunk in zip(ids, chunks, strict=True) if chunk.vector],
     )
-    _count_chunks(change, document, len(chunks), sum(each.stored for each in chunks))
+    _change_counts(change, document, len(chunks), sum(chunk.stored_bytes for chunk in chunks))
     return ids
 
 
 def list_columns(chunk: ReadyChunk) -> tuple[object, ...]:
-    """Returns the columns of `chunk` from the text on."""
-    return chunk.text, chunk.title, chunk.page, chunk.file_name, chunk.metadata, chunk.stored
+    """Returns the columns of a chunk's content, in the order of the table `chunk`."""
+    return chunk.text, chunk.title, chunk.page, chunk.file_name, chunk.metadata, chunk.stored_bytes
 
 
 def read_next_id(connection: sqlite3.Connection) -> int:
-    """Returns an id of a chunk that was never used."""
+    """Returns an id that no chunk of the table ever had."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'chunk'").fetchone()
     return 1 + (row[0] if row else 0)
 
 
-def _count_chunks(change: TableChange, document: int, chunks: int, stored: int) -> None:
-    """Adds to a document's numbers of chunks and bytes."""
+def _change_counts(change: TableChange, document: int, chunks: int, stored: int) -> None:
+    """Adds to a document's numbers of chunks and stored bytes. Negative numbers are subtracted."""
     change.connection.execute(
         "UPDATE document SET chunks = chunks + ?, stored = stored + ?, updated_at = ? WHERE number = ?",
         (chunks, stored, change.now, document),
@@ -65,32 +67,33 @@ def _count_chunks(change: TableChange, document: int, chunks: int, stored: int) 
 
 def add_loose_chunks(change: TableChange, chunks: Sequence[ChunkInput]) -> tuple[TextChunk, ...]:
     """Adds chunks that belong to no document, and lets search find them."""
-    ready = prepare_chunks(change.settings, chunks)
-    ids = insert_chunks(change, LOOSE, ready)
-    change.index_words(f"id >= ? AND document = {LOOSE}", ids.start)
-    _note_vectors(change, ids, LOOSE, ready)
+    ready_chunks = prepare_chunks(change.settings, chunks)
+    ids = insert_chunks(change, LOOSE_DOCUMENT, ready_chunks)
+    change.index_words(f"id >= ? AND document = {LOOSE_DOCUMENT}", ids.start)
+    _record_new_vectors(change, ids, LOOSE_DOCUMENT, ready_chunks)
     return tuple(_read_chunk(change.connection, str(id_)) for id_ in ids)
 
 
-def _note_vectors(
+def _record_new_vectors(
     change: TableChange, ids: Iterable[int], document: int, chunks: Iterable[ReadyChunk]
 ) -> None:
     change.new_vectors += [
-        VectorRow(id_, document, each.vector) for id_, each in zip(ids, chunks, strict=True) if each.vector
+        VectorRow(id_, document, chunk.vector) for id_, chunk in zip(ids, chunks, strict=True) if chunk.vector
     ]
 
 
 def list_chunks(
     connection: sqlite3.Connection, document: int | None, offset: int, limit: int, *, with_vectors: bool
 ) -> ChunkPage:
-    """Returns chunks of ready documents by their positions."""
-    where, values = "state = ?", (DocumentState.READY.value,)
-    chosen: tuple[int | str, ...] = values if document is None else (*values, document)
+    """Returns chunks of one ready document, or of all, in the order of their positions. `document`: its
+    number."""
+    where, ready_state = "state = ?", (DocumentState.READY.value,)
+    values: tuple[int | str, ...] = ready_state if document is None else (*ready_state, document)
     if document is not None:
         where += " AND number = ?"
-    total = connection.execute(f"SELECT sum(chunks) FROM document WHERE {where}", chosen).fetchone()[0]  # noqa: S608
+    total = connection.execute(f"SELECT sum(chunks) FROM document WHERE {where}", values).fetchone()[0]  # noqa: S608
     rows = connection.execute(
-        f"{CHUNK} WHERE {where} ORDER BY chunk.position LIMIT ? OFFSET ?", (*chosen, limit, offset)
+        f"{CHUNK} WHERE {where} ORDER BY chunk.position LIMIT ? OFFSET ?", (*values, limit, offset)
     )
     return ChunkPage(tuple(build_chunk(row, with_vector=with_vectors) for row in rows), total or 0)
 
@@ -123,7 +126,7 @@ def find_chunks(connection: sqlite3.Connection, ids: Sequence[int]) -> Mapping[i
 
 
 def build_chunk(row: sqlite3.Row, *, with_vector: bool = False) -> TextChunk:
-    """Makes a chunk of a row of CHUNK."""
+    """Builds a chunk from a row of the statement CHUNK."""
     return TextChunk(
         id=str(row["position"]),
         document=row["owner"],
@@ -139,39 +142,39 @@ def build_chunk(row: sqlite3.Row, *, with_vector: bool = False) -> TextChunk:
 
 
 def update_chunk(change: TableChange, chunk: str, content: ChunkInput) -> TextChunk:
-    """Replaces a chunk's content under a new internal id. Raises NotFound, and KnowledgeLimitReached for more
-    bytes than before."""
+    """Replaces a chunk's content under a new internal id. Raises NotFound, and KnowledgeLimitReached if the
+    new content is larger and the project cannot store it."""
     connection = change.connection
-    old = _find_row(connection, chunk)["id"]
-    document, stored, created_at = connection.execute(
-        "SELECT document, stored, created_at FROM chunk WHERE id = ?", (old,)
+    old_id = _find_row(connection, chunk)["id"]
+    document, old_bytes, created_at = connection.execute(
+        "SELECT document, stored, created_at FROM chunk WHERE id = ?", (old_id,)
     ).fetchone()
-    ready = prepare_chunks(change.settings, [content])
-    if ready[0].stored > stored:
-        change.take_room(IndexUsage(bytes=ready[0].stored - stored))
-    _drop_rows(change, "id = ?", old)
-    (new,) = _insert_rows(change, document, ready)
+    new_chunks = prepare_chunks(change.settings, [content])
+    if new_chunks[0].stored_bytes > old_bytes:
+        change.reserve_usage(IndexUsage(bytes=new_chunks[0].stored_bytes - old_bytes))
+    _drop_rows(change, "id = ?", old_id)
+    (new_id,) = _insert_rows(change, document, new_chunks)
     connection.execute(
-        "UPDATE chunk SET position = ?, created_at = ? WHERE id = ?", (parse_id(chunk), created_at, new)
+        "UPDATE chunk SET position = ?, created_at = ? WHERE id = ?", (parse_id(chunk), created_at, new_id)
     )
-    _count_chunks(change, document, -1, -stored)
-    change.index_words("id = ?", new)
-    _note_vectors(change, [new], document, ready)
+    _change_counts(change, document, -1, -old_bytes)
+    change.index_words("id = ?", new_id)
+    _record_new_vectors(change, [new_id], document, new_chunks)
     return get_chunk(connection, chunk)
 
 
 def delete_chunks(change: TableChange, chunks: Sequence[str]) -> int:
     """Removes chunks of ready documents. Returns their number."""
     positions = json.dumps([parse_id(chunk) for chunk in chunks])
-    found = change.connection.execute(
+    rows = change.connection.execute(
         "SELECT chunk.id, chunk.document, chunk.stored FROM chunk JOIN document ON number = chunk.document "
         "WHERE position IN (SELECT value FROM json_each(?)) AND state = ?",
         (positions, DocumentState.READY),
     ).fetchall()
-    for id_, document, stored in found:
+    for id_, document, stored in rows:
         _drop_rows(change, "id = ?", id_)
-        _count_chunks(change, document, -1, -stored)
-    return len(found)
+        _change_counts(change, document, -1, -stored)
+    return len(rows)
 
 
 def delete_all_chunks(change: TableChange, document: int) -> None:
@@ -181,13 +184,14 @@ def delete_all_chunks(change: TableChange, document: int) -> None:
 
 
 def _drop_rows(change: TableChange, where: str, value: object) -> None:
-    """Removes the chunks that a condition chooses, with their words and vectors."""
+    """Removes the chunks for which the SQL condition `where` is true, with their words and vectors. `value`:
+    the value for its `?`."""
     connection = change.connection
     ids = [row[0] for row in connection.execute(f"SELECT id FROM chunk WHERE {where}", (value,))]  # noqa: S608
-    chosen = (json.dumps(ids),)
+    ids_json = json.dumps(ids)
     for table, column in (("words", "rowid"), ("vector", "id"), ("chunk", "id")):
         connection.execute(
             f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))",  # noqa: S608
-            chosen,
+            (ids_json,),
         )
-    change.removed += ids
+    change.removed_ids += ids

@@ -15,7 +15,7 @@ from antiphon.retrieval.base import (
 )
 from antiphon.retrieval.ready_chunks import prepare_chunks
 from antiphon.retrieval.sqlite.chunks import delete_all_chunks, insert_chunks
-from antiphon.retrieval.sqlite.schema import LOOSE
+from antiphon.retrieval.sqlite.schema import LOOSE_DOCUMENT
 from antiphon.retrieval.sqlite.table import TableChange
 
 DOCUMENT = """
@@ -32,14 +32,14 @@ MOST_WARNINGS = 100
 
 def begin_document(change: TableChange, document: DocumentInput, id_: str) -> DocumentInfo:
     """Adds a document, or begins a failed document again. If a document with the same digest exists, returns
-    that document. `id_`: for a new document."""
-    found = change.connection.execute(
-        "SELECT id, state FROM document WHERE digest = ? AND number != ?", (document.digest, LOOSE)
+    that document. `id_`: the id of a new document."""
+    existing = change.connection.execute(
+        "SELECT id, state FROM document WHERE digest = ? AND number != ?", (document.digest, LOOSE_DOCUMENT)
     ).fetchone()
-    if found is not None and found[1] != DocumentState.FAILED:
-        return get_document(change.connection, found[0])
-    if found is not None:  # it gets a new number, so that it is the latest document again
-        id_ = found[0]
+    if existing is not None and existing[1] != DocumentState.FAILED:
+        return get_document(change.connection, existing[0])
+    if existing is not None:  # it gets a new number, so that it is the latest document again
+        id_ = existing[0]
         change.connection.execute("DELETE FROM document WHERE id = ?", (id_,))
     else:
         if change.connection.execute("SELECT 1 FROM document WHERE id = ?", (id_,)).fetchone() is not None:
@@ -47,7 +47,7 @@ def begin_document(change: TableChange, document: DocumentInput, id_: str) -> Do
                 f"this knowledge table has another document with the id {id_!r}: import into a new table",
                 param="id",
             )
-        change.take_room(IndexUsage(documents=1))
+        change.reserve_usage(IndexUsage(documents=1))
     change.connection.execute(
         "INSERT INTO document (id, name, digest, media_type, bytes, state, created_at, updated_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -88,12 +88,12 @@ def finish_document(change: TableChange, document: str, warnings: Sequence[str])
     if state is DocumentState.FAILED:
         raise Conflict("this document has failed: begin it again, with the same digest", param="document")
     if state is DocumentState.INDEXING:
-        for (older,) in change.connection.execute(
+        for (older_number,) in change.connection.execute(
             "SELECT older.number FROM document AS older JOIN document USING (name) "
             "WHERE document.number = ? AND older.number < document.number AND older.number != ?",
-            (number, LOOSE),
+            (number, LOOSE_DOCUMENT),
         ).fetchall():
-            _remove(change, older)
+            _remove(change, older_number)
         stored_warnings = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
         change.connection.execute(
             "UPDATE document SET state = ?, progress = 100, warnings = ?, updated_at = ? WHERE number = ?",
@@ -122,20 +122,20 @@ def list_documents(connection: sqlite3.Connection, offset: int, limit: int) -> D
     """Returns documents, the latest first."""
     total = connection.execute("SELECT count(*) - 1 FROM document").fetchone()[0]
     rows = connection.execute(
-        f"{DOCUMENT} WHERE number != ? ORDER BY number DESC LIMIT ? OFFSET ?", (LOOSE, limit, offset)
+        f"{DOCUMENT} WHERE number != ? ORDER BY number DESC LIMIT ? OFFSET ?", (LOOSE_DOCUMENT, limit, offset)
     ).fetchall()
     return DocumentPage(tuple(_build_document(connection, row) for row in rows), total)
 
 
 def get_document(connection: sqlite3.Connection, document: str) -> DocumentInfo:
-    """Raises NotFound."""
+    """Returns one document. Raises NotFound."""
     number, _ = find_document(connection, document)
     row = connection.execute(f"{DOCUMENT} WHERE number = ?", (number,)).fetchone()
     return _build_document(connection, row)
 
 
 def delete_document(change: TableChange, document: str) -> None:
-    """Raises NotFound."""
+    """Removes a document with its chunks. Raises NotFound."""
     number, _ = find_document(change.connection, document)
     _remove(change, number)
 
@@ -143,9 +143,9 @@ def delete_document(change: TableChange, document: str) -> None:
 def delete_unready(connection: sqlite3.Connection) -> None:
     """Removes all documents that are not ready, from the copy of a table."""
     for table in ("vector", "chunk", "batch", "document"):
-        key = "number" if table == "document" else "document"
+        column = "number" if table == "document" else "document"
         connection.execute(
-            f"DELETE FROM {table} WHERE {key} IN (SELECT number FROM document WHERE state != ?)",  # noqa: S608
+            f"DELETE FROM {table} WHERE {column} IN (SELECT number FROM document WHERE state != ?)",  # noqa: S608
             (DocumentState.READY,),
         )
 
@@ -153,19 +153,19 @@ def delete_unready(connection: sqlite3.Connection) -> None:
 def find_document(connection: sqlite3.Connection, document: str) -> tuple[int, DocumentState]:
     """Returns a document's number and state. Raises NotFound."""
     row = connection.execute(
-        "SELECT number, state FROM document WHERE id = ? AND number != ?", (document, LOOSE)
+        "SELECT number, state FROM document WHERE id = ? AND number != ?", (document, LOOSE_DOCUMENT)
     ).fetchone()
     if row is None:
         raise NotFound(f"there is no document {document[:40]!r} in this knowledge table", param="document")
     return row[0], DocumentState(row[1])
 
 
-def find_numbers(connection: sqlite3.Connection, documents: Sequence[str]) -> list[int]:
-    """Returns the numbers of the documents with these ids, if they are ready."""
+def find_document_numbers(connection: sqlite3.Connection, documents: Sequence[str]) -> list[int]:
+    """Returns the numbers of the ready documents with these ids. Skips unknown ids."""
     rows = connection.execute(
         "SELECT number FROM document WHERE id IN (SELECT value FROM json_each(?)) AND state = ? "
         "AND number != ?",
-        (json.dumps(list(documents)), DocumentState.READY, LOOSE),
+        (json.dumps(list(documents)), DocumentState.READY, LOOSE_DOCUMENT),
     )
     return [row[0] for row in rows]
 

@@ -33,20 +33,21 @@ from antiphon.retrieval.sqlite.table import TableChange
 T = TypeVar("T")
 
 MEMORY = 512 * 1024 * 1024
-"""Bytes of vectors in memory, of all tables together."""
+"""The most bytes of the vectors of all tables in memory."""
 
 READERS = 4
-"""Most threads that read. Each search takes one core."""
+"""The most threads that read. Each search uses one core."""
 
 WRITERS = 4
-"""Threads that write; writes of one table follow one another."""
+"""The number of threads that write. One table has one write at a time."""
 
 
 class SqliteIndex:
     """All knowledge tables of one directory."""
 
     def __init__(self, directory: Path, clock: Clock, limits: IndexLimits, memory: int = MEMORY) -> None:
-        """Raises KnowledgeUnavailable where the directory cannot be used."""
+        """Opens the directory. `memory`: the most bytes of vectors in memory. Raises KnowledgeUnavailable if
+        the directory cannot be used."""
         self._clock = clock
         self._catalog = TableCatalog(directory, limits, memory)
         readers = max(2, min(READERS, os.cpu_count() or 1))

@@ -17,8 +17,8 @@ from antiphon.telemetry.logs import record
 VERSION = 1
 """The version of the tables in a file (`user_version`)."""
 
-APPLICATION = 0x416E744B
-"""The number that marks a file as a knowledge table (`application_id`)."""
+APPLICATION_ID = 0x416E744B
+"""The number that identifies a file as a knowledge table (`application_id`)."""
 
 BUSY_S = 10.0
 """Seconds that a connection waits for the lock of another connection."""
@@ -26,13 +26,13 @@ BUSY_S = 10.0
 CACHE_KIB = 8 * 1024
 """KiB of pages that a connection caches."""
 
-LARGEST_LOG = 16 * 1024 * 1024
+MAX_LOG_BYTES = 16 * 1024 * 1024
 """Bytes to which the write-ahead log shrinks after a large transaction."""
 
 UNSWEPT = "unswept"
 """The row of `mark` whose value is 1 while the file can contain words of removed chunks."""
 
-LOOSE = 0
+LOOSE_DOCUMENT = 0
 """The number of the hidden document for chunks that belong to no document. It has no id, and no list shows
 it."""
 
@@ -97,11 +97,10 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute(
-            "PRAGMA secure_delete = ON"
-        )  # overwrites removed rows; `TableFile.sweep` overwrites removed words
+        # This overwrites removed rows. `TableFile.sweep` overwrites removed words.
+        connection.execute("PRAGMA secure_delete = ON")
     except BaseException:
         connection.close()
         raise
@@ -134,12 +133,12 @@ def create_file(path: Path, project: str, settings: TableSettings, now: int) -> 
             connection.execute(
                 "INSERT INTO document (number, id, name, digest, media_type, bytes, state, created_at, "
                 "updated_at) VALUES (?, '', '', '', '', 0, 'ready', ?, ?)",
-                (LOOSE, now, now),
+                (LOOSE_DOCUMENT, now, now),
             )
             write_marks(connection, project=project, revision="0", created_at=str(now), updated_at=str(now))
             write_marks(connection, segmentation=str(SEGMENTATION), settings=encode_table(settings))
             write_marks(connection, **{UNSWEPT: "0"})
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
     finally:
         connection.close()
@@ -216,7 +215,7 @@ def _build_error(problem: sqlite3.Error | OSError) -> AntiphonError:
     is_full = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if is_full or code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return KnowledgeUnavailable(
-            "the disk of the knowledge tables is full or fails, and nothing was changed: make room on it, "
+            "the disk of the knowledge tables is full or fails, and nothing was changed: free disk space, "
             "then try again"
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

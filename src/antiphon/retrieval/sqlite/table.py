@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.errors import KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
 from antiphon.retrieval.sqlite.schema import (
-    APPLICATION,
+    APPLICATION_ID,
     BUSY_S,
     UNSWEPT,
     VERSION,
@@ -30,14 +30,14 @@ from antiphon.retrieval.table_settings import decode_table, encode_table
 from antiphon.retrieval.words import SEGMENTATION, segment
 
 Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
-"""Reserves room in the project until the context ends. Raises KnowledgeLimitReached."""
+"""Reserves what a write adds to the project until the context ends. Raises KnowledgeLimitReached."""
 
 EXACT_ROWS = 20_000
 """The most vectors of a table with exact search. With 384 dimensions they take 31 MB, and a search takes 1 to
 2 ms. With 100,000 vectors, each search would read 154 MB in 13 ms, or in 40 ms beside other searches."""
 
 HALVES_ROWS = 200_000
-"""The most vectors of a table that keeps them in memory in half precision, to score candidates."""
+"""The most vectors of a table whose vectors are also in memory in half precision, to score candidates."""
 
 LOAD_BLOCK = 4096
 """Vectors that are read at a time."""
@@ -82,18 +82,18 @@ class TableChange:
     settings: TableSettings
     now: int
     """Unix milliseconds."""
-    take_room: Callable[[IndexUsage], None]
-    """Reserves room in the project for the additions of this write. Raises KnowledgeLimitReached."""
+    reserve_usage: Callable[[IndexUsage], None]
+    """Reserves what this write adds to the project. Raises KnowledgeLimitReached."""
     new_documents: list[int] = field(default_factory=list)
     """Numbers of the documents that become ready."""
     new_vectors: list[VectorRow] = field(default_factory=list)
-    removed: list[int] = field(default_factory=list)
+    removed_ids: list[int] = field(default_factory=list)
     """Ids of the removed chunks."""
 
     @property
     def affects_vectors(self) -> bool:
         """Whether the write changes the results of search by vector."""
-        return bool(self.new_documents or self.new_vectors or self.removed)
+        return bool(self.new_documents or self.new_vectors or self.removed_ids)
 
     def index_words(self, where: str, value: int) -> None:
         """Adds chunks to the full-text index. `where`: the condition for the chunks, with `value` for its
@@ -112,11 +112,11 @@ class VectorMemory:
     applied here. So the memory is at most one write behind the file.
     """
 
-    def __init__(self, dimensions: int, most_bytes: int) -> None:
-        """`most_bytes`: memory for vectors in single or half precision."""
+    def __init__(self, dimensions: int, max_bytes: int) -> None:
+        """`max_bytes`: the most memory for vectors in single or half precision."""
         self._dimensions = dimensions
-        self._exact_rows = min(EXACT_ROWS, most_bytes // (4 * max(1, dimensions)))
-        self._halves_rows = min(HALVES_ROWS, most_bytes // (2 * max(1, dimensions)))
+        self._exact_rows = min(EXACT_ROWS, max_bytes // (4 * max(1, dimensions)))
+        self._halves_rows = min(HALVES_ROWS, max_bytes // (2 * max(1, dimensions)))
         self._rows: VectorRows | None = None
         self._revision = -1
         self._lock = threading.Lock()
@@ -132,8 +132,9 @@ class VectorMemory:
             return self._revision == revision
 
     def get(self, connection: sqlite3.Connection, revision: int) -> VectorRows | None:
-        """Returns the vectors of a revision, which must be the revision that the connection reads. Loads them
-        if necessary. Returns None if the memory has another revision; then the caller must begin again."""
+        """Returns the vectors of a revision, and loads them if necessary. `revision`: the revision that the
+        connection reads. Returns None if the memory has another revision. The caller must then begin again
+        with a new read."""
         with self._lock:
             if self._rows is None and self._revision <= revision:
                 self._rows, self._revision = self._read(connection), revision
@@ -148,7 +149,7 @@ class VectorMemory:
         return rows
 
     def _make_rows(self, count: int) -> VectorRows:
-        """Returns empty vectors of the kind that is suitable for `count` rows."""
+        """Returns a collection without vectors, of the class that is suitable for `count` vectors."""
         if count <= self._exact_rows:
             return ExactVectors(self._dimensions)
         return CodedVectors(self._dimensions, keeps_halves=count <= self._halves_rows)
@@ -160,7 +161,7 @@ class VectorMemory:
         return self._halves_rows if rows.keeps_halves else math.inf
 
     def publish(self, change: TableChange, revision: int) -> None:
-        """Applies a committed write. The thread that wrote calls it before the next write."""
+        """Applies a committed write. The thread that wrote calls this method before the next write."""
         with self._lock:
             if self._revision >= revision:
                 return  # a search has loaded this revision or a later one
@@ -170,7 +171,7 @@ class VectorMemory:
 
     def _apply(self, rows: VectorRows, change: TableChange) -> VectorRows | None:
         """Returns the rows after a write. Returns None if the next search must load all rows again."""
-        rows.remove(change.removed)
+        rows.remove(change.removed_ids)
         for number in change.new_documents:
             for block in read_blocks(change.connection, DOCUMENT_VECTORS, number):
                 rows.add(block)
@@ -182,7 +183,7 @@ class VectorMemory:
 def read_blocks(
     connection: sqlite3.Connection, statement: str, value: int | str
 ) -> Iterator[Sequence[VectorRow]]:
-    """Yields the vectors that a statement selects, in blocks. `value`: for its `?`."""
+    """Yields the vectors that a statement selects, in blocks. `value`: the value for its `?`."""
     cursor = connection.execute(statement, (value,))
     while block := cursor.fetchmany(LOAD_BLOCK):
         yield [VectorRow(*row) for row in block]
@@ -192,12 +193,12 @@ class TableFile:
     """One open table. Any thread may call it. One write runs at a time, and reads run beside it."""
 
     def __init__(self, path: Path, project: str, memory: int) -> None:
-        """`memory`: bytes for exact vectors. Raises KnowledgeTableDamaged, KnowledgeUnavailable for a file of
-        a later version, and ForeignFile."""
+        """`memory`: the most bytes of vectors in single or half precision. Raises KnowledgeTableDamaged,
+        KnowledgeUnavailable for a file of a later version, and ForeignFile."""
         self.path = path
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._is_deleted = False
         self._is_sweeping = False
         with translate_errors(path):
@@ -217,7 +218,8 @@ class TableFile:
         """Whether the file can contain words of removed chunks."""
         self.memory = VectorMemory(self.settings.dimensions, memory)
         self.word_counts: dict[str, tuple[int, int]] = {}
-        """By term: how many chunks have the word, and how many chunks the table had then."""
+        """The cached counts by term: how many chunks have the word, and how many chunks the table had when
+        they were counted."""
         if marks.get("segmentation") != str(SEGMENTATION):
             self._rebuild_words()
 
@@ -243,8 +245,8 @@ class TableFile:
             raise KnowledgeUnavailable(
                 "a later version of Antiphon made this knowledge table: install that version, or delete it"
             )
-        kind = self._writer.execute("PRAGMA application_id").fetchone()[0]
-        if not version or kind != APPLICATION:
+        application_id = self._writer.execute("PRAGMA application_id").fetchone()[0]
+        if not version or application_id != APPLICATION_ID:
             raise KnowledgeTableDamaged("the file of this knowledge table is empty, or is something else")
         marks = read_marks(self._writer)
         if marks.get("project") != project:
@@ -281,50 +283,50 @@ class TableFile:
     def write(self, now: int, reserve: Reserve) -> Iterator[TableChange]:
         """Runs one write. At the end, it is on the disk. After an error, it is undone. `now`: Unix
         milliseconds. Raises TableGone if the table was deleted."""
-        with self._writing, translate_errors(self.path), ExitStack() as rooms:
+        with self._write_lock, translate_errors(self.path), ExitStack() as reservations:
             if self._is_deleted:
                 raise TableGone("this knowledge table was deleted", param="table")
             change = TableChange(
-                self._writer, self.settings, now, lambda more: rooms.enter_context(reserve(more))
+                self._writer, self.settings, now, lambda added: reservations.enter_context(reserve(added))
             )
             with begin_write(self._writer):
                 yield change
                 revision = read_revision(self._writer) + change.affects_vectors
                 write_marks(self._writer, revision=str(revision), updated_at=str(now))
-                if change.removed:
+                if change.removed_ids:
                     write_marks(self._writer, **{UNSWEPT: "1"})
                 counts = count_contents(self._writer)
             self.counts, self.updated_at = counts, now
-            if change.removed:
+            if change.removed_ids:
                 self.is_unswept, self._is_sweeping = True, False
             self.memory.publish(change, revision)
 
     def sweep(self) -> bool:
-        """Overwrites some of the removed words in the file. Returns whether more are left.
+        """Overwrites some of the removed words in the file. Returns whether the file still contains others.
 
-        The full-text index only marks words as removed until it merges its parts. The write-ahead log keeps
-        old pages.
+        This is necessary because the full-text index only marks words as removed until it merges its parts,
+        and because the write-ahead log keeps old pages.
         """
-        with self._writing, translate_errors(self.path):
+        with self._write_lock, translate_errors(self.path):
             if self._is_deleted or not self.is_unswept:
                 return False
-            pages = (
-                SWEEP_PAGES if self._is_sweeping else -SWEEP_PAGES
-            )  # a negative number begins a merge of all parts
+            # A negative number begins a merge of all parts.
+            page_count = SWEEP_PAGES if self._is_sweeping else -SWEEP_PAGES
             self._is_sweeping = True
-            before = self._writer.total_changes
+            changes_before = self._writer.total_changes
             with begin_write(self._writer):
-                self._writer.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
-                if (
-                    is_merged := self._writer.total_changes - before < 2
-                ):  # FTS5 documents this as the end of the merge
+                self._writer.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (page_count,))
+                # FTS5 documents fewer than two changes as the end of the merge.
+                is_merged = self._writer.total_changes - changes_before < 2
+                if is_merged:
                     write_marks(self._writer, **{UNSWEPT: "0"})
             if is_merged:
                 self.is_unswept = self._is_log_busy()
             return self.is_unswept
 
     def _is_log_busy(self) -> bool:
-        """Empties the write-ahead log. Returns whether readers still need it, so that it is not empty."""
+        """Tries to empty the write-ahead log. Returns whether it is not empty, because readers still need
+        it."""
         self._writer.execute(f"PRAGMA busy_timeout = {SWEEP_WAIT_MS}")
         try:
             return bool(self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
@@ -355,8 +357,8 @@ class TableFile:
                 copy.close()
 
     def forbid_writes(self) -> None:
-        """Waits for the running write, and refuses later ones."""
-        with self._writing:
+        """Waits for the running write, and makes later writes raise TableGone."""
+        with self._write_lock:
             self._is_deleted = True
 
     def close(self) -> None:
@@ -377,7 +379,7 @@ class TableFile:
 
 
 def reserve_nothing(_: IndexUsage) -> AbstractContextManager[None]:
-    """Reserves nothing: for writes that add nothing."""
+    """Reserves nothing. It is the `Reserve` of writes that add nothing."""
     return nullcontext()
 
 

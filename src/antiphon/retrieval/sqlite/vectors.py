@@ -26,14 +26,15 @@ FEWEST_CANDIDATES = 2000
 nearest."""
 
 CANDIDATE_SHARE = 40
-"""In a large table, one of this many chunks is a candidate."""
+"""In a large table, one of this many vectors is a candidate."""
 
 READ_SHARE = 5
 """In a large table, one of this many candidates is read from the file. They are chosen by the product of the
 query's numbers with the candidates' signs, which is more exact than a comparison of signs."""
 
 BLOCK = 65_536
-"""How many rows are computed at a time, so that the intermediate values stay in the cache."""
+"""The number of rows that are computed at a time, so that the intermediate values fit the processor's
+cache."""
 
 HALF_BYTES = 2
 SIGN = 0x8000
@@ -80,7 +81,7 @@ class VectorRows(Protocol):
     def remove(self, ids: Sequence[int]) -> None:
         """Removes vectors. Unknown ids are ignored."""
 
-    def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
+    def find(self, query: Floats, limit: int, documents: Sequence[int]) -> Nearest:
         """Finds the nearest vectors. `query`: has length 1. `documents`: numbers of the documents to search;
         empty for all."""
 
@@ -90,13 +91,14 @@ S = TypeVar("S", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class _RowState(Generic[S]):
-    """The arrays of one state. The rows before `size` never change, except in `is_alive`. Later rows can
-    change."""
+    """The arrays of the vectors at one time. The rows before `size` never change, except in `is_alive`, so a
+    search can read them during a write. Rows from `size` on can change."""
 
     size: int
     ids: Ids
     documents: Ids
     is_alive: npt.NDArray[np.bool_]
+    """Whether each row is not removed."""
     values: npt.NDArray[S]
     """ExactVectors: one vector in each row. CodedVectors: the signs of one vector in each column."""
     halves: Halves
@@ -129,17 +131,17 @@ class ExactVectors:
     def remove(self, ids: Sequence[int]) -> None:
         self._state = _remove_ids(self._state, ids, axis=0)
 
-    def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
+    def find(self, query: Floats, limit: int, documents: Sequence[int]) -> Nearest:
         state = self._state
-        numbers = _find_rows(state, documents)
-        if numbers is None:
+        row_numbers = _find_rows(state, documents)
+        if row_numbers is None:
             scores = state.values[: state.size] @ query
             scores[~state.is_alive[: state.size]] = -np.inf
-            best = _choose_best(scores, min(most, int(state.is_alive[: state.size].sum())))
+            best = _choose_best(scores, min(limit, int(state.is_alive[: state.size].sum())))
             return Nearest(state.ids[best], scores[best])
-        scores = state.values[numbers] @ query
-        best = _choose_best(scores, min(most, len(numbers)))
-        return Nearest(state.ids[numbers[best]], scores[best])
+        scores = state.values[row_numbers] @ query
+        best = _choose_best(scores, min(limit, len(row_numbers)))
+        return Nearest(state.ids[row_numbers[best]], scores[best])
 
 
 class CodedVectors:
@@ -173,37 +175,37 @@ class CodedVectors:
     def remove(self, ids: Sequence[int]) -> None:
         self._state = _remove_ids(self._state, ids, axis=1)
 
-    def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
+    def find(self, query: Floats, limit: int, documents: Sequence[int]) -> Nearest:
         state = self._state
-        chosen = self._choose_candidates(state, query, most, documents)
+        candidates = self._choose_candidates(state, query, limit, documents)
         if not self.keeps_halves:
-            return Nearest(state.ids[self._refine(state, chosen, query, most)], None)
-        return _score_halves(state.ids[chosen], state.halves[chosen], query, most)
+            return Nearest(state.ids[self._choose_rows_to_read(state, candidates, query, limit)], None)
+        return _score_halves(state.ids[candidates], state.halves[candidates], query, limit)
 
     def _choose_candidates(
-        self, state: _RowState[np.uint64], query: Floats, most: int, documents: Sequence[int]
+        self, state: _RowState[np.uint64], query: Floats, limit: int, documents: Sequence[int]
     ) -> RowNumbers:
         """Returns the row numbers of the candidates."""
-        candidates = max(FEWEST_CANDIDATES, 2 * most, state.size // CANDIDATE_SHARE)
-        numbers = _find_rows(state, documents)
-        if numbers is not None and len(numbers) <= candidates:
-            return numbers
+        candidate_count = max(FEWEST_CANDIDATES, 2 * limit, state.size // CANDIDATE_SHARE)
+        row_numbers = _find_rows(state, documents)
+        if row_numbers is not None and len(row_numbers) <= candidate_count:
+            return row_numbers
         distances = self._count_differences(state, self._pack_signs(query[np.newaxis] >= 0)[0])
         distances[~state.is_alive[: state.size]] = self._dimensions + 1
-        if numbers is None:
-            return _choose_lowest(distances, candidates, self._dimensions)
-        return numbers[_choose_lowest(distances[numbers], candidates, self._dimensions)]
+        if row_numbers is None:
+            return _choose_lowest(distances, candidate_count, self._dimensions)
+        return row_numbers[_choose_lowest(distances[row_numbers], candidate_count, self._dimensions)]
 
-    def _refine(
-        self, state: _RowState[np.uint64], numbers: RowNumbers, query: Floats, most: int
+    def _choose_rows_to_read(
+        self, state: _RowState[np.uint64], candidates: RowNumbers, query: Floats, limit: int
     ) -> RowNumbers:
-        """Returns the row numbers of the candidates to read from the file."""
-        wanted = max(FEWEST_CANDIDATES, 2 * most, len(numbers) // READ_SHARE)
-        if len(numbers) <= wanted:
-            return numbers
-        codes = np.ascontiguousarray(state.values[:, numbers].T).view(np.uint8)
+        """Returns the row numbers of the candidates whose vectors must be read from the file."""
+        read_count = max(FEWEST_CANDIDATES, 2 * limit, len(candidates) // READ_SHARE)
+        if len(candidates) <= read_count:
+            return candidates
+        codes = np.ascontiguousarray(state.values[:, candidates].T).view(np.uint8)
         signs = np.unpackbits(codes, axis=1, count=self._dimensions)
-        return numbers[_choose_best(signs.astype(np.float32) @ query, wanted)]
+        return candidates[_choose_best(signs.astype(np.float32) @ query, read_count)]
 
     def _pack_signs(self, signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
         """Packs the signs of each row into words. Bits after the last dimension are 0 in all rows, so they
@@ -225,18 +227,19 @@ class CodedVectors:
         return distances
 
 
-def score_candidates(ids: Sequence[int], values: Iterable[bytes], query: Floats, most: int) -> Nearest:
-    """Scores candidates by their vectors, and returns the nearest. `values`: in the order of `ids`."""
+def score_candidates(ids: Sequence[int], values: Iterable[bytes], query: Floats, limit: int) -> Nearest:
+    """Scores candidates by their vectors, and returns the nearest. `values`: the vectors in half precision,
+    in the order of `ids`."""
     halves = read_halves(b"".join(values)).reshape(-1, len(query))
-    return _score_halves(np.asarray(ids, np.int64), halves, query, most)
+    return _score_halves(np.asarray(ids, np.int64), halves, query, limit)
 
 
-def _score_halves(ids: Ids, halves: Halves, query: Floats, most: int) -> Nearest:
+def _score_halves(ids: Ids, halves: Halves, query: Floats, limit: int) -> Nearest:
     scores = np.concatenate(
         [decode_halves(halves[start : start + BLOCK]) @ query for start in range(0, len(halves), BLOCK)]
         or [np.empty(0, np.float32)]
     )
-    best = _choose_best(scores, min(most, len(scores)))
+    best = _choose_best(scores, min(limit, len(scores)))
     return Nearest(ids[best], scores[best])
 
 
@@ -251,28 +254,29 @@ def _count_bytes(state: _RowState[S]) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _grow(state: _RowState[S], more: int, axis: int) -> _RowState[S]:
-    """Returns the state with room for `more` rows. Copies the arrays only if they are too small."""
+def _grow(state: _RowState[S], added_rows: int, axis: int) -> _RowState[S]:
+    """Returns the state with arrays that can contain `added_rows` more rows. Copies the arrays only if they
+    are too small. `axis`: the axis of the rows in `values`."""
     capacity = len(state.ids)
-    if state.size + more <= capacity:
+    if state.size + added_rows <= capacity:
         return state
-    wanted = max(state.size + more, capacity + capacity // 2)
-    return _copy_state(state, np.arange(state.size), wanted, axis)
+    new_capacity = max(state.size + added_rows, capacity + capacity // 2)
+    return _copy_state(state, np.arange(state.size), new_capacity, axis)
 
 
-def _copy_state(state: _RowState[S], numbers: RowNumbers, capacity: int, axis: int) -> _RowState[S]:
-    """Copies these rows into new arrays with room for `capacity` rows."""
-    size = len(numbers)
+def _copy_state(state: _RowState[S], row_numbers: RowNumbers, capacity: int, axis: int) -> _RowState[S]:
+    """Copies these rows into new arrays for `capacity` rows. `axis`: the axis of the rows in `values`."""
+    size = len(row_numbers)
     shape = list(state.values.shape)
     shape[axis] = capacity
     ids, documents = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
     is_alive, values = np.zeros(capacity, np.bool_), np.zeros(shape, state.values.dtype)
     halves = np.zeros((capacity, state.halves.shape[1]), np.uint16)
-    np.take(state.halves, numbers, axis=0, out=halves[:size])
-    ids[:size], documents[:size] = state.ids[numbers], state.documents[numbers]
-    is_alive[:size] = state.is_alive[numbers]
+    np.take(state.halves, row_numbers, axis=0, out=halves[:size])
+    ids[:size], documents[:size] = state.ids[row_numbers], state.documents[row_numbers]
+    is_alive[:size] = state.is_alive[row_numbers]
     target = values[:size] if axis == 0 else values[:, :size]
-    np.take(state.values, numbers, axis=axis, out=target)
+    np.take(state.values, row_numbers, axis=axis, out=target)
     return _RowState(size, ids, documents, is_alive, values, halves)
 
 
@@ -286,38 +290,38 @@ def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
 
 
 def _remove_ids(state: _RowState[S], ids: Sequence[int], axis: int) -> _RowState[S]:
-    """Returns the state without these rows. If a quarter of all rows is removed, copies the remaining
-    rows."""
+    """Returns the state without the vectors of these ids. Copies the remaining rows if a quarter of all rows
+    is removed. `axis`: the axis of the rows in `values`."""
     state.is_alive[: state.size] &= ~np.isin(state.ids[: state.size], np.asarray(ids, np.int64))
-    alive = np.flatnonzero(state.is_alive[: state.size])
-    if len(alive) > state.size - state.size // 4:
+    remaining_rows = np.flatnonzero(state.is_alive[: state.size])
+    if len(remaining_rows) > state.size - state.size // 4:
         return state
-    return _copy_state(state, alive, len(alive), axis)
+    return _copy_state(state, remaining_rows, len(remaining_rows), axis)
 
 
 def _find_rows(state: _RowState[S], documents: Sequence[int]) -> RowNumbers | None:
     """Returns the row numbers of the documents' vectors. Returns None if `documents` is empty, which means
-    all."""
+    all documents."""
     if not documents:
         return None
-    wanted = np.isin(state.documents[: state.size], np.asarray(documents, np.int64))
-    return np.flatnonzero(wanted & state.is_alive[: state.size])
+    is_selected = np.isin(state.documents[: state.size], np.asarray(documents, np.int64))
+    return np.flatnonzero(is_selected & state.is_alive[: state.size])
 
 
-def _choose_best(scores: Floats, most: int) -> RowNumbers:
-    """Returns the row numbers of the highest scores, the best first. Of equal scores, the first row comes
-    first."""
-    if most < len(scores):
-        chosen = np.sort(np.argpartition(-scores, most)[:most]) if most else np.empty(0, np.intp)
+def _choose_best(scores: Floats, limit: int) -> RowNumbers:
+    """Returns the row numbers of the `limit` highest scores, the highest first. Of equal scores, the lower
+    row number comes first."""
+    if limit < len(scores):
+        row_numbers = np.sort(np.argpartition(-scores, limit)[:limit]) if limit else np.empty(0, np.intp)
     else:
-        chosen = np.arange(len(scores))
-    return chosen[np.argsort(-scores[chosen], kind="stable")]
+        row_numbers = np.arange(len(scores))
+    return row_numbers[np.argsort(-scores[row_numbers], kind="stable")]
 
 
-def _choose_lowest(distances: npt.NDArray[np.uint16], most: int, highest: int) -> RowNumbers:
-    """Returns the row numbers of the `most` lowest distances. Of equal distances, the first rows are chosen.
-    Distances above `highest` are ignored."""
+def _choose_lowest(distances: npt.NDArray[np.uint16], limit: int, highest: int) -> RowNumbers:
+    """Returns the row numbers of the `limit` lowest distances. Of equal distances, the lower row numbers are
+    chosen. Distances above `highest` are ignored."""
     counts = np.bincount(distances, minlength=highest + 2)[: highest + 1].cumsum()
-    bound = min(int(np.searchsorted(counts, most)), highest)
+    bound = min(int(np.searchsorted(counts, limit)), highest)
     lower = np.flatnonzero(distances < bound)
-    return np.concatenate([lower, np.flatnonzero(distances == bound)[: most - len(lower)]])
+    return np.concatenate([lower, np.flatnonzero(distances == bound)[: limit - len(lower)]])
