@@ -103,7 +103,7 @@ async def test_a_token_speaks_for_its_user_until_it_ends(world):
     assert (actor.kind, actor.user, actor.project) == (ActorKind.USER, user.id, "default")
     assert Right.GENERATE in actor.rights
     assert not actor.admin
-    assert actor.until == pytest.approx(time.time() + 3630, abs=5)
+    assert actor.expires == pytest.approx(time.time() + 3630, abs=5)
     world.ahead = 3600 + 31
     assert await world.refused(world.token())
 

@@ -10,7 +10,7 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
+from antiphon.domain.identity import EVERY_RIGHT, SERVICE_RIGHTS, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.errors import (
     AuthenticationFailed,
@@ -393,7 +393,7 @@ async def test_the_last_key_that_may_everything_cannot_be_ended(world):
 
 
 async def test_a_service_key_manages_nothing(world):
-    actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE)
+    actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE_RIGHTS)
     assert world.tenants.list_keys(actor) == []
     with pytest.raises(PermissionDenied):
         await world.tenants.add_key(actor, KeyRequest(KeyKind.SERVICE, project=world.one))

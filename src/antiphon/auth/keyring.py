@@ -11,7 +11,14 @@ from collections.abc import Callable
 
 from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, PREFIX, Pepper
-from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
+from antiphon.domain.identity import (
+    EVERY_RIGHT,
+    READER_RIGHTS,
+    SERVICE_RIGHTS,
+    WRITER_RIGHTS,
+    Actor,
+    ActorKind,
+)
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, ProjectRole
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, StoredKey
@@ -117,7 +124,9 @@ class Keyring:
             raise PermissionDenied(f"there is no project {project}", param="x-project-id")
         if scope.user is not None and not self._index.is_active(scope.user):
             raise PermissionDenied(f"there is no user {scope.user}", param="x-user-id")
-        return Actor(ActorKind.ADMIN, key.id, project, scope.user, EVERY_RIGHT, key.grant, until=key.expires)
+        return Actor(
+            ActorKind.ADMIN, key.id, project, scope.user, EVERY_RIGHT, key.grant, expires=key.expires
+        )
 
     def _build_service(self, key: Key, scope: RequestedScope) -> Actor:
         """Returns the actor of a service key. Raises PermissionDenied if the scope has another project, or a
@@ -133,7 +142,7 @@ class Keyring:
                     param="x-user-id",
                 )
         return Actor(
-            ActorKind.SERVICE_KEY, key.id, project, scope.user, SERVICE, key.grant, True, key.expires
+            ActorKind.SERVICE_KEY, key.id, project, scope.user, SERVICE_RIGHTS, key.grant, True, key.expires
         )
 
     def _build_user(self, key: Key, scope: RequestedScope) -> Actor:
@@ -146,9 +155,9 @@ class Keyring:
         role = self._index.roles.get((project, user))
         if role is None:
             raise PermissionDenied(f"the user is not a member of the project {project}", param="x-project-id")
-        rights = READER if role is ProjectRole.VIEWER else WRITER
-        bound = key.project is not None
-        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
+        rights = READER_RIGHTS if role is ProjectRole.VIEWER else WRITER_RIGHTS
+        is_bound = key.project is not None
+        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, is_bound, key.expires)
 
     def _choose_project(self, key: Key, user: str, requested: str | None) -> str:
         """Returns the project in which a token acts. Raises PermissionDenied if the token does not allow the

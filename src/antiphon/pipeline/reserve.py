@@ -82,7 +82,7 @@ class RuleSet:
                 self._prices_by_model.clear()
             self._prices_by_model[model] = matching_prices
         for price in matching_prices:
-            if price.holds(unix_seconds):
+            if price.applies_at(unix_seconds):
                 return price
         return None
 
@@ -281,7 +281,7 @@ class Reservation:
         """Reserves the part of `output` tokens, and of their cost, that is not reserved yet."""
         reserved, cost = self._reserved, 0
         if self._price is not None:
-            cost = self._price.most(self._prompt_tokens, output)
+            cost = self._price.compute_max_cost(self._prompt_tokens, output)
         prompt = max(self._prompt_tokens, reserved.input_tokens)
         await self._take(Amounts(self._minimum.requests, prompt, output, max(cost, reserved.cost)))
         self.granted = output

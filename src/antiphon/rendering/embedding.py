@@ -58,7 +58,7 @@ class TokenizedTexts:
                 if isinstance(event, Vectors):
                     parts.append(event.values)
                     end = event.start + len(event.values) // (self._dimensions * WIDTH)
-                    context.progress.embedded += sum(map(len, self._texts[event.start : end]))
+                    context.progress.embedded_tokens += sum(map(len, self._texts[event.start : end]))
         embeddings = Embeddings(b"".join(parts), self._dimensions, self.size.prompt_tokens)
         if len(embeddings) != len(self._texts):
             raise EngineError("the engine did not make a vector of each text")

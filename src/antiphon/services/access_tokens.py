@@ -42,7 +42,7 @@ class AccessTokens:
     ) -> tuple[Key, str]:
         """Creates a token of the actor's user, with at most the actor's own permissions. Returns the key and
         the token. `expires`: Unix seconds; None means never. Raises a RequestError."""
-        if project is None and actor.bound:
+        if project is None and actor.is_bound:
             project = actor.project
         request = KeyRequest(KeyKind.ACCESS_TOKEN, project, actor.user, actor.grant, expires, name)
         issued = await self._tenants.add_key(actor, request)

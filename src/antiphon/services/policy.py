@@ -46,7 +46,7 @@ class AccessPolicy:
     def list_projects(self, actor: Actor) -> list[Project]:
         """Lists the projects that the actor can see: all for the operator, one for a key bound to a project,
         the user's projects for others."""
-        own_projects = [] if actor.bound else self._index.list_projects(actor.user or "")
+        own_projects = [] if actor.is_bound else self._index.list_projects(actor.user or "")
         return [
             project
             for project in self._directory.projects
@@ -108,7 +108,7 @@ class AccessPolicy:
         """Whether the actor can see the key. An actor can change every key that it can see."""
         if actor.admin:
             return True
-        if actor.bound and key.project != actor.project:
+        if actor.is_bound and key.project != actor.project:
             return False
         if key.kind is KeyKind.ACCESS_TOKEN:
             return key.user == actor.user is not None
@@ -171,10 +171,10 @@ class AccessPolicy:
             raise PermissionDenied(
                 "a key cannot have more models or endpoints than the key that creates it: name fewer"
             )
-        if actor.bound and key.project != actor.project:
+        if actor.is_bound and key.project != actor.project:
             raise PermissionDenied(f"this key is only for the project {actor.project}: name that project")
-        if actor.until is not None and (key.expires is None or key.expires > actor.until):
-            raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
+        if actor.expires is not None and (key.expires is None or key.expires > actor.expires):
+            raise PermissionDenied(f"this key ends at {actor.expires}: name that or earlier in expires_at")
 
     def require_creatable(self, actor: Actor, request: KeyRequest) -> None:
         """Raises a RequestError if the requested key is invalid, or if the actor cannot create it."""
@@ -249,7 +249,7 @@ def _list_successors(directory: Directory, key: Key) -> list[Key]:
     """Lists the later keys of the same family, oldest first. If there is one, the key was rotated, and
     `expires` is the end of the overlap."""
     family = sorted(
-        (stored_key.key for stored_key in directory.keys if stored_key.key.first == key.first),
+        (stored_key.key for stored_key in directory.keys if stored_key.key.family_id == key.family_id),
         key=lambda member: (member.family is not None, member.created, member.id),
     )
     return family[family.index(key) + 1 :]

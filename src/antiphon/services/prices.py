@@ -143,7 +143,7 @@ class PriceService:
         if (spent := self._rules.find_other_currency(currency)) is not None:
             raise _make_currency_error(f"this server has costs in {spent}", "the currency cannot change")
         for price in foreign_prices:
-            if not price.never_applied and now < (settled := (price.until or now) + SETTLE_S):
+            if not price.never_applies and now < (settled := (price.until or now) + SETTLE_S):
                 raise _make_currency_error(
                     f"a price in {price.currency} ended just now, and can have priced a request",
                     f"try again in {settled - now} s",

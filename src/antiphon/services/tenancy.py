@@ -184,7 +184,7 @@ class TenancyService:
         for limit in directory.limits:
             if limit.subject is Subject.KEY:
                 limits.setdefault(families.get(limit.target, limit.target), []).append(limit)
-        return {key.id: limits.get(key.first, []) for key in keys}
+        return {key.id: limits.get(key.family_id, []) for key in keys}
 
     async def add_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
         """Creates a key. Raises a RequestError if the key is invalid, or if the actor cannot create it."""
@@ -248,7 +248,7 @@ class TenancyService:
                 created=self._changes.now(),
                 creator=actor.id,
                 expires=expiry,
-                family=old.first,
+                family=old.family_id,
             )
             self._changes.policy.require_within_rights(actor, key)
             last = self._changes.now() + overlap

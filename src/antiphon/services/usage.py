@@ -89,7 +89,7 @@ class UsageService:
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
         if role is ProjectRole.VIEWER:
-            _require_impersonal((*dimensions, *(condition.of for condition in selection.conditions)))
+            _require_impersonal((*dimensions, *(condition.dimension for condition in selection.conditions)))
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
     def _get_role(self, actor: Actor) -> ProjectRole | None:
@@ -103,7 +103,7 @@ class UsageService:
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
         """Raises NotFound if a condition names a project that the actor cannot see."""
         for condition in conditions:
-            if condition.of is not EntryField.PROJECT or (actor.admin and condition.value is None):
+            if condition.dimension is not EntryField.PROJECT or (actor.admin and condition.value is None):
                 continue  # the operator can select entries without a project
             if actor.admin or condition.value != actor.project:
                 find_by_id(self._changes.policy.list_projects(actor), condition.value or "", "project")

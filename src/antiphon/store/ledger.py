@@ -154,7 +154,7 @@ class SqlUsage:
                 return LedgerReport(_load_total(connection, selection))
             groups = tuple(_load_groups(connection, selection, dimensions, most + 1))
             if len(groups) > most:
-                return LedgerReport(_load_total(connection, selection), groups[:most], more=True)
+                return LedgerReport(_load_total(connection, selection), groups[:most], has_more_groups=True)
             return LedgerReport(sum((group.totals for group in groups), UsageTotals()), groups)
 
     def load_entries(
@@ -225,7 +225,7 @@ def _build_conditions(selection: EntrySelection, backend: str) -> Iterator[sa.Co
 
 def _build_condition(condition: Condition, backend: str) -> sa.ColumnElement[bool]:
     """Builds the SQL of one condition. An empty value also matches NULL."""
-    column = _build_text_column(condition.of, backend)
+    column = _build_text_column(condition.dimension, backend)
     if condition.value:
         return column == condition.value.translate(UNSUPPORTED)  # the row has the translated text
     return sa.or_(column.is_(None), column == "")
