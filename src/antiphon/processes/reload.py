@@ -110,7 +110,7 @@ class Reloads:
             await self.parts.hosts.stop(added, HOST_DEADLINE)
             raise
         late = await self._apply(after, added, group)
-        return replace(compare_settings(before, after, restart), late=late)
+        return replace(compare_settings(before, after, restart), unconfirmed_processes=late)
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
         """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot
