@@ -75,7 +75,8 @@ class Actor(Value, frozen=True):
 
     @property
     def caller(self) -> str:
-        """The id under which queues count the caller: the user for access tokens, otherwise the key."""
+        """The id under which queues count the caller: the user if an access token was sent, and the key if
+        not."""
         return self.user if self.kind is ActorKind.USER and self.user else self.id
 
     def may_use(self, model: str) -> bool:

@@ -96,8 +96,8 @@ def require_transcripts(conversation: Conversation) -> None:
         if message.speech_id is not None and not message.text:
             param = f"messages[{index}].audio"
             raise UnsupportedParameter(
-                f"{param} is not supported: this model does not know earlier speech; send its transcript as "
-                "content",
+                f"{param} is not supported: this model does not know "
+                "earlier speech; send its transcript as content",
                 param=param,
             )
 

@@ -109,7 +109,7 @@ async def open_seeds(
 
     If `drain` runs in this process, the reader first writes the spool to the ledger. If another process
     drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: see
-    `started_at` of LedgerSeeder.
+    `LedgerSeeder`.
     """
 
     def drain_first() -> None:
