@@ -234,7 +234,7 @@ class HeadersTooLarge(RequestError):
 
 
 class FeatureNotServed(RequestError):
-    """The dialect's product has this feature, and this server does not."""
+    """This server does not have this feature of the other product."""
 
     status = 501
     code = "not_implemented"

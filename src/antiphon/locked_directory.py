@@ -62,7 +62,7 @@ def _create(path: Path) -> int:
 
 def remove_unlocked(path: Path, *, keeps_sockets: bool, timeout_s: float) -> None:
     """Removes a directory if its lock becomes free within `timeout_s` seconds. `keeps_sockets`: whether a
-    directory that still contains a socket is kept."""
+    directory that still contains a socket is not removed."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         if _acquire_lock(lock, timeout_s) and not (keeps_sockets and any(path.glob("*.sock"))):

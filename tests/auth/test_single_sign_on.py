@@ -43,7 +43,7 @@ class World:
         database = open_new_store(folder / "antiphon.db")
         tenancy = SqlTenancy(database)
         self.keyring = Keyring(Pepper(b"p" * 32), self.now)
-        self.changes = DirectoryChanges(tenancy, [self.keyring.learn], self.now)
+        self.changes = DirectoryChanges(tenancy, [self.keyring.replace_directory], self.now)
         self.tenants = TenancyService(self.changes, tenancy, Pepper(b"p" * 32))
         self.issuer = Issuer()
         self.sign_on()

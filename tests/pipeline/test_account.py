@@ -439,7 +439,7 @@ async def test_an_unwritten_completion_fails_the_request_and_settles():
     at.books.ledger.can_end = False
     await at.refused(LedgerFull)
     assert await at.books.used() == [1, 5, 3, 35, 0]
-    assert at.metrics.ended_requests == {("m", "ledger_full"): 1}
+    assert at.metrics.ended_generations == {("m", "ledger_full"): 1}
 
 
 async def test_an_error_is_not_hidden_by_an_end_that_cannot_be_written():

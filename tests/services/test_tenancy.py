@@ -39,7 +39,7 @@ class World:
         database = open_new_store(folder / "antiphon.db")
         self.ring = Keyring(PEPPER, lambda: self.now)
         tenancy = SqlTenancy(database)
-        changes = DirectoryChanges(tenancy, [self.ring.learn], lambda: self.now)
+        changes = DirectoryChanges(tenancy, [self.ring.replace_directory], lambda: self.now)
         self.tenants = TenancyService(changes, tenancy, PEPPER)
 
     async def people(self):
@@ -264,7 +264,7 @@ async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
 
 
 async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeypatch):
-    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 2)
+    monkeypatch.setattr("antiphon.services.policy.MAX_KEYS", 2)
     ann = await world.actor(world.ann)
     service = KeyRequest(KeyKind.SERVICE, project=world.one)
     key = (await world.tenants.add_key(ann, service)).key.id
@@ -277,7 +277,7 @@ async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeyp
 
 
 async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch):
-    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 3)
+    monkeypatch.setattr("antiphon.services.policy.MAX_KEYS", 3)
     ann = await world.actor(world.ann)
     token = KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann)
     service = KeyRequest(KeyKind.SERVICE, project=world.one)

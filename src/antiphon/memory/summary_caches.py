@@ -87,6 +87,6 @@ class StoredSummaries:
         expires = int(self._clock.wall()) + self._seconds
         summary = KeptSummary(digest, project, at, expires, text)
         try:
-            await asyncio.to_thread(self._store.keep, summary, self._most)
+            await asyncio.to_thread(self._store.add, summary, self._most)
         except StoreUnavailable as error:
             record("summaries_unavailable", logging.WARNING, reason=error.message)

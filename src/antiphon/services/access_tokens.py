@@ -1,5 +1,5 @@
-"""Access tokens of the calling user, for dialects whose products have them. `services.tenancy` makes the
-changes and checks the permissions."""
+"""Access tokens of the calling user, for dialects whose products have such tokens. `services.tenancy` makes
+the changes and checks the permissions."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,13 +8,13 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Key, KeyKind, Project
 from antiphon.errors import NotFound
 from antiphon.services.changes import DirectoryChanges
-from antiphon.services.policy import LAST, KeyRequest
+from antiphon.services.policy import NO_EXPIRY, KeyRequest
 from antiphon.services.tenancy import TenancyService
 
 
 class AccessTokens:
-    """Access tokens of callers. The operator sees the tokens of all users, or of the user that the request
-    names."""
+    """Lists and changes access tokens. Users see their own tokens. The operator sees the tokens of all users,
+    or of the user that the request names."""
 
     def __init__(self, tenants: TenancyService, changes: DirectoryChanges, pepper: Pepper) -> None:
         self._tenants = tenants
@@ -34,7 +34,7 @@ class AccessTokens:
             if key.kind is KeyKind.ACCESS_TOKEN
             and actor.user in (None, key.user)
             and key.revoked is None
-            and (key.expires or LAST) > now
+            and (key.expires or NO_EXPIRY) > now
         ]
 
     async def add_token(
