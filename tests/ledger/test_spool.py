@@ -389,7 +389,9 @@ def test_openais_largest_tags_fit_and_larger_ones_are_refused(spools, drains):
     largest = build_intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
     spool.begin(largest)
     spool.complete(build_completion(largest))
-    with pytest.raises(InvalidValue, match=f"{MAX_PAYLOAD - COMPLETION_EXTRA} are the most") as refused:
+    with pytest.raises(
+        InvalidValue, match=f"more than the allowed {MAX_PAYLOAD - COMPLETION_EXTRA}:"
+    ) as refused:
         spool.begin(build_intent(2, tags={"t": "x" * MAX_PAYLOAD}))
     assert refused.value.param == "metadata"
     with pytest.raises(InvalidValue) as refused:

@@ -210,7 +210,7 @@ def test_an_uncertain_commit_is_not_called_undone(postgresql_alone):
                 connection.execute(sa.text("UPDATE projects SET note = 'kept?'"))
                 postgresql_alone.stop()
 
-        with pytest.raises(StoreUnavailable, match="it may have been made") as refused:
+        with pytest.raises(StoreUnavailable, match="the change may have been made") as refused:
             cut()
         assert "nothing was changed" not in refused.value.message
         with pytest.raises(StoreUnavailable, match="nothing was changed"):
