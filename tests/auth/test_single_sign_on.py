@@ -378,4 +378,4 @@ async def test_tokens_that_were_proved_are_remembered_up_to_a_bound(world, monke
     await world.add()
     for number in range(20):
         assert await world.verify(world.token(sub=str(number)))
-    assert len(world.verifier._tokens._cache) == 8
+    assert len(world.verifier._token_cache._cache) == 8
