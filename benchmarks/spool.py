@@ -21,12 +21,12 @@ from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.values import changed
 from antiphon.ledger.records import HEADER, encode_entry
-from antiphon.ledger.segments import SIZE, create_segment
+from antiphon.ledger.segments import SEGMENT_SIZE, create_segment
 from antiphon.ledger.spool import Spool
 
 P = ParamSpec("P")
 
-SPOOL_BYTES = 1024 * SIZE
+SPOOL_BYTES = 1024 * SEGMENT_SIZE
 INTERVAL_S = 0.2
 """Seconds between two syncs, as in the default settings."""
 TURN_S = 0.001
@@ -95,7 +95,7 @@ def time_writes(directory: Path, count: int, size: int) -> list[float]:
     segment = create_segment(directory)
     descriptor = os.open(segment.path, os.O_RDWR)
     data = bytes(size)
-    offsets = (number * size % (SIZE - size) for number in range(count))
+    offsets = (number * size % (SEGMENT_SIZE - size) for number in range(count))
     times = [time_call(os.pwrite, descriptor, data, offset) for offset in offsets]
     os.close(descriptor)
     segment.close()

@@ -234,7 +234,7 @@ class HeadersTooLarge(RequestError):
 
 
 class FeatureNotServed(RequestError):
-    """A part of the other product that this server does not have."""
+    """This server does not have this feature of the other product."""
 
     status = 501
     code = "not_implemented"
@@ -260,8 +260,8 @@ class RateLimited(RequestError):
     limit: str | None = None
     """Id of the limit that refuses; set by the code that raises the error."""
     statuses: tuple[object, ...] = ()
-    """The status of the request's limits (`domain.limits.LimitStatus`), the refusing one first; set
-    likewise."""
+    """The status of each limit of the request (`domain.limits.LimitStatus`). The limit that refuses comes
+    first. Set by the code that raises the error."""
 
 
 class BudgetExceeded(RequestError):
@@ -359,7 +359,7 @@ class ProviderFailed(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """The vendor does not answer or is overloaded, or its route rests after failures."""
+    """The vendor does not answer or is overloaded, or its route is not used for a while after failures."""
 
     status = 503
     code = "provider_unavailable"
@@ -390,7 +390,7 @@ class ProviderRefused(ProviderError):
 
 
 class ProviderModelMissing(ProviderError):
-    """The vendor has no such model, or not for the server's key."""
+    """The vendor has no such model, or the server's key does not allow it."""
 
     status = 404
     code = "provider_model_not_found"
@@ -419,7 +419,7 @@ class ServerBusy(AntiphonError):
 class StoreUnavailable(AntiphonError):
     """The database does not answer, or failed.
 
-    Nothing was changed, unless the message says that it may be.
+    Nothing was changed, unless the message says that a change is possible.
     """
 
     status = 503
@@ -430,7 +430,7 @@ class StoreUnavailable(AntiphonError):
 class KnowledgeUnavailable(AntiphonError):
     """The process of knowledge tables does not answer, or its disk is full.
 
-    Nothing was changed, unless the message says that it may be.
+    Nothing was changed, unless the message says that a change is possible.
     """
 
     status = 503
@@ -501,7 +501,7 @@ class ModelFileError(StartupError):
 
 
 class ModelFetchError(StartupError):
-    """A model file could not be fetched from the hub, or not be stored."""
+    """A model file could not be fetched from the hub, or could not be stored."""
 
     code = "model_fetch_failed"
 
@@ -519,7 +519,7 @@ class LoadError(StartupError):
 
 
 class DeviceMemoryExceeded(LoadError):
-    """The memory of a device does not hold the layers that belong there."""
+    """The memory of a device is too small for the layers that were assigned to it."""
 
 
 class StoreRefused(StartupError):
@@ -549,7 +549,7 @@ class ErrorReport:
         return ErrorReport(error.code, error.message, error.param, error.retry_after, error.cause)
 
     def to_exception(self) -> AntiphonError:
-        """Builds the error of its own class; an unknown code becomes an InternalError."""
+        """Builds an error of the class that has this code. An unknown code becomes an InternalError."""
         error_class = index_by_code().get(self.code, InternalError)
         return error_class(self.message, param=self.param, retry_after=self.retry_after, cause=self.cause)
 

@@ -1,4 +1,4 @@
-"""A task group for contexts that hand out something else than the group, and for what one request needs."""
+"""A task group that raises the error of a task itself, and not an ExceptionGroup around it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,18 +7,18 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A `TaskGroup` that an error leaves as itself, not inside an ExceptionGroup.
+    """Yields a `TaskGroup`. If tasks fail, raises the first error itself, so that the caller can catch it by
+    its class.
 
-    So that the caller can name it; of several it is the first. And so that it is freed with the caller: the
-    group's own error and the frame it is raised in hold each other, and what is in it, until the garbage
-    collector looks.
+    An ExceptionGroup and the frame that raises it refer to each other. They would keep the request in memory
+    until the garbage collector runs. So the group is dropped before the error is raised.
     """
-    passing: list[BaseException] = []
+    first_errors: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
             yield group
-    except BaseExceptionGroup as failures:
-        passing.append(failures.exceptions[0])
-        failures.__traceback__ = None
-    if passing:
-        raise passing.pop()
+    except BaseExceptionGroup as error_group:
+        first_errors.append(error_group.exceptions[0])
+        error_group.__traceback__ = None
+    if first_errors:
+        raise first_errors.pop()

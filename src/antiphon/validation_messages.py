@@ -1,4 +1,4 @@
-"""Parses msgspec's validation errors and words them for people: the path and the expected value."""
+"""Parses msgspec's validation errors, and describes them for people: the path and the expected value."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ EXPECTED = re.compile(
 )
 STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
-WORDS = {
+TYPE_NAMES = {
     "str": "a text",
     "int": "an integer",
     "float": "a number",
@@ -18,7 +18,7 @@ WORDS = {
     "datetime": "a time, as 2099-01-31T12:00:00Z",
     "object": "an object",
 }
-SIGNS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+COMPARISONS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class ValidationProblem:
     @property
     def missing_field(self) -> str:
         """The path of the required field that is absent; empty for other errors."""
-        return self._parse_name("Object missing required field")
+        return self._parse_field_path("Object missing required field")
 
     @property
     def unknown_field(self) -> str:
         """The path of the unknown field; empty for other errors."""
-        return self._parse_name("Object contains unknown field")
+        return self._parse_field_path("Object contains unknown field")
 
     @property
     def is_choice(self) -> bool:
-        """Whether one word of a list is expected."""
+        """Whether the field takes only certain words, and the value is none of them."""
         return self.text.startswith("Invalid enum value")
 
     @property
@@ -50,21 +50,22 @@ class ValidationProblem:
         match = EXPECTED.match(self.text)
         if match is None:
             is_range = "out of range" in self.text
-            return "a number within its range" if is_range else "one of the values that are taken"
-        words = [WORDS.get(name, name) for name in match["types"].split(" | ") if name != "null"]
-        expected = " or ".join(words)
+            return "a number within its range" if is_range else "one of the accepted values"
+        type_names = [TYPE_NAMES.get(name, name) for name in match["types"].split(" | ") if name != "null"]
+        expected = " or ".join(type_names)
         if match["sign"] is None:
             return expected
         limit = match["limit"].removesuffix(".0")
         if match["bound"] is None:
-            return f"{expected} {SIGNS[match['sign']]} {limit}"
+            return f"{expected} {COMPARISONS[match['sign']]} {limit}"
         if match["sign"] == ">=" and limit == "1":
             return f"{expected} that is not empty"
         unit = "characters" if "str" in match["types"] else "items"
-        return f"{expected} {SIGNS[match['sign']]} {limit} {unit}"
+        return f"{expected} {COMPARISONS[match['sign']]} {limit} {unit}"
 
-    def _parse_name(self, beginning: str) -> str:
-        if not self.text.startswith(beginning):
+    def _parse_field_path(self, error_text: str) -> str:
+        """Returns the path of the field that the message quotes; empty for an error of another kind."""
+        if not self.text.startswith(error_text):
             return ""
         name = self.text.split("`")[1]
         return f"{self.path}.{name}" if self.path else name
@@ -77,7 +78,7 @@ def parse_message(text: str) -> ValidationProblem:
 
 
 def find_value(value: object, path: str) -> object:
-    """The value at a path inside `value`; None if there is none."""
+    """Returns the value at a path inside `value`; None if there is none."""
     for name, index in STEP.findall(path):
         if isinstance(value, dict):
             value = value.get(name)

@@ -41,7 +41,7 @@ class World:
 
     def learn(self, **changes):
         self.directory = replace(self.directory, **changes)
-        self.ring.learn(self.directory)
+        self.ring.replace_directory(self.directory)
 
     def change_keys(self, **changes):
         self.learn(

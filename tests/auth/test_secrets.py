@@ -25,14 +25,14 @@ def test_a_digest_depends_on_the_whole_key_and_on_the_pepper():
 
 def test_a_new_pepper_is_kept_and_only_its_owner_reads_it(tmp_path):
     home = tmp_path / "home"
-    made = load_pepper(home, make=True)
+    made = load_pepper(home, create=True)
     assert stat.S_IMODE((home / "pepper").stat().st_mode) == 0o600
-    assert load_pepper(home, make=False).mark == load_pepper(home, make=True).mark == made.mark
+    assert load_pepper(home, create=False).mark == load_pepper(home, create=True).mark == made.mark
 
 
 def test_a_node_without_the_pepper_is_refused(tmp_path):
     with pytest.raises(StoreRefused, match="their pepper is missing"):
-        load_pepper(tmp_path, make=False)
+        load_pepper(tmp_path, create=False)
     assert not (tmp_path / "pepper").exists()
 
 

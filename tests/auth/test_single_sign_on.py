@@ -43,7 +43,7 @@ class World:
         database = open_new_store(folder / "antiphon.db")
         tenancy = SqlTenancy(database)
         self.keyring = Keyring(Pepper(b"p" * 32), self.now)
-        self.changes = DirectoryChanges(tenancy, [self.keyring.learn], self.now)
+        self.changes = DirectoryChanges(tenancy, [self.keyring.replace_directory], self.now)
         self.tenants = TenancyService(self.changes, tenancy, Pepper(b"p" * 32))
         self.issuer = Issuer()
         self.sign_on()
@@ -103,7 +103,7 @@ async def test_a_token_speaks_for_its_user_until_it_ends(world):
     assert (actor.kind, actor.user, actor.project) == (ActorKind.USER, user.id, "default")
     assert Right.GENERATE in actor.rights
     assert not actor.admin
-    assert actor.until == pytest.approx(time.time() + 3630, abs=5)
+    assert actor.expires == pytest.approx(time.time() + 3630, abs=5)
     world.ahead = 3600 + 31
     assert await world.refused(world.token())
 
@@ -378,4 +378,4 @@ async def test_tokens_that_were_proved_are_remembered_up_to_a_bound(world, monke
     await world.add()
     for number in range(20):
         assert await world.verify(world.token(sub=str(number)))
-    assert len(world.verifier._tokens._cache) == 8
+    assert len(world.verifier._token_cache._cache) == 8

@@ -154,7 +154,7 @@ def test_too_much_is_told_with_the_most(
     server.answers = [page()]
     words = ("limits", "set", "project", "default", measure, amount, "--per", "day", "--url", server.url)
     ended = antiphon(*words)
-    assert ended.returncode == 1 and f"a limit of {measure} is of at most {most}" in ended.stderr
+    assert ended.returncode == 1 and f"a limit of {measure} can be at most {most}" in ended.stderr
     assert server.asked == []
 
 

@@ -41,5 +41,5 @@ def test_the_setting_makes_tools_strict_too():
     sent = json.dumps(HELLO | {"tools": [tool]}).encode()
     call = OpenAIChatCompletions(report_unknown=False, strict=True).decode(sent)
     (only,) = call.request.prompts[0].tools.tools  # type: ignore[union-attr]
-    assert only.kept == SCHEMA and call.relaxed == ()
+    assert only.supported_schema == SCHEMA and call.relaxed == ()
     assert not only.strict, "a vendor would be told what the caller did not say"

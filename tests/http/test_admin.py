@@ -91,7 +91,7 @@ async def keyed(folder, engine=None, **how):
         def look(_) -> None:
             loop.call_soon_threadsafe(ongoing.end_unaccepted)
 
-        changes = DirectoryChanges(tenancy, [ring.learn, look], clock)
+        changes = DirectoryChanges(tenancy, [ring.replace_directory, look], clock)
         tenants = TenancyService(changes, tenancy, pepper)
         limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
         pricing, reading = (

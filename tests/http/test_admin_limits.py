@@ -96,7 +96,7 @@ async def test_bad_limits_are_refused_by_name(server, change, code, param):
 
 
 MOST = 9_000_000_000 * 10**9
-TOO_MUCH = "a limit of cost is of at most 9000000000 units of the currency (9000000000000000000 billionths)"
+TOO_MUCH = "a limit of cost can be at most 9000000000 units of the currency (9000000000000000000 billionths)"
 
 
 async def test_budgets_are_exact_up_to_billions_and_refused_beyond(server):

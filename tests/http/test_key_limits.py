@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole
-from antiphon.services.limit_validation import MOST_LIMITS
+from antiphon.services.limit_validation import MAX_LIMITS
 from antiphon.services.policy import KeyRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
@@ -57,7 +57,7 @@ async def test_a_key_comes_with_its_limits_and_is_shown_with_them(server):
         ([{**TOKENS, "models": "a\nb"}], "invalid_value", "limits[0].models"),
         ([{**TOKENS, "target": "key_1"}], "unknown_parameter", "limits[0].target"),
         ([{"amount": 5, "window": "day"}], "missing_required_parameter", "limits[0].measure"),
-        ([{**TOKENS, "models": f"m{n}"} for n in range(MOST_LIMITS + 1)], "invalid_value", "limits"),
+        ([{**TOKENS, "models": f"m{n}"} for n in range(MAX_LIMITS + 1)], "invalid_value", "limits"),
         (TOKENS, "invalid_value", "limits"),
         (None, "invalid_value", "limits"),
     ],

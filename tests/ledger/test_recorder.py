@@ -32,11 +32,11 @@ def recorder(database):
 def test_what_waits_in_any_process_is_erased_with_the_rest(database):
     records, processes = SqlRecords(database), [recorder(database) for _ in range(2)]
     for number, process in enumerate(processes):
-        process.keep(f"before{number}", "one", 1_000 * NOW, "{}", "{}")
+        process.record(f"before{number}", "one", 1_000 * NOW, "{}", "{}")
     records.erase("one", 1_000 * NOW + 5, ChangeAuthor("ann", NOW))
     for number, process in enumerate(processes):
-        process.keep(f"running{number}", "one", 1_000 * NOW + 5, "{}", "{}")
-        process.keep(f"after{number}", "one", 1_000 * NOW + 6, "{}", "{}")
+        process.record(f"running{number}", "one", 1_000 * NOW + 5, "{}", "{}")
+        process.record(f"after{number}", "one", 1_000 * NOW + 6, "{}", "{}")
         process.start()
         process.stop(30)
     assert {each.id for each in records.load_page("one", 9)} == {"after0", "after1"}

@@ -21,13 +21,13 @@ from antiphon.ledger import segments
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.records import HEADER, MARK, MAX_PAYLOAD, RecordKind, encode_entry, frame_record
-from antiphon.ledger.segments import SIZE, SegmentReader, list_segments
-from antiphon.ledger.spool import COMPLETION_ROOM, SPARES, UNAVAILABLE_FILE, Spool
+from antiphon.ledger.segments import SEGMENT_SIZE, SegmentReader, list_segments
+from antiphon.ledger.spool import COMPLETION_EXTRA, SPARE_FILES, UNAVAILABLE_FILE, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent
 from tests.support.waiting import wait_until
 
-PLENTY = 64 * SIZE
+PLENTY = 64 * SEGMENT_SIZE
 AHEAD = 5000
 """Bytes that are not written yet; a real file has more."""
 SOON = 20.0
@@ -315,7 +315,7 @@ def test_a_refused_row_goes_to_a_file_and_delays_no_other(spools, drains, caplog
 
 
 def test_a_full_spool_takes_completions_only_and_recovers(spools, drains, caplog):
-    spool, kept = spools(3 * SIZE), StoreDouble()
+    spool, kept = spools(3 * SEGMENT_SIZE), StoreDouble()
     kept.is_down = True
     drains(kept)
     wait_until(lambda: len(list_segments(spools.directory)) == 2)
@@ -389,7 +389,9 @@ def test_openais_largest_tags_fit_and_larger_ones_are_refused(spools, drains):
     largest = build_intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
     spool.begin(largest)
     spool.complete(build_completion(largest))
-    with pytest.raises(InvalidValue, match=f"{MAX_PAYLOAD - COMPLETION_ROOM} are the most") as refused:
+    with pytest.raises(
+        InvalidValue, match=f"more than the allowed {MAX_PAYLOAD - COMPLETION_EXTRA}:"
+    ) as refused:
         spool.begin(build_intent(2, tags={"t": "x" * MAX_PAYLOAD}))
     assert refused.value.param == "metadata"
     with pytest.raises(InvalidValue) as refused:
@@ -427,7 +429,7 @@ def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
     number = 0
     while spool._current.path == first:
         number += 1
-        wait_until(lambda: len(spool._spares) == SPARES)
+        wait_until(lambda: len(spool._spares) == SPARE_FILES)
         spool.begin(build_intent(number))
         spool.complete(build_completion(build_intent(number)))
     assert drain.drain_now(SOON)
@@ -444,11 +446,11 @@ def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
 def test_files_are_private_and_allocated_before_writing(spools):
     spool = spools()
     assert stat.S_IMODE(spools.directory.stat().st_mode) == 0o700
-    assert len(list_segments(spools.directory)) == SPARES
+    assert len(list_segments(spools.directory)) == SPARE_FILES
     for path in list_segments(spools.directory):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert path.stat().st_size == SIZE
-        assert path.stat().st_blocks * 512 >= SIZE
+        assert path.stat().st_size == SEGMENT_SIZE
+        assert path.stat().st_blocks * 512 >= SEGMENT_SIZE
     assert spool.problem == ""
 
 

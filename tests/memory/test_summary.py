@@ -115,7 +115,7 @@ class FullStore:
     def find(self, project, digests, now):
         return dict.fromkeys(digests, "kept before")
 
-    def keep(self, summary, most):
+    def add(self, summary, most):
         raise AssertionError("nothing is kept")
 
 
@@ -135,7 +135,7 @@ class ListStore:
     def find(self, project, digests, now):
         return {}
 
-    def keep(self, summary, most):
+    def add(self, summary, most):
         self.kept.append((summary, most))
 
 

@@ -114,8 +114,8 @@ async def test_prompt_output_and_cost_are_reserved_first():
 
 async def test_a_cost_limit_reserves_the_highest_possible_cost():
     price = replace(PRICE, cached=9_000_000)
-    assert price.most(5, 10) == price.cost(5, 5, 10) == 5 * 9 + 10 * 10
-    assert PRICE.most(5, 10) == PRICE.cost(5, 0, 10)
+    assert price.compute_max_cost(5, 10) == price.compute_cost(5, 5, 10) == 5 * 9 + 10 * 10
+    assert PRICE.compute_max_cost(5, 10) == PRICE.compute_cost(5, 0, 10)
     for amount, passes in ((5 * 9 + 10 * 10, True), (5 * 9 + 10 * 10 - 1, False)):
         at = Bench(Books(limit(Measure.COST, amount, Window.DAY), prices=(price,)))
         if passes:
@@ -315,7 +315,7 @@ async def test_an_entry_says_all_that_is_known():
     assert (entry.prompt_tokens, entry.cached_tokens) == (7, 3)
     assert (entry.output_tokens, entry.reasoning_tokens) == (4, 2)
     assert (entry.source, entry.status, entry.attempts) == (UsageSource.ENGINE, "ok", 1)
-    assert (entry.price, entry.currency, entry.cost) == ("price-1", "USD", PRICE.cost(7, 3, 4))
+    assert (entry.price, entry.currency, entry.cost) == ("price-1", "USD", PRICE.compute_cost(7, 3, 4))
     assert (entry.queue_ms, entry.ttft_ms, entry.total_ms) == (250, 500, 1500)
     assert (entry.end_user, dict(entry.tags), entry.parent) == ("somebody", {"team": "blue"}, None)
 
@@ -439,7 +439,7 @@ async def test_an_unwritten_completion_fails_the_request_and_settles():
     at.books.ledger.can_end = False
     await at.refused(LedgerFull)
     assert await at.books.used() == [1, 5, 3, 35, 0]
-    assert at.metrics.ended_requests == {("m", "ledger_full"): 1}
+    assert at.metrics.ended_generations == {("m", "ledger_full"): 1}
 
 
 async def test_an_error_is_not_hidden_by_an_end_that_cannot_be_written():
@@ -475,7 +475,7 @@ class Embedding(ScriptedEngine):
         return ScriptedEmbedding(self._embed)
 
     async def _embed(self, context: Context) -> Embeddings:
-        context.progress.embedded += self._made
+        context.progress.embedded_tokens += self._made
         if self._error is not None:
             raise self._error
         return Embeddings(bytes(16), 2, 7)

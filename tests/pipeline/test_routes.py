@@ -606,7 +606,9 @@ async def test_labels_are_patterns_and_never_a_callers_name():
     bench = build_bench(route, label="*", books=Books(limit()))
     await bench.run()
     metrics = bench.metrics
-    assert metrics.ended_requests == {("*", "ok"): 1} and bench.list_outcomes() == {("*", "first/*", "ok"): 1}
+    assert metrics.ended_generations == {("*", "ok"): 1} and bench.list_outcomes() == {
+        ("*", "first/*", "ok"): 1
+    }
     assert set(metrics.cost) == {("*", "USD")} and "secret" not in str(list(metrics.list_series()))
 
 

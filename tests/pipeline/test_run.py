@@ -70,7 +70,7 @@ async def test_a_generation_passes_through_and_is_logged_once(bench):
         "m",
     )
     assert (line["prompt_tokens"], line["completion_tokens"], line["finish_reasons"]) == (5, 3, ["stop"])
-    assert at.metrics.ended_requests == {("m", "ok"): 1} and at.metrics.running["m"] == 0
+    assert at.metrics.ended_generations == {("m", "ok"): 1} and at.metrics.running["m"] == 0
 
 
 async def test_neither_prompt_nor_answer_is_logged(bench):
@@ -157,7 +157,7 @@ async def test_patience_ends(bench):
         async with at.run() as events:
             await collect(events)
     assert at.engine.prepared == 1
-    assert at.metrics.ended_requests == {("m", "engine_unavailable"): 1}
+    assert at.metrics.ended_generations == {("m", "engine_unavailable"): 1}
 
 
 async def test_an_engine_that_was_given_up_is_not_waited_for(bench):
@@ -187,7 +187,7 @@ async def test_no_retry_after_the_first_event_or_a_final_error(bench, error):
         async with at.run() as events:
             await collect(events)
     assert len(at.engine.streams) == 1
-    assert at.metrics.ended_requests == {("m", error.code): 1}
+    assert at.metrics.ended_generations == {("m", error.code): 1}
     assert at.logged() == [], "the edge logs the error, with what was made"
 
 
@@ -217,4 +217,4 @@ async def test_a_request_survives_one_engine_death_and_not_two(bench, losses, st
         with pytest.raises(EngineLost):
             async with at.run() as events:
                 await collect(events)
-    assert len(at.engine.streams) == tries and at.metrics.ended_requests == {("m", status): 1}
+    assert len(at.engine.streams) == tries and at.metrics.ended_generations == {("m", status): 1}

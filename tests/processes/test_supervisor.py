@@ -25,7 +25,7 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.processes.engine_hosts import build_load_spec, filter_host_environment
 from antiphon.processes.supervisor import Programs, bind, filter_http_environment, format_url
-from antiphon.settings.cluster import IN_CLUSTER
+from antiphon.settings.cluster import CLUSTER_ONLY
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
@@ -509,6 +509,6 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "engine",
         "interpreter",
         "cluster",
-        *IN_CLUSTER,
+        *CLUSTER_ONLY,
     }  # of the model in front of the engine, and of how often it runs
     assert {*said} | above == {*ModelSettings.__struct_fields__}

@@ -125,7 +125,7 @@ async def test_a_full_queue_drops_and_counts() -> None:
     ("values", "said"),
     [
         ({"webhook": "https://h.example"}, "webhook_secret"),
-        ({"webhook_secret": "s" * 24}, "webhook is missing"),
+        ({"webhook_secret": "s" * 24}, "no effect without limits.webhook"),
         ({"webhook": "http://h.example", "webhook_secret": "s" * 24}, "https"),
         ({"webhook": "https://h.example", "webhook_secret": "s" * 24, "warn_at": ()}, "warn_at is empty"),
     ],

@@ -69,13 +69,13 @@ async def test_what_was_made_is_known_of_a_request_that_is_cut_midway() -> None:
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(embed_with(Renderer(engine), EmbeddingRequest("m", texts), context))
         async with asyncio.timeout(20):
-            while not context.progress.embedded:
+            while not context.progress.embedded_tokens:
                 await asyncio.sleep(0.001)
         asking.cancel()
-    assert context.progress.embedded == 3
+    assert context.progress.embedded_tokens == 3
     whole = Context("r", WHO)
     found = await embed_with(Renderer(ScriptedEmbeddingEngine()), EmbeddingRequest("m", texts), whole)
-    assert whole.progress.embedded == found.prompt_tokens == 4
+    assert whole.progress.embedded_tokens == found.prompt_tokens == 4
 
 
 async def test_tokens_are_shown_as_they_are_embedded() -> None:

@@ -19,7 +19,7 @@ from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.reserve import LimitIndex
-from antiphon.services.changes import TRIES, DirectoryChanges
+from antiphon.services.changes import MAX_TRIES, DirectoryChanges
 from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import TenancyService
@@ -46,7 +46,7 @@ class Node:
         self.database.prepare()
         self.tenancy, self.rules = SqlTenancy(self.database), SqlRules(self.database)
         self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), LimitIndex()
-        listeners = [self.ring.learn, self._told]
+        listeners = [self.ring.replace_directory, self._told]
         told = SqlFeed(self.database) if feed else None
         self.changes = DirectoryChanges(self.tenancy, listeners, partial(next, count(1_000.0)), told)
         self.tenants = TenancyService(self.changes, self.tenancy, PEPPER)
@@ -64,7 +64,7 @@ class Node:
     async def add_limit(self, limit):
         def changed():
             revision = self.rules.add_limit(limit, self.changes.attribute_to(ADMIN))
-            self.changes.learn(revision, limits=(*self.changes.directory.limits, limit))
+            self.changes.update_directory(revision, limits=(*self.changes.directory.limits, limit))
 
         await self.changes.apply(changed)
 
@@ -150,7 +150,7 @@ async def test_a_change_is_checked_again_if_another_server_was_faster(deaf):
             two.tenancy.add_project(Project("project-1", "One", 5), BY)
         project = Project("project-2", "Two", 5)
         revision = one.tenancy.add_project(project, one.changes.attribute_to(ADMIN))
-        one.changes.learn(revision, projects=(*one.changes.directory.projects, project))
+        one.changes.update_directory(revision, projects=(*one.changes.directory.projects, project))
 
     await one.changes.apply(changed)
     assert seen == [1, 2]
@@ -167,7 +167,7 @@ async def test_a_change_that_always_loses_the_race_is_a_conflict(deaf):
 
     with pytest.raises(Conflict, match="try again"):
         await one.changes.apply(changed)
-    assert len(tries) == TRIES
+    assert len(tries) == MAX_TRIES
     assert "mine" not in {project.id for project in two.tenancy.load_directory().projects}
 
 

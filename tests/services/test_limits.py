@@ -10,7 +10,7 @@ from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
-from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
+from antiphon.services.limit_validation import MAX_LIMITS, LimitRequest
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.store.database import Database
@@ -150,7 +150,7 @@ async def test_the_same_is_not_limited_twice_nor_by_too_many(world):
     await world.set(ADMIN, Subject.MODEL, "m")
     with pytest.raises(Conflict, match="change the amount of limit_"):
         await world.set(ADMIN, Subject.MODEL, "m", amount=3)
-    for number in range(MOST_LIMITS):
+    for number in range(MAX_LIMITS):
         await world.set(ADMIN, Subject.PROJECT, "default", models=f"m{number}")
     with pytest.raises(Conflict, match="which is the most"):
         await world.set(ADMIN, Subject.PROJECT, "default", models="n")
@@ -190,12 +190,12 @@ async def test_a_family_has_the_limits_of_one_key(world):
     second = await world.tenants.rotate_key(ADMIN, new.key.id, 60)
     with pytest.raises(Conflict, match="such a limit"):
         await world.set(ADMIN, Subject.KEY, new.key.id, amount=99)
-    for number in range(MOST_LIMITS - 1):
+    for number in range(MAX_LIMITS - 1):
         await world.set(ADMIN, Subject.KEY, key, models=f"m{number}")
     with pytest.raises(Conflict, match="which is the most"):
         await world.set(ADMIN, Subject.KEY, second.key.id, models="n")
     shown = world.tenants.list_limits([new.key, second.key])
-    assert len(shown[new.key.id]) == MOST_LIMITS and shown[new.key.id] == shown[second.key.id]
+    assert len(shown[new.key.id]) == MAX_LIMITS and shown[new.key.id] == shown[second.key.id]
 
 
 async def test_who_holds_the_old_key_sees_its_limits_while_it_lasts(world):

@@ -10,7 +10,7 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
+from antiphon.domain.identity import EVERY_RIGHT, SERVICE_RIGHTS, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.errors import (
     AuthenticationFailed,
@@ -39,7 +39,7 @@ class World:
         database = open_new_store(folder / "antiphon.db")
         self.ring = Keyring(PEPPER, lambda: self.now)
         tenancy = SqlTenancy(database)
-        changes = DirectoryChanges(tenancy, [self.ring.learn], lambda: self.now)
+        changes = DirectoryChanges(tenancy, [self.ring.replace_directory], lambda: self.now)
         self.tenants = TenancyService(changes, tenancy, PEPPER)
 
     async def people(self):
@@ -119,12 +119,12 @@ async def test_a_repeated_rotation_names_the_successor(world, overlap):
     old = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))).key
     second = (await world.tenants.rotate_key(ADMIN, old.id, overlap)).key
     before = world.tenants.list_keys(ADMIN)
-    with pytest.raises(Conflict, match=f"its successor is {second.id}"):
+    with pytest.raises(Conflict, match=f"its successor {second.id}"):
         await world.tenants.rotate_key(ADMIN, old.id, overlap)
     assert world.tenants.list_keys(ADMIN) == before
     world.now += 1
     third = (await world.tenants.rotate_key(ADMIN, second.id, 60)).key
-    with pytest.raises(Conflict, match=f"its successor is {third.id}"):
+    with pytest.raises(Conflict, match=f"its successor {third.id}"):
         await world.tenants.rotate_key(ADMIN, old.id, overlap)
 
 
@@ -264,7 +264,7 @@ async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
 
 
 async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeypatch):
-    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 2)
+    monkeypatch.setattr("antiphon.services.policy.MAX_KEYS", 2)
     ann = await world.actor(world.ann)
     service = KeyRequest(KeyKind.SERVICE, project=world.one)
     key = (await world.tenants.add_key(ann, service)).key.id
@@ -277,7 +277,7 @@ async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeyp
 
 
 async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch):
-    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 3)
+    monkeypatch.setattr("antiphon.services.policy.MAX_KEYS", 3)
     ann = await world.actor(world.ann)
     token = KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann)
     service = KeyRequest(KeyKind.SERVICE, project=world.one)
@@ -393,7 +393,7 @@ async def test_the_last_key_that_may_everything_cannot_be_ended(world):
 
 
 async def test_a_service_key_manages_nothing(world):
-    actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE)
+    actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE_RIGHTS)
     assert world.tenants.list_keys(actor) == []
     with pytest.raises(PermissionDenied):
         await world.tenants.add_key(actor, KeyRequest(KeyKind.SERVICE, project=world.one))

@@ -70,7 +70,7 @@ def test_a_setting_is_refused_without_what_it_needs(name, environ, missing, more
     with pytest.raises(SettingsError) as refused:
         load(environ)
     assert refused.value.message.startswith(f"{name} (ANTIPHON_")
-    assert missing in refused.value.message and refused.value.message.endswith(", or leave it out")
+    assert missing in refused.value.message and refused.value.message.endswith(f", or leave {name} out")
     load(environ | more)
 
 

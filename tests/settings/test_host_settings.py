@@ -34,10 +34,10 @@ def test_hosts_share_out_the_devices():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (LLAMA | {"load": "request"}, 'load = "request" takes one'),
+        (LLAMA | {"load": "request"}, 'load = "request" allows only one'),
         (LLAMA | {"devices": ("CUDA0",)}, "cannot share 1 devices evenly"),
         (VLLM | {"devices": ("0",)}, "devices of the model m must name 2"),
-        (VLLM | {"devices": ("0", "1"), "tensor_parallel": 2}, "must name 4: one for each of its 2 hosts"),
+        (VLLM | {"devices": ("0", "1"), "tensor_parallel": 2}, "must name 4 devices: its 2 hosts"),
         (VLLM | {"memory_share": 0.8}, "memory_share = 0.8 of each is more than there is"),
     ],
     ids=["load", "devices", "vllm-devices", "vllm-parallel", "memory-share"],

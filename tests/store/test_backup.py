@@ -53,7 +53,10 @@ def sources(tmp_path: Path) -> BackupSources:
 def move(sources: BackupSources, home: Path) -> BackupSources:
     """The same of another home."""
     return replace(
-        sources, database=home / "antiphon.db", home=home, parts={name: home / name for name in sources.parts}
+        sources,
+        database=home / "antiphon.db",
+        home=home,
+        directories={name: home / name for name in sources.directories},
     )
 
 
@@ -64,7 +67,7 @@ def count(path: Path) -> int:
 
 
 def test_databases_are_copied_while_others_write(sources: BackupSources, tmp_path: Path) -> None:
-    table = sources.parts["knowledge"] / "p" / "t.db"
+    table = sources.directories["knowledge"] / "p" / "t.db"
     with closing(sqlite3.connect(table)) as writer:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("INSERT INTO rows VALUES (1)")
@@ -189,7 +192,7 @@ def test_a_file_cannot_leave_its_part(sources: BackupSources, tmp_path: Path) ->
     manifest = write_backup(sources, tmp_path / "backup")
     for name in ("knowledge/../../x", "home/bin/x", "home/server-1.json", "elsewhere/x", "knowledge"):
         bad = replace(manifest, files={name: ""})
-        with pytest.raises(StoreRefused, match="belongs to no part"):
+        with pytest.raises(StoreRefused, match="belongs to no directory"):
             restore_backup(tmp_path / "backup", bad, move(sources, tmp_path / "other"))
 
 
@@ -202,6 +205,6 @@ def test_a_later_format_is_refused(sources: BackupSources, tmp_path: Path) -> No
 
 
 def test_a_home_without_a_database_is_copied(sources: BackupSources, tmp_path: Path) -> None:
-    shutil.rmtree(sources.parts["adapters"])
+    shutil.rmtree(sources.directories["adapters"])
     manifest = write_backup(replace(sources, database=None, revision=None), tmp_path / "backup")
     assert not manifest.has_database and "database.db" not in manifest.files

@@ -21,7 +21,7 @@ from tests.support.databases import PASSWORD, running
 def test_an_empty_database_gets_the_default_project(database):
     with database.reading() as connection:
         assert list(connection.execute(sa.text("SELECT id FROM projects"))) == [("default",)]
-    assert database.schema_state().pending == ()
+    assert database.read_schema_state().pending == ()
 
 
 def test_the_revisions_make_the_tables_that_the_schema_says(database):
@@ -82,12 +82,12 @@ def test_servers_that_start_at_once_make_one_schema(url):
         with closing(Database(url)) as database:
             together.wait(30)
             database.prepare()
-            return database.schema_state().found_revision
+            return database.read_schema_state().found_revision
 
     with ThreadPoolExecutor(4) as threads:
         found = [each.result() for each in [threads.submit(started) for _ in range(4)]]
     with closing(Database(url)) as database:
-        assert set(found) == {database.schema_state().needed_revision}
+        assert set(found) == {database.read_schema_state().needed_revision}
 
 
 def revised(database: Database, revision: str) -> None:
@@ -101,7 +101,7 @@ def test_a_newer_database_is_refused_and_left_alone(database):
     for attempt in (database.prepare, database.upgrade):
         with pytest.raises(StoreRefused, match=r"made by a later version of Antiphon \(revision 9999"):
             attempt()
-    assert database.schema_state().found_revision == "9999"
+    assert database.read_schema_state().found_revision == "9999"
     with database.reading() as connection:
         assert set(sa.inspect(connection).get_table_names()) == {*metadata.tables, "alembic_version"}
 
@@ -210,7 +210,7 @@ def test_an_uncertain_commit_is_not_called_undone(postgresql_alone):
                 connection.execute(sa.text("UPDATE projects SET note = 'kept?'"))
                 postgresql_alone.stop()
 
-        with pytest.raises(StoreUnavailable, match="it may have been made") as refused:
+        with pytest.raises(StoreUnavailable, match="the change may have been made") as refused:
             cut()
         assert "nothing was changed" not in refused.value.message
         with pytest.raises(StoreUnavailable, match="nothing was changed"):
@@ -271,7 +271,7 @@ def test_a_removed_or_replaced_file_takes_nothing(tmp_path, replaced, caplog):
         assert path.exists() == replaced
         aside.rename(path)
         for _ in range(2):
-            assert database.schema_state().found_revision is not None
+            assert database.read_schema_state().found_revision is not None
     said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("store_")]
     assert said == ["store_moved", "store_back"]
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from antiphon.domain.tenancy import Project
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.changes import LOOK_S, READ_S, SqlFeed
+from antiphon.store.changes import COUNTER_INTERVAL_S, REVISION_INTERVAL_S, SqlFeed
 from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
@@ -52,7 +52,7 @@ def test_rows_of_the_ledger_are_told_to_nobody(url, database, tenancy):
         revisions.get(timeout=LATEST_S)
         SqlEntries(database).add([ENTRY])
         with pytest.raises(Empty):
-            revisions.get(timeout=3 * LOOK_S)
+            revisions.get(timeout=3 * COUNTER_INTERVAL_S)
         assert tenancy.add_project(project("One"), BY) == revisions.get(timeout=LATEST_S)
 
 
@@ -83,18 +83,18 @@ def test_a_feed_that_is_closed_tells_nothing_more(database, tenancy):
     feed.close()
     tenancy.add_project(project("One"), BY)
     with pytest.raises(Empty):
-        revisions.get(timeout=2 * LOOK_S)
+        revisions.get(timeout=2 * COUNTER_INTERVAL_S)
 
 
 def test_a_word_that_is_lost_costs_no_more_than_a_moment(postgresql):
     with closing(Database(postgresql)) as database, told(postgresql) as revisions:
         with pytest.raises(Empty):  # no tables yet: it tries until they are there
-            revisions.get(timeout=LOOK_S)
+            revisions.get(timeout=COUNTER_INTERVAL_S)
         database.prepare()
         first = revisions.get(timeout=LATEST_S)
         with database.writing() as connection:  # as a pooler between the two would: nobody is notified
             connection.execute(sa.text("UPDATE revision SET number = number + 1"))
-        assert revisions.get(timeout=LATEST_S + READ_S) == first + 1
+        assert revisions.get(timeout=LATEST_S + REVISION_INTERVAL_S) == first + 1
 
 
 def test_changes_while_the_database_was_away_are_told_later():

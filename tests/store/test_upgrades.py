@@ -111,11 +111,11 @@ def test_the_second_revision_is_a_real_one_in_both_databases(
         with monkeypatch.context() as then:
             then.setattr(module, "MIGRATIONS", only("0001", tmp_path))
             database.prepare()
-            assert database.schema_state().found_revision == "0001"
+            assert database.read_schema_state().found_revision == "0001"
         with closing(Database(f"sqlite:///{old}")) as source:
             before = rows(source)
         put(database, before)
-        standing = database.schema_state()
+        standing = database.read_schema_state()
         assert standing.pending[0].startswith("0002 Limits, prices, the ledger")
         with pytest.raises(StoreRefused, match="run `antiphon store upgrade`, which keeps every row"):
             database.prepare()
@@ -163,7 +163,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(old: Path) -> None:
     assert "revision: 0001" in asked.stdout
     assert "pending:  0002 Limits, prices, the ledger" in asked.stdout
     with closing(Database(f"sqlite:///{old}")) as database:
-        assert database.schema_state().found_revision == "0001"
+        assert database.read_schema_state().found_revision == "0001"
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     copy = old.with_name(f"{old.name}.0001.bak")
     assert str(copy) in done.stdout
@@ -189,7 +189,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") 
     """One more revision after those that there are."""
     migrations = shutil.copytree(module.MIGRATIONS, folder / "migrations")
     with closing(Database(f"sqlite:///{folder}/empty.db")) as empty:
-        head = empty.schema_state().needed_revision
+        head = empty.read_schema_state().needed_revision
     (migrations / "versions" / "next.py").write_text(NEXT.format(head=head, then=then))
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
 
@@ -200,7 +200,7 @@ def test_an_old_database_is_refused_until_upgraded_fully(
     before = rows(peopled)
     followed(monkeypatch, tmp_path)
     with closing(peopled) as database:
-        assert database.schema_state().pending == ("next Budgets of projects.",)
+        assert database.read_schema_state().pending == ("next Budgets of projects.",)
         with pytest.raises(StoreRefused, match="run `antiphon store upgrade`, which keeps every row"):
             database.prepare()
         assert rows(database) == before
@@ -225,10 +225,10 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
     before = rows(peopled)
     followed(monkeypatch, tmp_path, 'op.execute("SELECT nonsense FROM nowhere")')
     with closing(peopled) as database:
-        found = database.schema_state().found_revision
+        found = database.read_schema_state().found_revision
         with pytest.raises(StoreUnavailable):
             database.upgrade()
         with pytest.raises(sa.exc.IntegrityError), database.writing() as connection:
             connection.execute(sa.text("DELETE FROM projects"))
         assert rows(database) == before
-        assert database.schema_state().found_revision == found
+        assert database.read_schema_state().found_revision == found

@@ -100,7 +100,7 @@ def value(entry: Entry, of: Dimension) -> str | int | None:
 
 def is_in(entry: Entry, chosen: EntrySelection) -> bool:
     return chosen.since <= entry.at < chosen.until and all(
-        (value(entry, each.of) or None) == (each.value or None) for each in chosen.conditions
+        (value(entry, each.dimension) or None) == (each.value or None) for each in chosen.conditions
     )
 
 
@@ -194,7 +194,7 @@ def test_sums_are_what_plain_python_makes_of_the_rows(usage):
         found = usage.report(EVERYTHING, by, 10_000)
         assert found.total == expected.total, by
         assert set(found.groups) == set(expected.groups), by
-        assert not found.more
+        assert not found.has_more_groups
 
 
 def test_groups_come_by_time_and_then_by_their_requests(usage):
@@ -205,9 +205,9 @@ def test_groups_come_by_time_and_then_by_their_requests(usage):
 
 def test_what_is_not_listed_is_said_and_counts(usage):
     whole = usage.report(EVERYTHING, (EntryField.KEY,), 3)
-    assert (len(whole.groups), whole.more) == (3, False)
+    assert (len(whole.groups), whole.has_more_groups) == (3, False)
     cut = usage.report(EVERYTHING, (EntryField.KEY,), 2)
-    assert (cut.groups, cut.more, cut.total) == (whole.groups[:2], True, whole.total)
+    assert (cut.groups, cut.has_more_groups, cut.total) == (whole.groups[:2], True, whole.total)
 
 
 def test_entries_come_once_each_by_any_pages(usage):

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.assembly.knowledge import INGEST, ServedEmbeddingModels
+from antiphon.assembly.knowledge import INGEST_ORIGIN, ServedEmbeddingModels
 from antiphon.domain.context import Context, SystemClock
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.engines.base import Engine
@@ -15,7 +15,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
 from antiphon.retrieval.ingest.reader import SandboxedReader
 from antiphon.retrieval.sqlite.index import SqliteIndex
-from antiphon.services.knowledge.documents import DocumentJobs, IngestParts, run_jobs
+from antiphon.services.knowledge.documents import DocumentJobs, IngestDependencies, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService
 from antiphon.services.knowledge.uploads import Uploader, UploadFolder
 from antiphon.telemetry.metrics import Metrics
@@ -98,9 +98,9 @@ async def open_service(
         uploads,
         callers.find,
         SystemClock(),
-        INGEST,
+        INGEST_ORIGIN,
     )
-    parts = IngestParts(*ingest_dependencies, pause=0.01, search_interval=LOOK_S)
+    parts = IngestDependencies(*ingest_dependencies, pause=0.01, search_interval=LOOK_S)
     try:
         async with run_jobs(parts) as jobs:
             service = KnowledgeService(opened_index, embedding, jobs, limits)

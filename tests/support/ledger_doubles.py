@@ -40,7 +40,7 @@ class StoreDouble:
         for entry in entries:
             self.rows.setdefault(entry.id, entry)
 
-    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
+    def sum_usage(self, since: int, bucket_ms: int, before: int | None = None) -> Iterator[UsedAmounts]:
         raise NotImplementedError
 
 

@@ -121,7 +121,7 @@ def test_every_family_of_the_process_is_listed():
     counted = Metrics()
     counted.begin_generation("m")
     counted.end_generation(Generation("m", "ok", 1, 1, 0, 1.0, 1.0))
-    counted.count_answer("/health", "200", 0.1)
+    counted.count_response("/health", "200", 0.1)
     elsewhere = {metrics.BUILD.name, metrics.PROCESSES.name, metrics.BODY_BYTES.name, metrics.LEDGER.name}
     assert {family.name for family, _ in counted.list_series()} | elsewhere == {
         family.name for family in metrics.FAMILIES

@@ -23,7 +23,7 @@ from antiphon.assembly.app_state import (
 )
 from antiphon.assembly.knowledge import add_knowledge, open_knowledge
 from antiphon.assembly.models import ModelSources, build_models, connect_engines
-from antiphon.assembly.reload import NewsInbox, ReloadClient, ServedParts, SettingsReloader
+from antiphon.assembly.reload import ReloadClient, ServedParts, SettingsReloader, SupervisorInbox
 from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.assembly.tracing import open_tracer
 from antiphon.assembly.vendors import build_vendors
@@ -54,15 +54,15 @@ from antiphon.settings.schema import Settings, decode_settings
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
-THREADS = 1
-"""Threads for large bodies and conversations, which would block the event loop. They only compute, so more
-threads would compete for the interpreter and keep more bodies in memory."""
+EXECUTOR_THREADS = 1
+"""Threads for the work on large bodies and conversations, which would block the event loop. The work only
+computes, so more threads would compete for the interpreter and keep more bodies in memory."""
 
 SWITCH_INTERVAL = 0.001
-"""Seconds that such a thread computes before the event loop runs again. Python's default of 5 ms would
-delay a request several times, once for each of its system calls."""
+"""Seconds that a thread of the executor computes before the event loop runs again. Python's default of 5 ms
+would delay a request several times, once for each of its system calls."""
 
-STORE_PAUSE = 0.5
+STORE_PAUSE_S = 0.5
 """Seconds between two tries while the database does not answer."""
 
 
@@ -71,15 +71,15 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     clock = SystemClock()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
-    loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
+    loop.set_default_executor(ThreadPoolExecutor(EXECUTOR_THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
-    parked = list_parked(settings.models)
+    parked_models = list_parked(settings.models)
     async with (
-        connect_engines(config.sockets, parked, status.ask_load) as hosts,
+        connect_engines(config.sockets, parked_models, status.ask_load) as hosts,
         AsyncExitStack() as stores,
         AsyncExitStack() as services,
     ):
-        inbox = NewsInbox(hosts, reloads := ReloadClient(status))
+        inbox = SupervisorInbox(hosts, reloads := ReloadClient(status))
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
         path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
@@ -113,11 +113,11 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             hosts_by_model = {
                 model.name: [hosts.engines[route.name] for route in model.routes]
                 for model in models.list_bases()
-                if model.name not in parked
+                if model.name not in parked_models
             }
             parts = ServedParts(app_state, hosts, adapters, sources, os.environ)
             async with (
-                learn_models(hosts.engines, models),
+                fetch_profiles(hosts.engines, models),
                 follow_reloads(parts, status, inbox.orders),
                 report_readiness(status, hosts_by_model, adapters) as accepting,
             ):
@@ -132,13 +132,14 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 async def open_node_clients(
     settings: Settings, config: HttpConfig, status: StatusPipe, coordinator: CoordinatorClient
 ) -> AsyncIterator[NodeClients]:
-    """Yields the connections of this process while the context lasts. Raises StartupError."""
+    """Yields the connections of this process to other processes, while the context lasts. Raises
+    StartupError."""
     async with open_knowledge(settings, config, status) as index, open_tracer(settings.tracing) as tracer:
         yield NodeClients(coordinator, index, tracer)
 
 
 async def _close_stores(stores: AsyncExitStack, tenancy: TenancyParts | None) -> None:
-    """Closes the ledger, the coordinator and the stores, after all requests have ended."""
+    """Closes the ledger, the coordinator and the database. Call it after all requests have ended."""
     await stores.aclose()
     if tenancy is not None:
         tenancy.close()
@@ -147,7 +148,7 @@ async def _close_stores(stores: AsyncExitStack, tenancy: TenancyParts | None) ->
 async def _load_tenants(tenants: TenancyService) -> None:
     """Loads the directory, and retries while the database does not answer.
 
-    This process can be the replacement of a dead one. If it gave up, the whole server would end.
+    It does not give up: if this process replaces a dead one, its end would end the whole server.
     """
     is_unavailable = False
     while True:
@@ -157,16 +158,16 @@ async def _load_tenants(tenants: TenancyService) -> None:
             if not is_unavailable:
                 record("store_away", logging.WARNING)
             is_unavailable = True
-            await asyncio.sleep(STORE_PAUSE)
+            await asyncio.sleep(STORE_PAUSE_S)
 
 
 @asynccontextmanager
-async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
-    """Fetches every model's profile from each of its hosts once the host is ready, while the context
-    lasts."""
+async def fetch_profiles(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
+    """Fetches the profile of every local model from each of its hosts, while the context lasts. Waits until
+    the host is ready."""
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_learn_model(hosts[route.name], route))
+            group.create_task(_fetch_profile(hosts[route.name], route))
             for model in models.list_bases()
             for route in model.routes
         ]
@@ -181,7 +182,7 @@ async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegist
 async def follow_reloads(
     parts: ServedParts, status: StatusPipe, orders: asyncio.Queue[ReloadOrder]
 ) -> AsyncIterator[None]:
-    """Carries out the supervisor's reload orders while the context lasts."""
+    """Carries out the supervisor's reload orders while the context lasts. `orders`: the queue of orders."""
     async with asyncio.TaskGroup() as group:
         reload_task = group.create_task(SettingsReloader(parts, status).follow(orders))
         try:
@@ -194,31 +195,30 @@ async def follow_reloads(
 async def report_readiness(
     status: StatusPipe, hosts: Mapping[str, Sequence[HostTokenEngine]], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
-    """Reports to the supervisor that the event loop runs, and once that everything is ready. `hosts`: by
-    their models' names.
+    """Reports to the supervisor again and again that the event loop runs, and once that all models can serve.
+    `hosts`: the hosts of each model, by the model's name.
 
     Yields a function that the caller must call when connections are accepted.
     """
-    accepts, is_over = asyncio.Event(), asyncio.Event()
+    is_accepting, is_over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
         group.create_task(status.report_alive_until(is_over))
-        ready = group.create_task(_report_ready(status, hosts, adapters, accepts))
+        readiness_task = group.create_task(_report_ready(status, hosts, adapters, is_accepting))
         try:
-            yield accepts.set
+            yield is_accepting.set
         finally:
             is_over.set()
-            ready.cancel()
+            readiness_task.cancel()
 
 
 async def _report_ready(
     status: StatusPipe,
     hosts: Mapping[str, Sequence[HostTokenEngine]],
     adapters: AdapterRegistry,
-    accepts: asyncio.Event,
+    is_accepting: asyncio.Event,
 ) -> None:
-    """Reports readiness once every engine is connected and has its adapters. From then on requests to every
-    model work."""
-    await accepts.wait()
+    """Reports readiness when connections are accepted, and every engine is connected and has its adapters."""
+    await is_accepting.wait()
     for name, model_hosts in hosts.items():
         with suppress(AntiphonError):
             await _wait_for_hosts(model_hosts, name)
@@ -237,13 +237,13 @@ async def _wait_for_hosts(hosts: Sequence[HostTokenEngine], name: str) -> None:
 async def _restore_adapters(
     hosts: Sequence[HostTokenEngine], name: str, adapters: AdapterRegistry, status: StatusPipe
 ) -> None:
-    """Loads the adapters of the settings into the hosts of a model. Ends the server if a host refuses an
-    adapter."""
+    """Loads the adapters that the settings declare into the hosts of a model. Ends the process, and so the
+    server, if a host refuses an adapter."""
     while True:
         try:
             return await adapters.restore(name)
         except EngineUnavailable:
-            await _wait_for_hosts(hosts, name)  # one of them starts again
+            await _wait_for_hosts(hosts, name)  # a host restarts
         except RequestError as error:
             _exit_with(status, LoadError(f"{error.message}; name another file with --lora, or leave it out"))
 
@@ -254,16 +254,17 @@ def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
     os._exit(1)
 
 
-async def _learn_model(host: HostTokenEngine, route: ModelRoute) -> None:
-    """Fetches a model's profile from one host, which also tests its template, before the first request needs
-    them."""
+async def _fetch_profile(host: HostTokenEngine, route: ModelRoute) -> None:
+    """Fetches a model's profile from one host before the first request needs it. This also tests the chat
+    template."""
     with suppress(AntiphonError):  # the first request will get and report the same error
         await host.load(LoadSpec(route.name))  # only waits, because the supervisor has ordered the load
         await route.engine.profile()
 
 
 def _exit_orphaned(directory: str) -> None:
-    """Ends this process after the supervisor has died, because nothing else would stop it."""
+    """Ends this process after the supervisor has died, because nobody else would stop it. `directory`: the
+    runtime directory."""
     runtime.leave_directory(Path(directory))
     os._exit(1)
 

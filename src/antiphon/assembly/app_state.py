@@ -1,4 +1,4 @@
-"""Builds the application's state and the adapters."""
+"""Builds the application's state, and the registry of adapters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,20 +60,24 @@ from antiphon.weights.gguf import read_header
 def build_adapter_targets(
     settings: Settings, models: Mapping[str, Model], hosts: Mapping[str, HostTokenEngine]
 ) -> dict[str, AdapterTarget]:
-    """Builds the local models that take adapters. `models`: all local models by name. `hosts`: their hosts by
-    host name."""
+    """Returns the local models that take adapters, as targets of the adapter registry, by the model's name.
+    `models`: all local models by name. `hosts`: all engine hosts by name."""
     lora, targets = settings.lora, {}
-    places = [Path(place) for place in lora.directories]
-    keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
+    directories = [Path(directory) for directory in lora.directories]
+    store = AdapterStore(
+        Path(lora.registry or ""), directories, lora.max_bytes, settings.engine.user is not None
+    )
     for model in settings.models if allows_loading(lora) or settings.adapters else ():
-        own = [hosts[name] for name in list_host_names(model)]
-        bases = [each.engine for each in models[model.name].routes if isinstance(each.engine, Renderer)]
-        if len(bases) == len(own) and _takes_adapters(model.path):
-            group = HostGroup(own)
+        model_hosts = [hosts[name] for name in list_host_names(model)]
+        renderers = [
+            route.engine for route in models[model.name].routes if isinstance(route.engine, Renderer)
+        ]
+        if len(renderers) == len(model_hosts) and _takes_adapters(model.path):
+            group = HostGroup(model_hosts)
             targets[model.name] = AdapterTarget(
                 group,
-                partial(keeper.store, base=model.path),
-                partial(_build_adapter_engines, bases, own),
+                partial(store.store, base=model.path),
+                partial(_build_adapter_engines, renderers, model_hosts),
                 group.note_adapters,
                 group.note_refused,
                 compute_fingerprint(Path(model.path)),
@@ -82,13 +86,13 @@ def build_adapter_targets(
 
 
 def _build_adapter_engines(
-    bases: Sequence[Renderer], hosts: Sequence[HostTokenEngine], digest: str
+    renderers: Sequence[Renderer], hosts: Sequence[HostTokenEngine], digest: str
 ) -> tuple[Engine, ...]:
-    """Builds the engines that compute with an adapter, one for each host. `bases`: those that compute without
-    one."""
+    """Builds the engines that compute with an adapter, one for each host. `renderers`: the engines of the
+    base model, in the order of `hosts`. `digest`: the adapter's."""
     return tuple(
-        AdapterRenderer(base, digest, lacks_adapter=host.is_pending_reload)
-        for base, host in zip(bases, hosts, strict=True)
+        AdapterRenderer(renderer, digest, lacks_adapter=host.is_pending_reload)
+        for renderer, host in zip(renderers, hosts, strict=True)
     )
 
 
@@ -98,7 +102,8 @@ def build_adapters(
     settings: Settings,
     coordinator: CoordinatorClient | None = None,
 ) -> AdapterRegistry:
-    """Builds the registry of adapters, with the adapters of the settings and those that were kept.
+    """Builds the registry of adapters. It has the adapters of the settings, and those that callers loaded
+    before the restart.
 
     `coordinator` shares later changes with the other processes of this server.
     """
@@ -129,8 +134,8 @@ def complete_app_state(
     adapters: AdapterRegistry,
     reload: Callable[[], Awaitable[ReloadReport]],
 ) -> AppState:
-    """Adds what needs the rest of the state: adapters, where callers can load them, and reloads, where keys
-    are on."""
+    """Adds the parts that need the other parts of the state: adapters, if callers can load adapters, and
+    reloads by the admin API, if keys are on."""
     if allows_loading(settings.lora):
         app_state = replace(
             app_state, adapters=adapters, deployments=build_deployments(adapters, app_state, settings)
@@ -152,9 +157,9 @@ def build_deployments(adapters: AdapterRegistry, app_state: AppState, settings: 
 
 
 def _takes_adapters(path: str) -> bool:
-    """Whether the model can use adapters, because it generates text. True if the file is missing, because
-    loading reports that."""
-    if Path(path).is_dir():  # vLLM's folders are of models that generate
+    """Whether a model can use adapters, because it generates text. True also for a missing or damaged file,
+    because the load reports that error."""
+    if Path(path).is_dir():  # a folder of vLLM, whose models all generate
         return True
     try:
         return not read_header(Path(path)).embeds
@@ -164,7 +169,7 @@ def _takes_adapters(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeClients:
-    """The connections of an HTTP process to other processes of the node."""
+    """The connections of an HTTP process to other processes of the node, and its tracer."""
 
     coordinator: CoordinatorClient | None = None
     knowledge: KnowledgeIndex | None = None
@@ -190,8 +195,8 @@ def build_app_state(
     issuer = build_single_sign_on(settings.oidc, tenancy, clock) if tenancy else None
     verifiers += [issuer] if issuer else []
     metrics = Metrics()
-    report = settings.server.unknown_fields == "report"
-    strict = settings.server.schema_keywords == "strict"
+    reports_unknown = settings.server.unknown_fields == "report"
+    is_strict = settings.server.schema_keywords == "strict"
     return AppState(
         pipeline=Pipeline(
             models,
@@ -203,12 +208,12 @@ def build_app_state(
             node.knowledge,
         ),
         models=models,
-        dialect=OpenAI(report, strict),
+        dialect=OpenAI(reports_unknown, is_strict),
         prefixed_dialects=(
-            Fireworks(report, strict),
-            Empower(report, strict),
-            Sgp(report, strict),
-            Jamai(report, strict, tenancy is not None, settings.knowledge.max_file_bytes),
+            Fireworks(reports_unknown, is_strict),
+            Empower(reports_unknown, is_strict),
+            Sgp(reports_unknown, is_strict),
+            Jamai(reports_unknown, is_strict, tenancy is not None, settings.knowledge.max_file_bytes),
         ),
         settings=settings.server,
         verifiers=tuple(verifiers),
@@ -233,7 +238,7 @@ def build_app_state(
 
 
 def build_summary_cache(settings: MemorySettings, clock: Clock, tenancy: TenancyParts | None) -> SummaryCache:
-    """Returns the cache of summaries. It is in the database if keys are on, otherwise in memory."""
+    """Returns the cache of summaries. It is in the database if keys are on, and in memory if not."""
     if tenancy is None:
         return ProcessSummaries(settings.summaries, settings.summary_days, clock)
     from antiphon.store.request_log import SqlSummaries
@@ -243,7 +248,7 @@ def build_summary_cache(settings: MemorySettings, clock: Clock, tenancy: Tenancy
 
 
 def _watch_keys(tenancy: TenancyParts) -> InFlightRegistry:
-    """Returns a registry of running requests. It ends requests whose key is no longer accepted. Call this
+    """Returns a registry of running requests that ends requests whose key is no longer accepted. Call this
     function in the event loop."""
     in_flight, loop = InFlightRegistry(tenancy.keyring.accepts), asyncio.get_running_loop()
     tenancy.watchers.append(lambda: loop.call_soon_threadsafe(in_flight.end_unaccepted))
@@ -253,7 +258,8 @@ def _watch_keys(tenancy: TenancyParts) -> InFlightRegistry:
 def build_erasure(
     settings: Settings, tenancy: TenancyParts, index: KnowledgeIndex | None
 ) -> KnowledgeErasure | None:
-    """Returns the service that removes all knowledge tables of a project; None if the server keeps none."""
+    """Returns the service that removes all knowledge tables of a project; None if the server has no
+    knowledge tables."""
     from antiphon.store.tenancy import SqlTenancy
 
     if index is None or settings.knowledge.directory is None:

@@ -29,18 +29,18 @@ from antiphon.processes.knowledge.client import connect_knowledge
 from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS
 from antiphon.retrieval.ingest.reader import SandboxedReader
-from antiphon.services.knowledge.documents import FindActor, IngestParts, run_jobs
+from antiphon.services.knowledge.documents import FindActor, IngestDependencies, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService
 from antiphon.services.knowledge.uploads import UPLOADS, Uploader, UploadFolder
 from antiphon.services.knowledge.vectors import EmbeddingModelInfo
 from antiphon.settings.schema import Settings
 from antiphon.weights.gguf import read_header
 
-INGEST = Origin("antiphon", "knowledge ingest")
+INGEST_ORIGIN = Origin("antiphon", "knowledge ingest")
 """The origin of the jobs' embedding calls in the ledger."""
 
-PROFILE_S = 10.0
-"""Seconds that the search for an embedding model waits for each model's profile."""
+PROFILE_TIMEOUT_S = 10.0
+"""Seconds that the search for an embedding model waits for the profile of each model."""
 
 LOAD_S = 60.0
 """Seconds that a parked model has to load."""
@@ -48,8 +48,8 @@ LOAD_S = 60.0
 PAUSE_S = 0.1
 """Seconds between two checks of a model that is being loaded."""
 
-TEXTS = 64
-"""The number of texts whose tokens are counted at the same time."""
+MAX_COUNTED_TEXTS = 64
+"""The most texts whose tokens are counted at the same time."""
 
 
 @asynccontextmanager
@@ -77,14 +77,14 @@ async def add_knowledge(
         return
     files = {model.name: model.path for model in settings.models}
     models = ServedEmbeddingModels(app_state.models, app_state.pipeline, files)
-    parts = IngestParts(
+    parts = IngestDependencies(
         index,
         models,
         SandboxedReader(replace(DEFAULT_LIMITS, file_bytes=settings.knowledge.max_file_bytes)),
         UploadFolder(Path(settings.knowledge.directory) / UPLOADS),
         build_actor_finder(app_state, None if tenancy is None else tenancy.keyring),
         app_state.clock,
-        INGEST,
+        INGEST_ORIGIN,
     )
     async with run_jobs(parts) as jobs:
         yield replace(app_state, knowledge=KnowledgeService(index, models, jobs, build_limits(settings)))
@@ -99,7 +99,8 @@ def build_limits(settings: Settings) -> IndexLimits:
 
 
 def build_actor_finder(app_state: AppState, keyring: Keyring | None) -> FindActor:
-    """Returns a function that finds the current actor of an uploader; None if it can no longer upload."""
+    """Returns a function that finds the current actor of an uploader. It returns None if the uploader can no
+    longer upload."""
 
     def find(uploader: Uploader) -> Actor | None:
         if uploader.kind == ActorKind.ANONYMOUS:
@@ -143,27 +144,30 @@ class ServedEmbeddingModels:
         file = self.files.get(model.name)
         if model.engine.state() is EngineState.PARKED and file and await asyncio.to_thread(_embeds, file):
             return await load_profile(model.engine)
-        async with asyncio.timeout(PROFILE_S):
+        async with asyncio.timeout(PROFILE_TIMEOUT_S):
             return await model.engine.profile()
 
     def _describe(self, model: Model, profile: Profile) -> EmbeddingModelInfo | None:
-        """Returns the facts of an embedding model; None for a model that certainly makes no vectors."""
-        counts = isinstance(model.engine, TokenizerEngine)
-        if profile.embedding is None and counts:  # a local model, so the profile is complete
+        """Returns the facts about an embedding model; None for a model that certainly makes no vectors. It is
+        unknown whether a vendor's model without a profile makes vectors."""
+        counts_tokens = isinstance(model.engine, TokenizerEngine)
+        if profile.embedding is None and counts_tokens:  # a local model, so the profile is complete
             return None
         if profile.embedding is not None and profile.embedding.ranks:
             return None
-        return EmbeddingModelInfo(model.name, profile.context_length, counts)
+        return EmbeddingModelInfo(model.name, profile.context_length, counts_tokens)
 
     async def count_tokens(self, model: str, texts: Sequence[str], actor: Actor) -> list[int]:
         engine = resolve(self.models, model, actor).engine
         if not isinstance(engine, TokenizerEngine):
             raise UnsupportedParameter(f"the tokens of {model} cannot be counted here", param="model")
         counts: list[int] = []
-        for start in range(0, len(texts), TEXTS):
-            prompts = [RawPrompt(text, add_special=False) for text in texts[start : start + TEXTS]]
-            found = await asyncio.gather(*(engine.encode(prompt, actor) for prompt in prompts))
-            counts += map(len, found)
+        for start in range(0, len(texts), MAX_COUNTED_TEXTS):
+            prompts = [
+                RawPrompt(text, add_special=False) for text in texts[start : start + MAX_COUNTED_TEXTS]
+            ]
+            token_lists = await asyncio.gather(*(engine.encode(prompt, actor) for prompt in prompts))
+            counts += map(len, token_lists)
         return counts
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
@@ -196,7 +200,8 @@ async def _try_profile(engine: Engine) -> Profile | None:
 
 
 async def _request_load(engine: Engine) -> None:
-    """Starts the load of a parked engine by a trivial call. Raises ModelNotLoaded if the load is refused."""
+    """Tokenizes a word, which makes a parked engine load its model. Raises ModelNotLoaded if the load is
+    refused."""
     if not isinstance(engine, TokenizerEngine):
         return
     try:

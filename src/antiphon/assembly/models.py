@@ -1,4 +1,4 @@
-"""Builds the models of the settings. A reload keeps the objects of unchanged models."""
+"""Builds the models of the settings. A reload builds only the models that changed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -26,41 +26,41 @@ NO_VENDORS = Vendors({}, {})
 
 
 class HostConnections:
-    """The connections of this process to the engine hosts. Each is kept in a task of the group."""
+    """The connections of this process to the engine hosts. A task of the group maintains each connection."""
 
     def __init__(self, group: asyncio.TaskGroup, ask_load: Callable[[str], None] = lambda _: None) -> None:
         """`ask_load`: asks the supervisor to load a model."""
         self._group = group
         self._ask_load = ask_load
-        self._open: dict[HostTokenEngine, asyncio.Task[None]] = {}
+        self._connection_tasks: dict[HostTokenEngine, asyncio.Task[None]] = {}
         self.engines: dict[str, HostTokenEngine] = {}
         """The engine of each host, by the host's name."""
         self.socket_paths: dict[str, str] = {}
         """The path of each host's socket."""
 
     def connect(self, name: str, path: str, is_parked: bool = False) -> HostTokenEngine:
-        """Returns an engine that connects to a host, and again after the host died. `is_parked`: whether the
-        model is loaded on request."""
+        """Returns an engine that connects to a host, and connects again after the host died. `path`: of its
+        socket. `is_parked`: whether the model is loaded on request."""
         parking = Parking(name, partial(self._ask_load, name)) if is_parked else None
         engine = HostTokenEngine(path, name, parking=parking)
-        self._open[engine] = self._group.create_task(engine.keep_connected())
+        self._connection_tasks[engine] = self._group.create_task(engine.keep_connected())
         return engine
 
     def replace_serving(
         self, engines: Mapping[str, HostTokenEngine], socket_paths: Mapping[str, str]
     ) -> None:
-        """Replaces the engines and socket paths by those of the local models that serve now."""
+        """Sets the engines and socket paths of the hosts that serve from now on."""
         self.engines, self.socket_paths = dict(engines), dict(socket_paths)
 
     async def close(self, engine: HostTokenEngine) -> None:
         """Ends the connection of an engine, and with it all its running generations."""
         await engine.aclose()
-        if (task := self._open.pop(engine, None)) is not None:
+        if (task := self._connection_tasks.pop(engine, None)) is not None:
             task.cancel()
 
     async def aclose(self) -> None:
         """Ends all connections."""
-        for engine in tuple(self._open):
+        for engine in tuple(self._connection_tasks):
             await self.close(engine)
 
 
@@ -70,8 +70,8 @@ async def connect_engines(
     parked: Collection[str] = (),
     ask_load: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[HostConnections]:
-    """Connects to each engine host while the context lasts. `parked`: the models that are loaded on request,
-    by `ask_load`."""
+    """Connects to each engine host while the context lasts. `sockets`: the socket of each host, by its name.
+    `parked`: the models that are loaded on request. `ask_load`: asks the supervisor to load a model."""
     async with task_group() as group:
         hosts = HostConnections(group, ask_load)
         engines = {name: hosts.connect(name, path, name in parked) for name, path in sockets.items()}
@@ -94,7 +94,8 @@ class ModelSources:
 
 @dataclass(frozen=True, slots=True)
 class ModelSet:
-    """All models of the settings, in their order. `models` has the local models, then the routed ones."""
+    """All models of the settings: first the local models, then the routed ones, each in the order of the
+    settings."""
 
     models: tuple[Model, ...]
     aliases: Aliases
@@ -154,38 +155,40 @@ def build_served_models(sources: ModelSources, clock: Clock, unchanged: Unchange
 def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelRegistry) -> UnchangedModels:
     """Returns the models whose settings, providers and hosts a reload does not change, and the states of
     unchanged routes."""
-    settings_before = {model.name: model for model in before.settings.routed_models}
+    routed_before = {model.name: model for model in before.settings.routed_models}
     hosts_before = group_hosts(before.settings.models, before.hosts)
-    same_local = {
+    unchanged_local = {
         name
         for name, hosts in group_hosts(after.settings.models, after.hosts).items()
         if hosts == hosts_before.get(name)
     }
 
-    def is_same_source(route: RouteSettings) -> bool:
+    def has_same_source(route: RouteSettings) -> bool:
         if route.provider is None:
-            return route.engine in same_local
+            return route.engine in unchanged_local
         return before.vendors.clients.get(route.provider) is after.vendors.clients.get(route.provider)
 
     def is_same(model: RoutedModelSettings) -> bool:
-        return model == settings_before.get(model.name) and all(map(is_same_source, model.list_routes()))
+        return model == routed_before.get(model.name) and all(map(has_same_source, model.list_routes()))
 
     unchanged_names = {model.name for model in after.settings.routed_models if is_same(model)}
-    unchanged_names |= same_local
-    sources = {
-        name for name, item in after.vendors.clients.items() if before.vendors.clients.get(name) is item
+    unchanged_names |= unchanged_local
+    unchanged_providers = {
+        name for name, client in after.vendors.clients.items() if before.vendors.clients.get(name) is client
     }
     states = {
         (model.name, route.name): route.state
         for model in registry.list_routed()
         for route in model.routes
-        if route.kind in sources or route.label in unchanged_names
+        if route.kind in unchanged_providers or route.label in unchanged_names
     }
     models = {
         model.name: model for model in registry if model.name in unchanged_names and model.parent is None
     }
     patterns = {
-        item.model.name: item for item in registry.list_patterns() if item.model.name in unchanged_names
+        pattern.model.name: pattern
+        for pattern in registry.list_patterns()
+        if pattern.model.name in unchanged_names
     }
     return UnchangedModels(models, patterns, states)
 
@@ -214,7 +217,8 @@ def _build_local(
 
 
 def _build_renderer(host: HostTokenEngine, options: RendererOptions) -> Renderer:
-    """Builds the renderer of one host, which follows the host's state and generation."""
+    """Builds the renderer of one host. It reads the state and the generation of the host, so that it notices
+    restarts."""
     return Renderer(
         host,
         state=host.state,
@@ -225,10 +229,10 @@ def _build_renderer(host: HostTokenEngine, options: RendererOptions) -> Renderer
 
 
 def find_families(model: ModelSettings) -> NotationFamilies:
-    """Returns the families of notations that a model's settings name."""
+    """Returns the notations of tool calls and of reasoning that a model's settings name."""
     return NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
 
 
 def _resolve_family(family: str) -> str | None:
-    """Returns the notation that a setting names. Returns None if the template decides."""
+    """Returns the notation that a setting names; None for `auto`, with which the chat template decides."""
     return None if family == "auto" else family

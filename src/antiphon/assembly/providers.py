@@ -14,8 +14,8 @@ from antiphon.settings.loading import suggest_nearest
 from antiphon.settings.providers import ProviderSettings
 from antiphon.settings.schema import Settings
 
-LONGEST_KEY = 16_384
-"""The most characters of a key. Some are signed tokens."""
+MAX_KEY_LENGTH = 16_384
+"""The most characters of a key. Some keys are signed tokens, which are long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def resolve_provider(name: str, settings: ProviderSettings, environ: Mapping[str
 
 
 def require_providers(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises SettingsError for a provider without an address, a preset or a key, and for parameters and
+    """Raises SettingsError for a provider without an address or a key, and for presets, parameters and
     certificates that do not exist."""
     for name, provider in settings.providers.items():
         resolve_provider(name, provider, environ)
@@ -67,24 +67,28 @@ def require_providers(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def _require_parameters(names: Iterable[str], where: str) -> None:
-    """Raises SettingsError for a name that is no parameter, which would have no effect."""
-    known = list_names() | PART_PARAMETERS
+    """Raises SettingsError for a name that is no parameter, because it would have no effect. `where`: the
+    setting, for the error."""
+    parameters = list_names() | PART_PARAMETERS
     for name in names:
-        if name not in known:
-            raise SettingsError(f"{where}: there is no parameter {name!r}{suggest_nearest(name, known)}")
+        if name not in parameters:
+            raise SettingsError(f"{where}: there is no parameter {name!r}{suggest_nearest(name, parameters)}")
 
 
 def _require_extra_params(names: Iterable[str], where: str) -> None:
-    """Raises SettingsError for a field that is a parameter of this server, or that determines what is
-    generated."""
-    known = list_names()
+    """Raises SettingsError for a field that is a parameter of this server, or that this server sets
+    itself."""
+    parameters = list_names()
     for name in names:
-        if name in known:
+        if name in parameters:
             raise SettingsError(
-                f"{where} cannot have {name!r}: callers send it as a field, and `takes` passes it on"
+                f"{where} cannot have {name!r}, which is a parameter of "
+                "this server: write it into `takes` instead"
             )
         if name in COUNTED_FIELDS:
-            raise SettingsError(f"{where} cannot have {name!r}: this server writes it, and relies on it")
+            raise SettingsError(
+                f"{where} cannot have {name!r}: this server sets this field itself; leave it out"
+            )
 
 
 def _require_certificates(name: str, path: str | None) -> None:
@@ -124,7 +128,7 @@ def _find_named_preset(name: str, preset: str, kind: str | None) -> ProviderPres
     if kind not in (None, named_preset.kind):
         raise SettingsError(
             f"the provider {name} has the preset {preset}, which speaks {named_preset.kind} and not {kind}; "
-            "leave out one of them"
+            "leave out preset or kind"
         )
     return named_preset
 
@@ -144,8 +148,8 @@ def _read_key(
     kind, _, location = (key_setting or f"env:{preset.key_variable}").partition(":")
     key = environ.get(location, "") if kind == "env" else _read_file(name, location)
     if not key:
-        raise SettingsError(f"the key of the provider {name} is missing: {location} is not set or empty")
-    if len(key) > LONGEST_KEY or not key.isascii() or not key.isprintable():
+        raise SettingsError(f"the key of the provider {name} is missing: {location} is empty or not set")
+    if len(key) > MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
         raise SettingsError(
             f"the key of the provider {name} in {location} must be printable ASCII, on one line"
         )
@@ -157,5 +161,5 @@ def _read_file(name: str, path: str) -> str:
     try:
         return Path(path).expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
         raise SettingsError(f"the key of the provider {name} cannot be read from {path}: {reason}") from None

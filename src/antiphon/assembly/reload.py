@@ -1,7 +1,8 @@
-"""Reloads in an HTTP process: builds the models of new settings, and then replaces the old ones at once.
+"""Reloads in an HTTP process: builds the models of new settings, and then replaces all old ones at the same
+time.
 
-A request keeps the models, routes and clients that it has found, so a reload ends no stream. Unchanged
-providers, models and hosts keep their objects.
+A running request continues with the models, routes and clients that it has found, so a reload ends no stream.
+Unchanged providers, models and hosts are not built again.
 """
 
 import asyncio
@@ -38,14 +39,15 @@ BUSY_PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PreparedReload:
-    """The objects of new settings, before they replace the current ones."""
+    """What was built from new settings, before it replaces what serves now."""
 
     sources: ModelSources
     model_set: ModelSet
     targets: Mapping[str, AdapterTarget]
     sockets: Mapping[str, str]
-    opened: Mapping[str, HostTokenEngine]
-    """Connections to new hosts."""
+    """The path of the socket of each host, by the host's name."""
+    new_engines: Mapping[str, HostTokenEngine]
+    """The engines of new hosts, which are connected already, by the host's name."""
 
 
 @dataclass(slots=True)
@@ -69,7 +71,8 @@ class SettingsReloader:
         self._prepared: PreparedReload | None = None
 
     async def follow(self, orders: asyncio.Queue[ReloadOrder]) -> None:
-        """Carries out each order and answers it."""
+        """Carries out each order, and reports to the supervisor whether it succeeded. Runs until
+        cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 order = await orders.get()
@@ -81,8 +84,8 @@ class SettingsReloader:
                     self._status.answer_step(order.number, error)
 
     async def _carry_out(self, order: ReloadOrder, group: asyncio.TaskGroup) -> None:
-        """Carries out one step. A process that has just started can get an order to apply without one to
-        prepare; it then prepares first."""
+        """Carries out one step of a reload. A process that has just started can get an order to apply without
+        an order to prepare before. In this case it prepares first."""
         if order.step is ReloadStep.DROP:
             await self._discard_prepared()
             return
@@ -90,43 +93,44 @@ class SettingsReloader:
             await self._discard_prepared()
             await self._prepare(decode_settings(order.settings.encode()), order.sockets)
         if order.step is ReloadStep.APPLY and (prepared := self._prepared) is not None:
-            before = self._parts.sources
+            sources_before = self._parts.sources
             self._prepared = None
             self._apply(prepared)
-            for engine in await self._retire_removed(before):
-                group.create_task(self._close_idle(engine, before.settings.server))
+            for engine in await self._retire_removed(sources_before):
+                group.create_task(self._close_idle(engine, sources_before.settings.server))
 
     async def _prepare(self, settings: Settings, sockets: Mapping[str, str]) -> None:
-        """Builds the objects of new settings, and waits until new local models can serve. Raises an
+        """Builds the models of new settings, and waits until new local models can serve. Raises an
         AntiphonError if the settings cannot be used."""
         parts, sources_before = self._parts, self._parts.sources
         vendors = build_vendors(settings, parts.environ, sources_before.vendors)
-        hosts, opened, parked = parts.hosts, {}, list_parked(settings.models)
+        hosts, new_engines, parked_models = parts.hosts, {}, list_parked(settings.models)
         for name, path in sockets.items():
             if hosts.socket_paths.get(name) != path:
-                opened[name] = hosts.connect(name, path, name in parked)
-        engines = {name: opened.get(name) or hosts.engines[name] for name in sockets}
+                new_engines[name] = hosts.connect(name, path, name in parked_models)
+        engines = {name: new_engines.get(name) or hosts.engines[name] for name in sockets}
         sources = ModelSources(settings, engines, vendors)
         unchanged = find_unchanged(sources_before, sources, parts.app_state.models)
         model_set = build_served_models(sources, parts.app_state.clock, unchanged)
         local = {model.name: model for model in model_set.models if not model.is_routed}
         targets = build_adapter_targets(settings, local, engines)
-        self._prepared = PreparedReload(sources, model_set, targets, sockets, opened)
-        for name, new_hosts in group_hosts(settings.models, opened).items():
-            if name in parked:
+        self._prepared = PreparedReload(sources, model_set, targets, sockets, new_engines)
+        for name, new_hosts in group_hosts(settings.models, new_engines).items():
+            if name in parked_models:
                 continue
             await _wait_until_served(tuple(new_hosts.values()), local[name])
             if name in targets:
                 await parts.adapters.prepare_target(name, targets[name])
 
     def _apply(self, prepared: PreparedReload) -> None:
-        """Replaces the serving objects by the prepared ones. Does not wait, so no request sees a mixture."""
+        """Replaces the models that serve by the prepared ones. Does not wait, so no request gets some old and
+        some new ones."""
         parts = self._parts
         app_state, model_set = parts.app_state, prepared.model_set
         labels = {model.label for model in app_state.models if model.parent is None}
         app_state.models.replace(model_set.models, model_set.aliases, model_set.patterns)
-        changed = group_hosts(prepared.sources.settings.models, prepared.opened)
-        parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed.keys())
+        changed_models = group_hosts(prepared.sources.settings.models, prepared.new_engines)
+        parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed_models.keys())
         parts.hosts.replace_serving(prepared.sources.hosts, prepared.sockets)
         parts.sources = prepared.sources
         for label in labels - {model.label for model in app_state.models}:
@@ -135,8 +139,8 @@ class SettingsReloader:
             app_state.metrics.forget_routes(model.label, {route.label for route in model.routes})
 
     async def _retire_removed(self, sources_before: ModelSources) -> list[HostTokenEngine]:
-        """Retires removed clients, and makes the others read their keys again. Returns the engines of removed
-        hosts."""
+        """Retires the clients of removed and changed providers, and makes the other clients read their keys
+        again. Returns the engines of removed hosts."""
         sources = self._parts.sources
         for name, client in sources_before.vendors.clients.items():
             if sources.vendors.clients.get(name) is client:
@@ -158,10 +162,10 @@ class SettingsReloader:
         await self._parts.hosts.close(engine)
 
     async def _discard_prepared(self) -> None:
-        """Discards the prepared objects."""
+        """Drops what was prepared, and closes the connections to new hosts."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            for engine in prepared.opened.values():
+            for engine in prepared.new_engines.values():
                 await self._parts.hosts.close(engine)
 
 
@@ -173,28 +177,30 @@ async def _wait_until_served(hosts: Sequence[HostTokenEngine], model: Model) -> 
         await route.engine.profile()
 
 
-class NewsInbox:
-    """Receives the supervisor's messages in this process."""
+class SupervisorInbox:
+    """Receives the supervisor's messages: states of hosts, orders to reload, and replies to requests for a
+    reload."""
 
     def __init__(self, hosts: HostConnections, reloads: "ReloadClient") -> None:
         self._hosts = hosts
         self._reloads = reloads
         self._loop = asyncio.get_running_loop()
         self.orders: asyncio.Queue[ReloadOrder] = asyncio.Queue()
-        """Steps of reloads that are not done yet."""
+        """Orders of the supervisor that are not carried out yet."""
 
     def receive(self, line: bytes) -> None:
-        """Passes a line of the supervisor to the event loop. Any thread can call this method."""
+        """Passes a message to the event loop. `line`: the encoded message. Any thread can call this
+        method."""
         self._loop.call_soon_threadsafe(self._dispatch, from_line(line, SupervisorMessage))
 
     def _dispatch(self, message: SupervisorMessage) -> None:
         """Passes a host's state to its engine, queues a reload order, or passes a reply to its caller."""
-        engine = message.engine
-        host = None if engine is None else self._hosts.engines.get(engine.engine)
-        if engine is not None and host is not None:
-            host.note_state(engine)
-            if engine.state is EngineState.FAILED:
-                host.give_up(engine.detail)
+        engine_report = message.engine
+        host = None if engine_report is None else self._hosts.engines.get(engine_report.engine)
+        if engine_report is not None and host is not None:
+            host.note_state(engine_report)
+            if engine_report.state is EngineState.FAILED:
+                host.give_up(engine_report.detail)
         if message.order is not None:
             self.orders.put_nowait(message.order)
         if message.reply is not None:
@@ -206,19 +212,20 @@ class ReloadClient:
     """Asks the supervisor for reloads, for callers of the admin API."""
 
     status: StatusPipe
-    _replies: dict[int, asyncio.Future[ReloadReply]] = field(default_factory=dict)
-    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _pending_replies: dict[int, asyncio.Future[ReloadReply]] = field(default_factory=dict)
+    """The replies that calls wait for, by the number of the request."""
+    _request_numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def reload(self) -> ReloadReport:
         """Reloads the settings in all processes. Raises the supervisor's error if they cannot be used."""
-        number = next(self._numbers)
-        answer: asyncio.Future[ReloadReply] = asyncio.get_running_loop().create_future()
-        self._replies[number] = answer
+        number = next(self._request_numbers)
+        pending_reply: asyncio.Future[ReloadReply] = asyncio.get_running_loop().create_future()
+        self._pending_replies[number] = pending_reply
         try:
             self.status.ask_reload(number)
-            reply = await answer
+            reply = await pending_reply
         finally:
-            del self._replies[number]
+            del self._pending_replies[number]
         if reply.error is not None:
             raise reply.error.to_exception()
         if reply.report is None:
@@ -227,6 +234,6 @@ class ReloadClient:
 
     def receive(self, reply: ReloadReply) -> None:
         """Passes a reply to the call that waits for it."""
-        answer = self._replies.get(reply.number)
-        if answer is not None and not answer.done():
-            answer.set_result(reply)
+        pending_reply = self._pending_replies.get(reply.number)
+        if pending_reply is not None and not pending_reply.done():
+            pending_reply.set_result(reply)

@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TenancyParts:
-    """Keys, limits and prices in memory, and the services that change them."""
+    """What an HTTP process has if keys are on: keys, limits and prices in memory, and the services that
+    change them."""
 
     database: "Database"
-    """The database of all stores."""
+    """The database of projects, keys, limits, prices and the ledger."""
     changes: DirectoryChanges
     """Passes each new directory to the keyring and the limit index."""
     keyring: Keyring
@@ -59,7 +60,7 @@ class TenancyParts:
     """Functions that are called in a thread after each change of the keyring."""
 
     def close(self) -> None:
-        """Closes the store, after all requests have ended."""
+        """Closes the services and the database. Call it after all requests have ended."""
         self.usage.close()
         self.tenants.close()
 
@@ -67,7 +68,7 @@ class TenancyParts:
 def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> TenancyParts:
-    """Builds all parts. Does not read the store: `tenants.load` reads it."""
+    """Builds all parts. Does not read the database: call `tenants.load`."""
     from antiphon.store.changes import SqlFeed
     from antiphon.store.ledger import SqlUsage
     from antiphon.store.request_log import SqlRecords
@@ -81,9 +82,9 @@ def build_tenancy(
 
     watchers: list[Callable[[], object]] = []
 
-    def learn(directory: Directory) -> None:
-        """Passes a new directory to all parts that keep a copy in memory, and reports its revision."""
-        keyring.learn(directory)
+    def distribute(directory: Directory) -> None:
+        """Passes a new directory to all parts that have a copy in memory, and reports its revision."""
+        keyring.replace_directory(directory)
         limit_index.update(directory.limits, directory.prices, directory.build_families())
         recorder.update_projects(directory)
         for watcher in watchers:
@@ -91,11 +92,9 @@ def build_tenancy(
         coordinator.report_revision(directory.revision)
 
     feed = SqlFeed(database, coordinator.wait_for_revision)
-    changes = DirectoryChanges(tenancy_store, [learn], clock.wall, feed, coordinator.announce)
-    tenants, recordings = (
-        TenancyService(changes, tenancy_store, pepper),
-        RequestLog(changes, tenancy_store, records),
-    )
+    changes = DirectoryChanges(tenancy_store, [distribute], clock.wall, feed, coordinator.announce)
+    tenants = TenancyService(changes, tenancy_store, pepper)
+    recordings = RequestLog(changes, tenancy_store, records)
     tokens = AccessTokens(tenants, changes, pepper)
     pricing, usage = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
     recording_parts = (recorder, recordings, watchers)
@@ -111,8 +110,8 @@ if TYPE_CHECKING:
 async def open_accounting(
     settings: Settings, tenancy: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
-    """Yields the accounting while the context lasts: writes the spool and counts limits. Raises StartupError
-    if the spool cannot be used."""
+    """Opens the spool and the limiter, and yields them as the accounting while the context lasts. Raises
+    StartupError if the spool cannot be used."""
     from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy, SqlWarnings
 
@@ -183,9 +182,9 @@ def build_single_sign_on(oidc: OidcSettings, tenancy: TenancyParts, clock: Clock
     requirements = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
     keys = SigningKeys(oidc.issuer, oidc.keys_url, fetch, clock.monotonic)
     reader = ClaimReader(oidc.user_claim, oidc.groups_claim, parse_group_rules(oidc.groups))
-    proof = TokenVerificationCache(requirements, keys, reader, clock.wall)
+    token_cache = TokenVerificationCache(requirements, keys, reader, clock.wall)
     return SingleSignOn(
-        proof,
+        token_cache,
         reader.group_projects,
         tenancy.keyring,
         tenancy.tenants,

@@ -11,8 +11,8 @@ from antiphon.settings.server import TracingSettings
 
 @asynccontextmanager
 async def open_tracer(settings: TracingSettings) -> AsyncIterator[Tracer | None]:
-    """Yields the tracer while the context lasts; None without a collector. Raises StartupError without the
-    extra."""
+    """Yields the tracer while the context lasts; None if no collector is set. Raises SettingsError if the
+    extra `otlp` is missing."""
     if settings.endpoint is None:
         yield None
         return

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Vendors:
-    """All providers, with their clients."""
+    """All providers and their clients, by the provider's name."""
 
     resolved: Mapping[str, ResolvedProvider]
     clients: "Mapping[str, Provider]"
@@ -40,12 +40,12 @@ class Vendors:
 
 
 def build_vendors(settings: Settings, environ: Mapping[str, str], before: Vendors | None = None) -> Vendors:
-    """Builds the clients of all providers. They connect when they are used. A provider with unchanged
-    settings keeps its client. Raises SettingsError."""
+    """Builds the clients of all providers. They connect when they are used. `before`: the providers before a
+    reload. A provider whose settings are unchanged gets its client from there. Raises SettingsError."""
     resolved = {
         name: resolve_provider(name, provider, environ) for name, provider in settings.providers.items()
     }
-    kept_clients = (
+    unchanged_clients = (
         {}
         if before is None
         else {
@@ -56,7 +56,7 @@ def build_vendors(settings: Settings, environ: Mapping[str, str], before: Vendor
     )
     return Vendors(
         resolved,
-        {name: kept_clients.get(name) or build_client(provider) for name, provider in resolved.items()},
+        {name: unchanged_clients.get(name) or build_client(provider) for name, provider in resolved.items()},
     )
 
 
@@ -67,18 +67,19 @@ def build_client(provider: ResolvedProvider) -> "Provider":
 
     settings, preset = provider.settings, provider.preset
     upstream = build_upstream(preset.kind)
-    usual_header, usual_prefix = upstream.credential_header
-    prefix = usual_prefix if preset.key_prefix is None else preset.key_prefix
+    default_header, default_prefix = upstream.credential_header
+    prefix = default_prefix if preset.key_prefix is None else preset.key_prefix
     own_headers = {name.lower() for name, _ in upstream.headers}
     for name in settings.extra_headers:
         if name.lower() in own_headers:
             raise SettingsError(
-                f"providers.{provider.name}.extra_headers cannot have {name!r}: this server sets it"
+                f"providers.{provider.name}.extra_headers cannot have "
+                f"{name!r}: this server sets it; leave it out"
             )
     options = ProviderOptions(
         name=provider.name,
         base_url=provider.base_url,
-        credential_header=(preset.key_header or usual_header, prefix),
+        credential_header=(preset.key_header or default_header, prefix),
         headers=settings.headers,
         allows_private=provider.allows_private,
         proxy=settings.proxy,
@@ -127,7 +128,8 @@ class RoutedModelBuilder:
         return ModelPattern(self._build(settings, settings.name, STAR), partial(self._build, settings))
 
     def _build(self, settings: RoutedModelSettings, name: str, vendor_model: str) -> Model:
-        """Builds the model of a name. `vendor_model`: the vendor's model for routes that name none."""
+        """Builds a routed model with this name. `vendor_model`: the vendor's model for routes whose settings
+        name none."""
         routes = tuple(
             model_route
             for route in settings.list_routes()
@@ -148,7 +150,7 @@ class RoutedModelBuilder:
 
     def _build_local_routes(self, route: RouteSettings, model_name: str) -> Iterator[ModelRoute]:
         """Yields a route to each host of a local model. The hosts share the weight, and the label by which
-        requests in flight are counted. `served`: the routed model's name."""
+        requests in flight are counted. `model_name`: the routed model's name."""
         model = self.local[route.engine or ""]
         for host in model.routes:
             yield ModelRoute(
@@ -166,13 +168,11 @@ class RoutedModelBuilder:
     def _build_vendor_route(
         self, route: RouteSettings, settings: RoutedModelSettings, names: tuple[str, str]
     ) -> ModelRoute:
-        """Builds a route to a vendor's model. `names`: the model's name, and the vendor's model for routes
-        that name none."""
+        """Builds a route to a vendor's model. `names`: the model's name, and the vendor's model if the
+        settings of the route name none."""
         model_name, default_model = names
-        model, resolved = (
-            name_vendor_model(route, settings, default_model),
-            self.vendors.resolved[route.provider or ""],
-        )
+        model = name_vendor_model(route, settings, default_model)
+        resolved = self.vendors.resolved[route.provider or ""]
         name = f"{resolved.name}/{model}"
         return ModelRoute(
             self._build_engine(resolved, model, settings.profile),
@@ -194,8 +194,8 @@ class RoutedModelBuilder:
         from antiphon.engines.vendors.engine import VendorEngine
 
         settings, preset = provider.settings, provider.preset
-        base, deployment = split_deployment(preset, model)
-        profile = find_vendor_profile(provider, base, profile_settings)
+        profile_model, deployment = split_deployment(preset, model)
+        profile = find_vendor_profile(provider, profile_model, profile_settings)
         vendor_model = VendorModel(
             deployment,
             provider.name,
@@ -216,14 +216,16 @@ class RoutedModelBuilder:
 
 
 def split_deployment(preset: ProviderPreset, model: str) -> tuple[str, str]:
-    """Returns the model whose profile applies, and the name that is sent to the vendor. They differ only for
-    a deployment, which is written as MODEL/DEPLOYMENT."""
-    base, _, deployment = model.rpartition("/")
-    return (base, deployment) if preset.has_deployments and base and deployment else (model, model)
+    """Returns the model whose profile applies, and the name that is sent to the vendor. These are different
+    only if the vendor has deployments and `model` is written as MODEL/DEPLOYMENT."""
+    profile_model, _, deployment = model.rpartition("/")
+    is_deployment = preset.has_deployments and profile_model and deployment
+    return (profile_model, deployment) if is_deployment else (model, model)
 
 
 def name_vendor_model(route: RouteSettings, settings: RoutedModelSettings, vendor_model: str) -> str:
-    """Returns the vendor's name of a route's model. In a pattern, `vendor_model` replaces `*` in the name."""
+    """Returns the vendor's name of the model of a route. `vendor_model`: the name if the route names none,
+    and what replaces `*` in the route's name if the model is a pattern."""
     if route.model is None:
         return vendor_model
     return route.model.replace("*", vendor_model) if is_pattern(settings.name) else route.model

@@ -9,7 +9,7 @@ from antiphon.domain.values import Value
 from antiphon.store.base import Directory, StoredKey
 
 REFUSAL = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
-"""The message for every refused credential."""
+"""The message for every refused credential. It does not tell why the credential is refused."""
 
 
 class RequestedScope(Value, frozen=True):
@@ -23,8 +23,8 @@ NO_SCOPE = RequestedScope()
 
 
 class TokenVerifier(Protocol):
-    """Verifies one kind of credential. Verifiers are tried in order; the first that recognises the token
-    decides."""
+    """Verifies one kind of credential. A server asks its verifiers in order, until one recognises the token
+    and accepts or refuses it."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         """Returns the actor of the token; None if the token is of another kind.
@@ -36,9 +36,10 @@ class TokenVerifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIndex:
-    """Lookups over a directory."""
+    """The keys, projects, users and roles of a directory, in dictionaries for fast look-ups."""
 
     keys: dict[bytes, StoredKey]
+    """By digest."""
     projects: dict[str, Project]
     users: dict[str, User]
     roles: dict[tuple[str, str], ProjectRole]
@@ -59,10 +60,10 @@ class DirectoryIndex:
 
     def is_open(self, project: str | None) -> bool:
         """Whether a project exists and is not archived."""
-        found_project = self.projects.get(project or "")
-        return found_project is not None and found_project.archived is None
+        stored_project = self.projects.get(project or "")
+        return stored_project is not None and stored_project.archived is None
 
     def is_active(self, user: str | None) -> bool:
         """Whether a user exists and is not disabled."""
-        found_user = self.users.get(user or "")
-        return found_user is not None and found_user.disabled is None
+        stored_user = self.users.get(user or "")
+        return stored_user is not None and stored_user.disabled is None

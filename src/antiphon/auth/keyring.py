@@ -1,8 +1,8 @@
 """Verifies keys in memory, without a database.
 
-A key is found by its digest. Every invalid key gets the same message after the same work: unknown, revoked
-and expired keys, and keys of an archived project or a disabled user. `ServiceKey` verifies the single key of
-ANTIPHON_API_KEY.
+A key is found by its digest. An invalid key can be unknown, revoked or expired, or belong to an archived
+project or a disabled user. The message and the duration are the same in all these cases, so they reveal
+nothing. `ServiceKey` verifies the single key of ANTIPHON_API_KEY.
 """
 
 import hmac
@@ -11,29 +11,36 @@ from collections.abc import Callable
 
 from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, PREFIX, Pepper
-from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
+from antiphon.domain.identity import (
+    EVERY_RIGHT,
+    READER_RIGHTS,
+    SERVICE_RIGHTS,
+    WRITER_RIGHTS,
+    Actor,
+    ActorKind,
+)
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, ProjectRole
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, StoredKey
 
 UNKNOWN_KEY = StoredKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
-"""An unknown key is compared with this one, so that the check takes as long as for a known key."""
+"""The key that an unknown token is compared with, so that the check takes as long as for a known key."""
 
 
 class Keyring:
-    """Verifies the keys of the store."""
+    """The `TokenVerifier` of the keys in the store."""
 
     def __init__(self, pepper: Pepper, clock: Callable[[], float]) -> None:
-        """`clock`: Unix seconds. Before the first call of `learn`, no key is known."""
+        """`clock`: Unix seconds. Before the first call of `replace_directory`, no key is known."""
         self._pepper = pepper
         self._clock = clock
         self._index = DirectoryIndex.from_directory(Directory())
-        self._ended: frozenset[str] = frozenset()
+        self._ended_ids: frozenset[str] = frozenset()
         """Ids of keys that were revoked or that a rotation has ended."""
 
-    def learn(self, directory: Directory) -> None:
-        """Replaces the directory."""
-        self._ended = frozenset(
+    def replace_directory(self, directory: Directory) -> None:
+        """Uses the keys, users and projects of this directory from now on."""
+        self._ended_ids = frozenset(
             stored_key.key.id for stored_key in directory.keys if self._is_ended(stored_key)
         )
         self._index = DirectoryIndex.from_directory(directory)
@@ -44,7 +51,7 @@ class Keyring:
         They end if the key is revoked, if the user is disabled or removed from the project, or if the project
         is archived. When a key expires, its running requests can finish.
         """
-        if actor.id in self._ended or not self._index.is_open(actor.project):
+        if actor.id in self._ended_ids or not self._index.is_open(actor.project):
             return False
         if actor.user is None:
             return True
@@ -75,8 +82,8 @@ class Keyring:
         """Returns the current actor of a key, by the key's id, for work that continues after its request;
         None if the key has ended. For a user of single sign-on, the id is the user's."""
         keys = (stored_key.key for stored_key in self._index.keys.values())
-        found_key = next((key for key in keys if key.id == id_), None)
-        key = found_key or Key(id_, KeyKind.ACCESS_TOKEN, "", 0, id_, user=id_)
+        matching_key = next((key for key in keys if key.id == id_), None)
+        key = matching_key or Key(id_, KeyKind.ACCESS_TOKEN, "", 0, id_, user=id_)
         if not self._is_valid(key):
             return None
         try:
@@ -85,16 +92,17 @@ class Keyring:
             return None
 
     def _is_ended(self, stored_key: StoredKey) -> bool:
-        """Whether the key was revoked, or a rotation set its end to a time that has passed."""
-        key, before = stored_key.key, self._index.keys.get(stored_key.digest, stored_key).key
+        """Whether the key was revoked, or a rotation set its end to a time that has passed. Compares with the
+        directory in memory, which is still the earlier one."""
+        key, key_before = stored_key.key, self._index.keys.get(stored_key.digest, stored_key).key
         if key.revoked is not None or key.expires is None:
             return key.revoked is not None
-        is_moved = key.expires != before.expires or key.id in self._ended
-        return is_moved and key.expires <= self._clock()
+        was_rotated = key.expires != key_before.expires or key.id in self._ended_ids
+        return was_rotated and key.expires <= self._clock()
 
     def _is_valid(self, key: Key) -> bool:
-        """Whether the key can be used now. Every condition is checked in every case, so the duration reveals
-        nothing."""
+        """Whether the key can be used now. Evaluates every condition, so that the duration does not reveal
+        which one failed."""
         now, index = self._clock(), self._index
         is_unexpired = key.expires is None or key.expires > now
         is_open, is_active = index.is_open(key.project), index.is_active(key.user)
@@ -117,7 +125,9 @@ class Keyring:
             raise PermissionDenied(f"there is no project {project}", param="x-project-id")
         if scope.user is not None and not self._index.is_active(scope.user):
             raise PermissionDenied(f"there is no user {scope.user}", param="x-user-id")
-        return Actor(ActorKind.ADMIN, key.id, project, scope.user, EVERY_RIGHT, key.grant, until=key.expires)
+        return Actor(
+            ActorKind.ADMIN, key.id, project, scope.user, EVERY_RIGHT, key.grant, expires=key.expires
+        )
 
     def _build_service(self, key: Key, scope: RequestedScope) -> Actor:
         """Returns the actor of a service key. Raises PermissionDenied if the scope has another project, or a
@@ -133,7 +143,7 @@ class Keyring:
                     param="x-user-id",
                 )
         return Actor(
-            ActorKind.SERVICE_KEY, key.id, project, scope.user, SERVICE, key.grant, True, key.expires
+            ActorKind.SERVICE_KEY, key.id, project, scope.user, SERVICE_RIGHTS, key.grant, True, key.expires
         )
 
     def _build_user(self, key: Key, scope: RequestedScope) -> Actor:
@@ -146,13 +156,14 @@ class Keyring:
         role = self._index.roles.get((project, user))
         if role is None:
             raise PermissionDenied(f"the user is not a member of the project {project}", param="x-project-id")
-        rights = READER if role is ProjectRole.VIEWER else WRITER
-        bound = key.project is not None
-        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
+        rights = READER_RIGHTS if role is ProjectRole.VIEWER else WRITER_RIGHTS
+        is_bound = key.project is not None
+        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, is_bound, key.expires)
 
     def _choose_project(self, key: Key, user: str, requested: str | None) -> str:
-        """Returns the project in which a token acts. Raises PermissionDenied if the token does not allow the
-        requested project, and MissingParameter if none is requested and the user has several."""
+        """Returns the project in which a token acts. `requested`: the project that the request names. Raises
+        PermissionDenied if the token does not allow it, and MissingParameter if the request names none and
+        the user has several projects."""
         if key.project is not None:
             if requested not in (None, key.project):
                 raise PermissionDenied("this token is for another project", param="x-project-id")
@@ -170,8 +181,7 @@ class Keyring:
         if len(projects) > 1:
             raise MissingParameter(
                 f"the user is a member of several projects ({', '.join(sorted(projects)[:8])}); name one in "
-                "the "
-                "header X-PROJECT-ID",
+                "the header X-PROJECT-ID",
                 param="x-project-id",
             )
         return projects[0]
@@ -182,20 +192,21 @@ SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")
 
 
 class ServiceKey:
-    """Verifies the key of ANTIPHON_API_KEY by its digest. The digest's secret is new in each process."""
+    """The `TokenVerifier` of the key in ANTIPHON_API_KEY. It compares digests, whose secret is new in each
+    process."""
 
     def __init__(self, key: str, is_only_key: bool = True) -> None:
-        """`is_only_key`: whether the server has no other keys. Then the project and user of a request are
+        """`is_only_key`: whether the server has no other keys, so that the project and user of a request are
         ignored."""
         self._is_only_key = is_only_key
         self._pepper = Pepper(secrets.token_bytes(32))
         self._digest = self._pepper.digest(key)
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """Returns the service actor if the token is the key, otherwise None. Takes the same time for all
+        """Returns the service actor if the token is the key; None if it is not. Takes the same time for all
         tokens of one length.
 
-        Raises PermissionDenied if the request names another project, or a user.
+        Raises PermissionDenied if the server has other keys, and the request names another project or a user.
         """
         if not hmac.compare_digest(self._digest, self._pepper.digest(token)):
             return None

@@ -16,7 +16,8 @@ from antiphon.errors import StoreRefused
 
 KEY = re.compile(r"ak_[0-9a-z]{12}_[A-Za-z0-9_-]{43}")
 PREFIX = "ak_"
-NAME_LENGTH = len(PREFIX) + 12
+NAME_LENGTH = 12
+"""Characters of the public name in a key."""
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 PEPPER_BYTES = 32
@@ -26,21 +27,23 @@ MARK_TEXT = b"antiphon: whose pepper this is"
 
 
 def generate_key() -> str:
-    name = "".join(secrets.choice(ALPHABET) for _ in range(12))
+    """Returns a new random key."""
+    name = "".join(secrets.choice(ALPHABET) for _ in range(NAME_LENGTH))
     return f"{PREFIX}{name}_{secrets.token_urlsafe(PEPPER_BYTES)}"
 
 
 def extract_prefix(key: str) -> str:
-    """Returns the public part of a key."""
-    return key[:NAME_LENGTH]
+    """Returns the public part of a key: `ak_NAME`."""
+    return key[: len(PREFIX) + NAME_LENGTH]
 
 
 class Pepper:
-    """The secret for the digests of keys. It has no other purpose."""
+    """A secret that is mixed into the digests of keys, so that a stolen database does not suffice to test
+    keys."""
 
     def __init__(self, secret: bytes) -> None:
         self._hmac = hmac.new(secret, digestmod=hashlib.sha256)
-        """An HMAC of the secret only. It is copied for each key."""
+        """An HMAC that knows the secret and no text yet. It is copied for each key."""
 
     def digest(self, key: str) -> bytes:
         """Returns the 32 bytes that identify a key."""
@@ -66,17 +69,17 @@ def parse_pepper(text: str) -> Pepper:
         secret = b""
     if len(secret) < PEPPER_BYTES:
         raise StoreRefused(
-            f"keys.pepper must be at least {2 * PEPPER_BYTES} hexadecimal digits; make one with `openssl "
-            f"rand -hex {PEPPER_BYTES}`"
+            f"keys.pepper must be at least {2 * PEPPER_BYTES} hexadecimal digits; make one with "
+            f"`openssl rand -hex {PEPPER_BYTES}`"
         )
     return Pepper(secret)
 
 
-def load_pepper(home: Path, *, make: bool) -> Pepper:
-    """Loads the pepper from its file in `home`. `make`: whether a missing file is created. Raises
-    StoreRefused."""
+def load_pepper(home: Path, *, create: bool) -> Pepper:
+    """Loads the pepper from its file in `home`. `create`: whether a missing file is created with a new
+    pepper. Raises StoreRefused."""
     path = home / PEPPER_FILE
-    if make and not path.exists():
+    if create and not path.exists():
         write_secret(path, secrets.token_hex(PEPPER_BYTES))
     try:
         text = path.read_text(encoding="ascii").strip()
@@ -91,22 +94,21 @@ def load_pepper(home: Path, *, make: bool) -> Pepper:
     except StoreRefused:
         raise StoreRefused(
             f"{path} contains no pepper: restore the pepper of the database's keys; if there are no keys "
-            "yet, "
-            "remove the file"
+            "yet, remove the file"
         ) from None
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Creates a file that only its owner can read. The file is written completely or not at all. Raises
-    FileExistsError and OSError."""
+    """Creates a file that only its owner can read. It is complete when it appears. Raises FileExistsError if
+    the file exists, and OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary_path = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)
+        os.link(temporary_path, path)
     finally:
-        temporary.unlink()
+        temporary_path.unlink()

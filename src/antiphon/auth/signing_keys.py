@@ -16,27 +16,28 @@ from antiphon.settings.server import is_loopback
 from antiphon.telemetry.logs import record
 
 REFRESH_S = 300.0
-"""Seconds after which keys are fetched again. A withdrawn key is accepted for this time."""
+"""Seconds after which keys are fetched again. A key that the issuer withdraws is still accepted for this
+time."""
 MIN_FETCH_INTERVAL_S = 10.0
 """The minimum seconds between two fetches."""
 MAX_AGE_S = 86_400.0
-"""Seconds for which known keys stay valid without an answer of the issuer."""
+"""Seconds for which known keys stay valid while the issuer does not respond."""
 TIMEOUT_S = 5.0
-"""Seconds in which the issuer must answer."""
-MOST_BYTES = 1 << 20
-"""The most bytes of an answer of the issuer."""
-OK = 200
+"""Seconds in which the issuer must respond."""
+MAX_RESPONSE_BYTES = 1 << 20
+"""The most bytes of a response of the issuer."""
+HTTP_OK = 200
 DISCOVERY = "/.well-known/openid-configuration"
 
 Fetch = Callable[[str], Awaitable[bytes]]
+"""Downloads an address. Raises IssuerUnavailable."""
 
 
 class SigningKeys:
     """The keys of one issuer."""
 
     def __init__(self, issuer: str, url: str | None, fetch: Fetch, monotonic: Callable[[], float]) -> None:
-        """`url`: the address of the keys; None means that the issuer tells it. `fetch` downloads an address
-        or raises IssuerUnavailable."""
+        """`url`: the address of the keys; None means that the issuer tells it. `monotonic`: seconds."""
         self._issuer = issuer
         self._url = url
         self._fetch = fetch
@@ -46,12 +47,13 @@ class SigningKeys:
         self._last_attempt: float | None = None
         self._fetch_lock = asyncio.Lock()
         self.generation = 0
-        """Counts the changes of the keys. A cached token is verified again after a change."""
+        """The number of changes of the keys. After a change, cached tokens are verified again."""
 
     async def refresh(self) -> None:
-        """Fetches the keys again if they are old. Raises IssuerUnavailable if no valid keys are known."""
+        """Fetches the keys again if the last fetch is more than REFRESH_S ago. Raises IssuerUnavailable if
+        the known keys are older than MAX_AGE_S and cannot be fetched."""
         if self._get_age() > MAX_AGE_S:
-            await self._refetch(required=True)
+            await self._refetch(is_required=True)
         elif self._get_age() > REFRESH_S and not self._fetch_lock.locked():
             await self._refetch()
 
@@ -74,13 +76,13 @@ class SigningKeys:
             return next(iter(self._keys.values()))
         return self._keys.get(kid)
 
-    async def _refetch(self, required: bool = False) -> None:
-        """Fetches the keys, unless the last attempt was a few seconds ago. Raises IssuerUnavailable if no
-        valid keys are known and `required` is true."""
+    async def _refetch(self, is_required: bool = False) -> None:
+        """Fetches the keys, unless the last attempt was a few seconds ago. Logs a failure. If `is_required`,
+        raises IssuerUnavailable if no valid keys are known."""
         last_attempt = self._last_attempt
         async with self._fetch_lock:
-            was_fetched = self._last_attempt != last_attempt
-            if not was_fetched and (
+            was_tried_meanwhile = self._last_attempt != last_attempt
+            if not was_tried_meanwhile and (
                 self._last_attempt is None or self._monotonic() - self._last_attempt >= MIN_FETCH_INTERVAL_S
             ):
                 self._last_attempt = self._monotonic()
@@ -88,7 +90,7 @@ class SigningKeys:
                     self._set_keys(await self._fetch_keys())
                 except IssuerUnavailable as problem:
                     record("issuer_unavailable", issuer=self._issuer, problem=problem.message)
-        if required and self._get_age() > MAX_AGE_S:
+        if is_required and self._get_age() > MAX_AGE_S:
             raise IssuerUnavailable(
                 "the issuer of these tokens does not answer; try again", retry_after=MIN_FETCH_INTERVAL_S
             )
@@ -108,10 +110,10 @@ class SigningKeys:
     def _set_keys(self, key_set: Mapping[str, object]) -> None:
         """Replaces the known keys by the usable keys of a key set."""
         try:
-            usable = jwt.PyJWKSet.from_dict(dict(key_set)).keys
+            jwk_keys = jwt.PyJWKSet.from_dict(dict(key_set)).keys
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
             raise IssuerUnavailable(f"the issuer's keys cannot be read: {type(problem).__name__}") from None
-        keys = {key.key_id: key for key in usable if _is_signing_key(key)}
+        keys = {key.key_id: key for key in jwk_keys if _is_signing_key(key)}
         if {kid: key.key for kid, key in keys.items()} != {kid: key.key for kid, key in self._keys.items()}:
             self.generation += 1
         self._keys, self._last_fetch = keys, self._monotonic()
@@ -123,10 +125,11 @@ def _is_signing_key(key: jwt.PyJWK) -> bool:
 
 
 def is_secure_url(url: str) -> bool:
-    """Whether an attacker on the network cannot change the answers of an address."""
+    """Whether an address uses https or is on this machine, so that nobody on the network can change its
+    responses."""
     try:
-        parts = urlsplit(url)
-        return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        address = urlsplit(url)
+        return address.scheme == "https" or (address.scheme == "http" and is_loopback(address.hostname or ""))
     except ValueError:
         return False
 
@@ -152,18 +155,18 @@ async def fetch(url: str) -> bytes:
             httpx2.AsyncClient(timeout=TIMEOUT_S) as client,
             client.stream("GET", url, headers={"accept": "application/json"}) as response,
         ):
-            if response.status_code != OK:
+            if response.status_code != HTTP_OK:
                 raise IssuerUnavailable(f"the issuer answered {response.status_code}")
             return await _read_body(response.aiter_bytes())
     except (httpx2.HTTPError, OSError, TimeoutError) as problem:
         raise IssuerUnavailable(f"the issuer does not answer: {type(problem).__name__}") from None
 
 
-async def _read_body(parts: AsyncIterator[bytes]) -> bytes:
-    """Joins the parts of an answer. Raises IssuerUnavailable if the answer is too long."""
+async def _read_body(chunks: AsyncIterator[bytes]) -> bytes:
+    """Joins the chunks of a response. Raises IssuerUnavailable if it has more than MAX_RESPONSE_BYTES."""
     body = bytearray()
-    async for part in parts:
-        body += part
-        if len(body) > MOST_BYTES:
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > MAX_RESPONSE_BYTES:
             raise IssuerUnavailable("the issuer's answer is too long")
     return bytes(body)

@@ -23,23 +23,23 @@ from antiphon.errors import AuthenticationFailed, Conflict, NotFound
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
 
-JSON_OBJECT = "eyJ"
-"""Every JWT starts with this."""
-PARTS = 3
+JWT_PREFIX = "eyJ"
+"""Every JWT starts with this text: it is the beginning of a JSON object in base64."""
+JWT_PARTS = 3
 MAX_CACHED_TOKENS = 4096
-"""The most cached tokens. The verification of a signature takes 0.1 ms."""
+"""The most tokens that are cached, because the verification of a signature takes 0.1 ms."""
 TOKEN_ERRORS = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""Errors for malformed tokens."""
+"""The errors that malformed tokens cause."""
 
 ISSUER = Actor(ActorKind.ADMIN, "single-sign-on", rights=EVERY_RIGHT)
-"""The actor in the audit for changes by tokens."""
+"""The actor that the audit names for changes that tokens cause."""
 
 MAX_ADDRESS_LENGTH = 320
 MAX_NAME_LENGTH = 200
 MAX_EXPIRY = 253_402_300_800
 """Unix seconds of the year 10,000. A later expiry is invalid."""
 NAME, SURROGATE = re.compile(NAME_PATTERN), re.compile("[\ud800-\udfff]")
-RANKS = {ProjectRole.VIEWER: 0, ProjectRole.MEMBER: 1, ProjectRole.OWNER: 2}
+ROLE_RANKS = {ProjectRole.VIEWER: 0, ProjectRole.MEMBER: 1, ProjectRole.OWNER: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class ClaimReader:
         return frozenset(rule.project for rule in self.rules)
 
     def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
-        """Returns the user; None if the claims contain no user, no expiry or an unverified address."""
+        """Returns the user of a token; None if the claims contain no valid address, an unverified address, or
+        no valid expiry. `leeway`: seconds that are added to the expiry."""
         address, until = read_claim(claims, self.user_claim), claims.get("exp")
         if not isinstance(address, str) or len(address) > MAX_ADDRESS_LENGTH or not _is_name(address):
             return None
@@ -103,12 +104,12 @@ class ClaimReader:
         )
 
     def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
-        """Returns the highest role in each project."""
+        """Returns the user's highest role in each project. `groups`: the value of the groups claim."""
         user_groups = {groups} if isinstance(groups, str) else set(_list_texts(groups))
-        roles = sorted(
-            (rule for rule in self.rules if rule.group in user_groups), key=lambda rule: RANKS[rule.role]
+        matching_rules = sorted(
+            (rule for rule in self.rules if rule.group in user_groups), key=lambda rule: ROLE_RANKS[rule.role]
         )
-        return {rule.project: rule.role for rule in roles}
+        return {rule.project: rule.role for rule in matching_rules}
 
 
 def _is_name(text: str) -> bool:
@@ -117,12 +118,13 @@ def _is_name(text: str) -> bool:
 
 
 def read_claim(claims: Mapping[str, object], name: str) -> object:
-    """Returns the value of a claim. If there is no claim with the name, dots in it lead into objects."""
+    """Returns the value of a claim; None if there is none. `name`: the claim's name, or names of nested
+    fields with dots between, as `realm_access.roles`."""
     if name in claims:
         return claims[name]
     value: object = claims
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    for field_name in name.split("."):
+        value = value.get(field_name) if isinstance(value, Mapping) else None
     return value
 
 
@@ -138,14 +140,14 @@ def parse_group_rules(texts: Sequence[str]) -> tuple[GroupRule, ...]:
 
 
 def _parse_group_rule(text: str) -> GroupRule:
-    group, _, rest = text.rpartition("=")
-    project, _, role = rest.partition(":")
+    group, _, project_and_role = text.rpartition("=")
+    project, _, role = project_and_role.partition(":")
     return GroupRule(group, project, ProjectRole(role))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRequirements:
-    """The requirements for a valid token."""
+    """What a token must fulfil to be valid."""
 
     issuer: str
     audience: str
@@ -222,33 +224,35 @@ class SingleSignOn:
 
     def __init__(
         self,
-        tokens: TokenVerificationCache,
+        token_cache: TokenVerificationCache,
         group_projects: frozenset[str],
         keyring: Keyring,
         accounts: Accounts,
-        directory: Callable[[], Directory],
+        get_directory: Callable[[], Directory],
         add_users: bool = False,
     ) -> None:
-        """`group_projects`: projects whose members follow the groups in tokens. `directory` returns the
+        """`group_projects`: projects whose members follow the groups in tokens. `get_directory` returns the
         current directory. `add_users`: whether unknown users are added to the store."""
-        self._tokens = tokens
+        self._token_cache = token_cache
         self._group_projects = group_projects
         self._keyring = keyring
         self._accounts = accounts
-        self._directory = directory
+        self._get_directory = get_directory
         self._add_users = add_users
-        self._index = UserIndex.from_directory(directory())
+        self._index = UserIndex.from_directory(get_directory())
         self._last_issued: dict[str, float] = {}
         """The time of issue of each user's latest token. Groups of older tokens are ignored."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        if not token.startswith(JSON_OBJECT) or token.count(".") != PARTS - 1:
+        if not token.startswith(JWT_PREFIX) or token.count(".") != JWT_PARTS - 1:
             return None
-        identity = await self._tokens.identify(token)
+        identity = await self._token_cache.identify(token)
         user = await self._find_user(identity)
         return self._keyring.build_user_actor(user.id, scope, int(identity.until))
 
     async def _find_user(self, identity: TokenIdentity) -> User:
+        """Returns the user of a token. Adds an unknown user, and updates the memberships, where the settings
+        say so."""
         user = self._get_index().users.get(identity.address)
         if user is None:
             user = await self._create_user(identity)
@@ -257,6 +261,7 @@ class SingleSignOn:
         return user
 
     async def _create_user(self, identity: TokenIdentity) -> User:
+        """Adds the user of a token to the store. Raises AuthenticationFailed if users are not added."""
         if not self._add_users:
             raise AuthenticationFailed(REFUSAL)
         try:
@@ -265,15 +270,14 @@ class SingleSignOn:
             return self._get_index().users[identity.address]
 
     async def _follow_groups(self, user: User, identity: TokenIdentity) -> None:
-        """Updates the user's memberships by the token's groups, in projects with group rules."""
+        """Gives the user the roles of the token's groups, in projects with group rules. Ignores a token that
+        was issued before the latest one."""
         if identity.issued < self._last_issued.get(user.id, 0.0):
             return
         self._last_issued[user.id] = identity.issued
         for project in self._group_projects:
-            claimed_role, current_role = (
-                identity.roles.get(project),
-                self._get_index().roles.get((project, user.id)),
-            )
+            claimed_role = identity.roles.get(project)
+            current_role = self._get_index().roles.get((project, user.id))
             if claimed_role == current_role:
                 continue
             try:
@@ -286,7 +290,7 @@ class SingleSignOn:
 
     def _get_index(self) -> "UserIndex":
         """Returns the index of the current directory."""
-        directory = self._directory()
+        directory = self._get_directory()
         if self._index.directory is not directory:
             self._index = UserIndex.from_directory(directory)
         return self._index
@@ -294,7 +298,7 @@ class SingleSignOn:
 
 @dataclass(frozen=True, slots=True)
 class UserIndex:
-    """Users and roles of a directory."""
+    """The users and roles of a directory, in dictionaries for fast look-ups."""
 
     directory: Directory
     users: dict[str, User]

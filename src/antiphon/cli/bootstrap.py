@@ -111,7 +111,7 @@ def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper
     """Returns the configured pepper, or the pepper in the home directory. Raises StoreRefused if the database
     uses another pepper."""
     mark, configured = tenancy.load_mark(MARK_NAME), settings.keys.pepper
-    pepper = parse_pepper(configured) if configured else load_pepper(home, make=mark is None)
+    pepper = parse_pepper(configured) if configured else load_pepper(home, create=mark is None)
     _require_mark(tenancy, pepper, mark)
     return pepper
 

@@ -53,7 +53,7 @@ def describe_devices(info: EngineInfo) -> Iterator[str]:
     """Describes each device that runs layers of a model."""
     loads_by_device = {device.device: device for device in info.load.devices}
     for device in info.devices:
-        text = f"{device.layers} of {device.of_layers} layers on {device.device} ({device.description})"
+        text = f"{device.layers} of {device.total_layers} layers on {device.device} ({device.description})"
         load = loads_by_device.get(device.device)
         if load is not None and load.used is not None:
             text += f", {load.used / GIGABYTE:.1f} of {load.total / GIGABYTE:.1f} GB in use"

@@ -75,7 +75,7 @@ class ServeOptions:
         allows_new_names = settings.lora.directories or settings.lora.repositories or has_patterns
         require_aliases(settings.aliases, served_names, is_fixed=not allows_new_names)
         return with_assigned_models(
-            replace_models(settings, map(self._override_model, settings.models)), embedding=None
+            replace_models(settings, map(self._override_model, settings.models)), embedding_models=None
         )
 
     def list_adapters(self) -> list[str]:

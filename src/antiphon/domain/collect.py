@@ -1,5 +1,4 @@
-"""Collects a stream of events into one complete answer. Answers without streaming use the same events as
-streams."""
+"""Collects a stream of events into one complete answer. A request without streaming runs as a stream too."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -58,7 +57,7 @@ class CollectedChoice(Value, frozen=True):
     scores: Scores | None = None
     """Log-probabilities of the choice's tokens; None if the caller does not request them."""
     calls: tuple[ToolCall, ...] = ()
-    """The calls in the order in which they began."""
+    """The tool calls in the order in which they began."""
     reasoning: str = ""
     """The reasoning before the text, where the model shows it."""
     ids: tuple[int, ...] = ()
@@ -81,7 +80,7 @@ class CollectedGeneration(Value, frozen=True):
     references: References | None = None
     """The chunks found in a knowledge table, if the request retrieves."""
     unknown_citations: tuple[int, ...] = ()
-    """Numbers that the model cited and that no chunk of the references has."""
+    """The numbers that the model cited, and that are the number of no chunk in `references`."""
 
 
 class _ChoiceCollector:
@@ -104,7 +103,7 @@ class _ChoiceCollector:
         self.reasoning: list[str] = []
         self.started_calls: list[ToolCallStarted] = []
         self.arguments: dict[int, list[str]] = {}
-        """The parts of each call's arguments, by its number."""
+        """The parts of each call's arguments, by the call's number."""
         self.blocks: list[Mapping[str, object]] = []
         self.speech: list[SpeechDelta] = []
         self.scores: list[Scores] = []

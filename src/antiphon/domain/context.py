@@ -1,4 +1,4 @@
-"""The circumstances of a request: its actor, its deadline, and its source of time, ids and randomness."""
+"""The context of a request: its actor, its deadline, and its source of time, ids and randomness."""
 
 import os
 import secrets
@@ -31,8 +31,8 @@ class Clock(Protocol):
         """Returns a new seed of 63 bits for a request without one."""
 
 
-AT_ONCE = 64
-"""The number of ids from one call to the kernel. One call for each id would be slower."""
+IDS_PER_READ = 64
+"""The number of ids that one read of random bytes makes. One read for each id would be slower."""
 
 _IDS: deque[str] = deque()
 """Ids of this process that are not used yet."""
@@ -51,17 +51,17 @@ class SystemClock:
         try:
             return _IDS.popleft()
         except IndexError:
-            digits = os.urandom(AT_ONCE * 16).hex()
-            first, *others = [digits[begin : begin + 32] for begin in range(0, len(digits), 32)]
-            _IDS.extend(others)
-            return first
+            digits = os.urandom(IDS_PER_READ * 16).hex()
+            id_, *unused_ids = [digits[begin : begin + 32] for begin in range(0, len(digits), 32)]
+            _IDS.extend(unused_ids)
+            return id_
 
     def seed(self) -> int:
         return secrets.randbits(63)
 
 
 class Origin(Value, frozen=True):
-    """The endpoint of a request and the caller's facts about it. The ledger stores them with the actor."""
+    """The endpoint of a request, and the end user and tags that the caller names. The ledger stores them."""
 
     dialect: str = ""
     operation: str = ""
@@ -82,7 +82,7 @@ class RequestProgress:
     __slots__ = (
         "attempts",
         "body",
-        "embedded",
+        "embedded_tokens",
         "has_own_schemas",
         "is_ended",
         "limit_statuses",
@@ -102,10 +102,10 @@ class RequestProgress:
         """Number of attempts at an engine."""
         self.body = b""
         """The request's body as the caller sent it."""
-        self.embedded = 0
+        self.embedded_tokens = 0
         """Number of tokens in texts whose vectors are computed, however the request ends."""
         self.has_own_schemas = False
-        """Whether the engine gets JSON Schemas as the caller wrote them. Otherwise keywords may be left out.
+        """Whether the engine gets JSON Schemas as the caller wrote them. If not, keywords may be left out.
         `Engine.prepare` sets it."""
         self.is_ended = False
         """Whether the HTTP edge has ended the request with an error. The edge then answers and logs the
@@ -127,7 +127,8 @@ class RequestProgress:
 
 
 class Context(Value, frozen=True, gc=True):
-    """One request's circumstances, passed through every stage and into the engine."""
+    """The actor, the deadline, the clock and the progress of one request. Every stage and the engine get
+    it."""
 
     request_id: str
     actor: Actor = LOCAL_ANONYMOUS
@@ -146,7 +147,8 @@ class Context(Value, frozen=True, gc=True):
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
 
     def limit_time(self, seconds: float) -> "Context":
-        """Returns the context with a deadline in this many seconds, or with its own deadline if that is
-        earlier."""
-        end = self.clock.monotonic() + seconds
-        return self if self.deadline is not None and self.deadline <= end else changed(self, deadline=end)
+        """Returns the context with a deadline at most `seconds` from now. An earlier deadline is not
+        changed."""
+        new_deadline = self.clock.monotonic() + seconds
+        is_earlier = self.deadline is not None and self.deadline <= new_deadline
+        return self if is_earlier else changed(self, deadline=new_deadline)

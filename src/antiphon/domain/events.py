@@ -26,7 +26,7 @@ class UsageSource(StrEnum):
     COUNTED = "counted"
     """This server, with the model's tokenizer."""
     ESTIMATED = "estimated"
-    """Nobody counted them; the number is an estimate."""
+    """This server estimated the number, because nobody counted the tokens."""
 
 
 class Usage(Value, frozen=True):
@@ -79,7 +79,8 @@ class Started:
     queued: float | None = field(default=None, compare=False)
     """Seconds until the first choice was in the engine's batch, if the engine reports it."""
     source: UsageSource = UsageSource.ENGINE
-    """Who counted the prompt. With ESTIMATED the deltas carry no tokens, and only Usage has real numbers."""
+    """Who counted the tokens of the prompt. With ESTIMATED the deltas count no tokens, and only Usage
+    does."""
 
 
 class PromptScored(Value, frozen=True):
@@ -93,7 +94,7 @@ class PromptScored(Value, frozen=True):
 
 class TextDelta(Value, frozen=True):
     """More text of one choice; never empty, never half a character. With `echo` the first delta is the
-    prompt; with `logprobs` too, a long prompt comes in several."""
+    prompt. With `echo` and `logprobs` a long prompt comes in several deltas."""
 
     choice: int
     text: str
@@ -138,7 +139,7 @@ class SpeechDelta(Value, frozen=True):
     id: str | None = None
     """The vendor's id of the speech, in one of its deltas. The next request refers to it."""
     data: str = ""
-    """More of the recording: the next part of one base64 text, whose length can be any."""
+    """More of the recording: the next characters, any number of them, of one base64 text."""
     transcript: str = ""
     """More of the transcript."""
     expires_at: int | None = None
@@ -186,12 +187,12 @@ class Finished(Value, frozen=True):
     """Scores of the tokens without text since the last delta, the last token of the choice included; None if
     the caller does not request scores."""
     ids: tuple[int, ...] = ()
-    """Ids of these tokens, if token ids were requested."""
+    """Ids of the tokens in `scores`, if the caller requests them."""
 
 
 class DiscardedTokens(Value, frozen=True):
-    """Tokens of candidates from which the best choices are selected. They are part of the usage, and the
-    deltas of the selected choices do not count them again."""
+    """Counts the tokens of all candidates from which the best choices are selected. The usage contains them.
+    So the deltas of the selected choices count no tokens."""
 
     tokens: int
 

@@ -12,9 +12,9 @@ from typing import Generic, Protocol, TypeVar
 from antiphon.domain.context import Clock
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
-ENDINGS = 32
-"""The number of latest ends from which the speed of the queue is estimated."""
-SOONEST, LATEST = 1.0, 60.0
+MAX_MEASURED_ENDS = 32
+"""The number of latest item ends from which the speed of the queue is estimated."""
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 """The shortest and the longest retry delay, in seconds."""
 
 
@@ -45,25 +45,25 @@ Q = TypeVar("Q", bound=Queued)
 
 
 class FairQueue(Generic[Q]):
-    """A queue with a line for each actor."""
+    """A queue with one line of items for each actor."""
 
     def __init__(
-        self, policy: QueueBounds, item_name: str = "requests", seconds_per_item: float = 0.0
+        self, bounds: QueueBounds, item_name: str = "requests", seconds_per_item: float = 0.0
     ) -> None:
         """`item_name`: the plural name of the items in errors. `seconds_per_item`: the estimated seconds
-        between two ends, until ends were measured."""
+        between the ends of two items, until ends were measured."""
         self.refusal_count = 0
         """Number of refusals so far."""
-        self._policy = policy
+        self._bounds = bounds
         self._item_name = item_name
         self._seconds_per_item = seconds_per_item
         self._lines: dict[str, deque[Q]] = {}
         """One line for each waiting actor, in the order of their turns."""
-        self._count = 0
-        self._endings: deque[float] = deque(maxlen=ENDINGS)
+        self._item_count = 0
+        self._end_times: deque[float] = deque(maxlen=MAX_MEASURED_ENDS)
 
     def __len__(self) -> int:
-        return self._count
+        return self._item_count
 
     def list_waiting(self) -> list[Q]:
         """Returns all waiting items in no order. Any thread may call it."""
@@ -71,20 +71,20 @@ class FairQueue(Generic[Q]):
         return [item for line in lines for item in line]
 
     def find_refusal(self, item: Q, now: float, free_places: int = 0) -> AntiphonError | None:
-        """Returns the error if the item may not be queued. `free_places`: places that are free now; items
-        that take them do not wait."""
-        actor_count, policy = len(self._lines.get(item.actor, ())), self._policy
-        if self._count >= policy.queue + free_places:
+        """Returns the error if too many items wait for this item to be added; None if it can be added.
+        `free_places`: places that are free now. Items that take them do not wait."""
+        actor_count, bounds = len(self._lines.get(item.actor, ())), self._bounds
+        if self._item_count >= bounds.queue + free_places:
             self.refusal_count += 1
             return EngineBusy(
                 "The server is currently overloaded, please try again later: no more than "
-                f"{policy.queue:,} {self._item_name} may wait",
-                retry_after=self._estimate_wait(self._count, now),
+                f"{bounds.queue:,} {self._item_name} may wait",
+                retry_after=self._estimate_wait(self._item_count, now),
             )
-        if actor_count >= policy.queue_per_actor + free_places:
+        if actor_count >= bounds.queue_per_actor + free_places:
             self.refusal_count += 1
             return Overloaded(
-                f"no more than {policy.queue_per_actor:,} {self._item_name} of yours may wait; "
+                f"no more than {bounds.queue_per_actor:,} {self._item_name} of yours may wait; "
                 "wait for some of them to end",
                 retry_after=self._estimate_wait(actor_count * len(self._lines), now),
             )
@@ -93,12 +93,12 @@ class FairQueue(Generic[Q]):
     def add(self, item: Q) -> None:
         """Adds an item to its actor's line, behind items with an equal or lower priority number."""
         line = self._lines.setdefault(item.actor, deque())
-        line.insert(sum(other.priority <= item.priority for other in line), item)
-        self._count += 1
+        line.insert(sum(waiting.priority <= item.priority for waiting in line), item)
+        self._item_count += 1
 
     def remove(self, item: Q) -> None:
         """Removes a waiting item."""
-        self._count -= 1
+        self._item_count -= 1
         line = self._lines[item.actor]
         line.remove(item)
         if not line:
@@ -109,37 +109,37 @@ class FairQueue(Generic[Q]):
         return (line[0] for line in self._lines.values())
 
     def requeue(self, item: Q) -> None:
-        """Puts an item behind its actor's other items after its turn, and its actor behind all other
-        actors."""
+        """Moves an item to the end of its actor's line, and the actor's line to the end of all lines."""
         self._lines[item.actor].remove(item)
         self._lines[item.actor].append(item)
         self._move_to_end(item.actor)
 
     def take_turn(self, item: Q) -> None:
-        """Removes the item whose turn it is, and moves its actor behind all other actors."""
+        """Removes the item whose turn it is, and moves its actor's line to the end of all lines."""
         self.remove(item)
         self._move_to_end(item.actor)
 
     def note_end(self, now: float) -> None:
-        """Notes the end of an item that waited here."""
-        self._endings.append(now)
+        """Stores the time at which an item that had waited here ended. `now`: monotonic seconds."""
+        self._end_times.append(now)
 
-    def note_rest(self) -> None:
-        """Notes that no item waits. Earlier ends then tell nothing about the queue's speed."""
-        self._endings.clear()
+    def note_empty(self) -> None:
+        """Drops the measured ends, because no item waits. They would make the queue look slower than it
+        is."""
+        self._end_times.clear()
 
     def _move_to_end(self, actor: str) -> None:
-        """Moves the actor's line behind all others."""
+        """Moves the actor's line to the end of all lines."""
         line = self._lines.pop(actor, None)
         if line is not None:
             self._lines[actor] = line
 
     def _estimate_wait(self, items_ahead: int, now: float) -> float:
-        """Estimates the seconds until `items_ahead` items end, from the latest ends."""
+        """Estimates the seconds until `items_ahead` items have ended, from the times of the latest ends."""
         seconds_per_item = self._seconds_per_item
-        if len(self._endings) > 1 and now > self._endings[0]:
-            seconds_per_item = (now - self._endings[0]) / (len(self._endings) - 1)
-        return min(LATEST, max(SOONEST, items_ahead * seconds_per_item))
+        if len(self._end_times) > 1 and now > self._end_times[0]:
+            seconds_per_item = (now - self._end_times[0]) / (len(self._end_times) - 1)
+        return min(MAX_RETRY_S, max(MIN_RETRY_S, items_ahead * seconds_per_item))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,16 @@ class QueueLimits:
     """The most items that run at once, and the most that may wait."""
 
     at_once: int
+    """The most items that run at the same time."""
     queue: int
+    """The most items that wait."""
     queue_per_actor: int
     item_name: str = "requests"
     """The items' name in errors."""
     seconds_per_item: float = 0.0
     """Estimated seconds of one item, while none has ended."""
     at_once_per_actor: int = sys.maxsize
+    """The most items of one actor that run at the same time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +226,7 @@ class FairSemaphore:
         if not self._running[actor]:
             del self._running[actor]
         if not len(self._queue):
-            self._queue.note_rest()
+            self._queue.note_empty()
             return
         self._queue.note_end(clock.monotonic())
         waiter = next((waiter for waiter in self._queue.iterate_turns() if self.has_room(waiter.actor)), None)

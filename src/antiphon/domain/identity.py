@@ -15,7 +15,7 @@ class ActorKind(StrEnum):
     SERVICE_KEY = "service_key"
     """The bearer of a project's key, or of the key in ANTIPHON_API_KEY."""
     USER = "user"
-    """A user, by an access token."""
+    """A user who sends an access token."""
     ADMIN = "admin"
     """The operator."""
 
@@ -37,17 +37,17 @@ class Right(StrEnum):
     """Manage keys and members, at least of one's own project."""
 
 
-READER = frozenset({Right.READ, Right.MANAGE})
-WRITER = frozenset({Right.READ, Right.GENERATE, Right.WRITE, Right.MANAGE})
-SERVICE = frozenset({Right.READ, Right.GENERATE})
-LOCAL = frozenset({Right.READ, Right.GENERATE, Right.WRITE, Right.ADAPT, Right.OBSERVE})
+READER_RIGHTS = frozenset({Right.READ, Right.MANAGE})
+WRITER_RIGHTS = frozenset({Right.READ, Right.GENERATE, Right.WRITE, Right.MANAGE})
+SERVICE_RIGHTS = frozenset({Right.READ, Right.GENERATE})
+LOCAL_RIGHTS = frozenset({Right.READ, Right.GENERATE, Right.WRITE, Right.ADAPT, Right.OBSERVE})
 EVERY_RIGHT = frozenset(Right)
 
 KNOWLEDGE = "/knowledge"
-"""The part of a path that names knowledge tables."""
+"""The text in a path that names knowledge tables."""
 
 LORA = "lora"
-"""The part of a path that names adapters."""
+"""The text in a path that names adapters."""
 
 
 class Actor(Value, frozen=True):
@@ -60,13 +60,13 @@ class Actor(Value, frozen=True):
     """The project to which the usage is charged. Prompts of one project share the engines' prefix caches."""
     user: str | None = None
     """The user for whom the caller acts, if known."""
-    rights: frozenset[Right] = LOCAL
+    rights: frozenset[Right] = LOCAL_RIGHTS
     grant: Grant = EVERYTHING
     """The models and paths that the key allows."""
-    bound: bool = False
+    is_bound: bool = False
     """Whether the key is valid for its project only, and for no other project of its user."""
-    until: int | None = None
-    """Unix seconds when the key ends."""
+    expires: int | None = None
+    """Unix seconds when the key ends; None if it does not end."""
 
     @property
     def admin(self) -> bool:
@@ -75,7 +75,8 @@ class Actor(Value, frozen=True):
 
     @property
     def caller(self) -> str:
-        """The id under which queues count the caller: the user for access tokens, otherwise the key."""
+        """The id under which queues count the caller: the user if an access token was sent, and the key if
+        not."""
         return self.user if self.kind is ActorKind.USER and self.user else self.id
 
     def may_use(self, model: str) -> bool:
@@ -90,22 +91,23 @@ class Actor(Value, frozen=True):
         """Whether the caller can change knowledge tables at this path. A service key is for inference by
         default. It can change tables only if one of its path patterns names knowledge and matches the
         path."""
-        return Right.WRITE in self.rights or self._is_named(KNOWLEDGE, path)
+        return Right.WRITE in self.rights or self._is_granted_by_name(KNOWLEDGE, path)
 
     def may_adapt(self, path: str) -> bool:
         """Whether the caller can load and unload adapters at this path. A service key can only if one of its
         path patterns names adapters and matches the path. Its adapters belong to its project."""
-        return Right.ADAPT in self.rights or self._is_named(LORA, path)
+        return Right.ADAPT in self.rights or self._is_granted_by_name(LORA, path)
 
     @property
     def adapter_owner(self) -> str | None:
         """The project of the adapters that the caller loads; None for the operator's adapters."""
         return None if Right.ADAPT in self.rights else self.project
 
-    def _is_named(self, part: str, path: str) -> bool:
-        """Whether the key is a service key, and a pattern of its paths that contains `part` matches."""
-        named = [pattern for pattern in self.grant.endpoints or () if part in pattern]
-        return self.kind is ActorKind.SERVICE_KEY and matches(named, path)
+    def _is_granted_by_name(self, name: str, path: str) -> bool:
+        """Whether the key is a service key, and one of its path patterns contains `name` and matches the
+        path."""
+        naming_patterns = [pattern for pattern in self.grant.endpoints or () if name in pattern]
+        return self.kind is ActorKind.SERVICE_KEY and matches(naming_patterns, path)
 
 
 LOCAL_ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")
@@ -117,15 +119,15 @@ def matches(patterns: Iterable[str], text: str) -> bool:
 
 
 def _matches(pieces: list[str], text: str) -> bool:
-    """Whether the pieces between the pattern's stars occur in the text in this order. Taking the first
-    occurrence of each piece is enough."""
-    first, *more_pieces = pieces
+    """Whether the text consists of the pieces between the pattern's stars, in this order, with any characters
+    between two pieces. Taking the first occurrence of each piece is enough."""
+    prefix, *more_pieces = pieces
     if not more_pieces:
-        return text == first
-    *inner_pieces, last = more_pieces
-    if not text.startswith(first) or not text.endswith(last):
+        return text == prefix
+    *inner_pieces, suffix = more_pieces
+    if not text.startswith(prefix) or not text.endswith(suffix):
         return False
-    start, end = len(first), len(text) - len(last)
+    start, end = len(prefix), len(text) - len(suffix)
     for piece in inner_pieces:
         position = text.find(piece, start, end) if start <= end else -1
         if position < 0:
@@ -140,6 +142,6 @@ def is_within(narrow: Grant, wide: Grant) -> bool:
 
 
 def _covers(wide: tuple[str, ...] | None, narrow: tuple[str, ...] | None) -> bool:
-    """Whether each pattern of `narrow`, taken as a text, is matched by a pattern of `wide`. Then `narrow`
-    allows nothing that `wide` does not allow."""
+    """Whether `wide` allows everything that `narrow` allows: a pattern of `wide` matches the text of each
+    pattern of `narrow`. None allows everything."""
     return wide is None or (narrow is not None and all(matches(wide, pattern) for pattern in narrow))

@@ -23,7 +23,7 @@ ABORTED = "aborted"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 MAX_NAMES = 1024
-"""The most names of routes whose JSON is cached."""
+"""The most route names whose JSON is cached."""
 
 
 class RouteTry(Value, frozen=True):
@@ -37,13 +37,15 @@ class RouteTry(Value, frozen=True):
 
 
 def encode_tries(tries: Sequence[RouteTry], status: str) -> str:
-    """Encodes the tries as JSON. `status` is the request's status, which is also that of its last try."""
+    """Encodes the tries as JSON. `status`: the status of the request. The try without an error gets it
+    too."""
     text = ",".join([_encode_try(route_try, route_try.error or status) for route_try in tries])
     return f"[{text}]" if text else ""
 
 
 def _encode_try(route_try: RouteTry, outcome: str) -> str:
-    """Encodes a try as JSON. Error codes need no escapes."""
+    """Encodes a try as JSON. `outcome`: `ok`, `cancelled` or an error code. These contain no character that
+    JSON escapes."""
     error = "null" if outcome == OK else f'"{outcome}"'
     return f'{{"route":{_encode_name(route_try.route)},"error":{error},"ms":{route_try.ms}}}'
 
@@ -153,7 +155,7 @@ class Bucket(StrEnum):
 
 
 TAG = "tag:"
-"""The prefix of a tag's name among other dimensions."""
+"""The prefix that marks the name of a dimension as a tag, as in `tag:team`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +179,17 @@ def parse_dimension(text: str) -> Dimension | None:
 
 
 DIMENSIONS: Mapping[str, EntryField | Bucket] = MappingProxyType(
-    {each.value: each for each in (*EntryField, *Bucket)}
+    {dimension.value: dimension for dimension in (*EntryField, *Bucket)}
 )
-"""The dimensions by name, without the tags."""
+"""All dimensions except tags, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Selects entries whose field or tag has this value. None or an empty value selects entries without a
-    value."""
+    """Selects the entries whose field or tag has this value. None or an empty value selects the entries
+    without a value."""
 
-    of: EntryField | Tag
+    dimension: EntryField | Tag
     value: str | None
 
 
@@ -204,7 +206,7 @@ class EntrySelection:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """An average that can be added to another."""
+    """The sum and the number of values, from which the average is computed. Two can be added."""
 
     sum: int = 0
     count: int = 0
@@ -264,7 +266,7 @@ class LedgerReport:
     total: UsageTotals
     """Totals of all selected entries, including those in groups that are not listed."""
     groups: tuple[ReportGroup, ...] = ()
-    more: bool = False
+    has_more_groups: bool = False
     """Whether there are groups that are not listed."""
 
 

@@ -8,10 +8,10 @@ from antiphon.domain.prices import NANO
 from antiphon.domain.values import Value
 
 MAX_COUNT = 2**53
-"""The largest amount that every JSON parser reads exactly. For all measures but cost."""
+"""The largest amount of a limit of any measure except cost. Every JSON parser reads it exactly."""
 MAX_COST_UNITS = 9_000_000_000
-"""The largest cost, in units of the currency. Databases and Redis hold nano-units below 2**63; the rest is
-room to count beyond a limit."""
+"""The largest amount of a limit of cost, in units of the currency. Databases and Redis hold nano-units below
+2**63, so costs can also be counted beyond this limit."""
 
 
 class Subject(StrEnum):
@@ -42,22 +42,23 @@ class Window(StrEnum):
     """The period over which a limit counts."""
 
     MINUTE = "minute"
-    """The last 60 seconds; it slides."""
+    """The last 60 seconds. This window slides."""
     DAY = "day"
-    """A calendar day of UTC; weeks and months are of UTC too."""
+    """A calendar day of UTC. Weeks and months are also of UTC."""
     WEEK = "week"
     """Starts on Monday."""
     MONTH = "month"
 
 
 def explain_too_large(measure: Measure, amount: int) -> str | None:
-    """Returns the error message for an amount that is too large for a limit; None if it is not too large."""
+    """Returns the error message for an amount that is too large for a limit; None if the amount can be
+    used."""
     if measure is not Measure.COST:
-        return None if amount <= MAX_COUNT else f"a limit of {measure} is of at most {MAX_COUNT}"
+        return None if amount <= MAX_COUNT else f"a limit of {measure} can be at most {MAX_COUNT}"
     if amount <= MAX_COST_UNITS * NANO:
         return None
     maximum = f"{MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
-    return f"a limit of cost is of at most {maximum}"
+    return f"a limit of cost can be at most {maximum}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Limit:
 
 _REQUESTS, _TOKENS, _COST = Measure.REQUESTS, Measure.TOKENS, Measure.COST
 _INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
-"""Looking up an enum member by attribute takes longer than comparing it."""
+"""The members as module names: the lookup of an enum member by attribute takes longer than a comparison."""
 
 
 class Amounts(Value, frozen=True):

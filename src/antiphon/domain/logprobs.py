@@ -25,7 +25,7 @@ class TokenScore:
     logprob: float | None
     """The log-probability; None for the first token of a prompt, which follows no token."""
     alternatives: tuple[tuple[int, bytes, float], ...] = ()
-    """The likeliest tokens at this place as (id, piece, log-probability), the likeliest first."""
+    """The likeliest tokens at this position as (id, piece, log-probability), the likeliest first."""
     offset: int = 0
     """The index, in the choice's text, of the character that contains the token's first byte. For a control
     token at the end it is the text's length."""
@@ -48,14 +48,14 @@ class PackedScores(Sequence[TokenScore]):
     """The log-probability of each token; NaN for a token without one."""
     pieces: Sequence[bytes]
     """The bytes of every token of the vocabulary."""
-    width: int = 0
+    alternatives_per_token: int = 0
     """The number of alternatives in each `TokenScore`."""
     alternative_ids: "array[int]" = field(default_factory=lambda: array("i"))
-    """The alternatives' ids, `stored_width` for each token."""
+    """The alternatives' ids, `stored_per_token` for each token."""
     alternative_logprobs: "array[float]" = field(default_factory=lambda: array("f"))
-    stored_width: int | None = None
-    """Number of alternatives that the arrays contain for each token; None means `width`. A read score has
-    only the first `width` of them."""
+    stored_per_token: int | None = None
+    """The number of alternatives that the arrays contain for each token; None means `alternatives_per_token`.
+    A `TokenScore` gets only the first `alternatives_per_token` of them."""
     ranks: "array[int] | None" = None
     """One rank for each token; None if not requested."""
 
@@ -89,8 +89,10 @@ class PackedScores(Sequence[TokenScore]):
 
     def _list_alternatives(self, position: int) -> tuple[tuple[int, bytes, float], ...]:
         """Returns the alternatives of the token at this index."""
-        begin = position * (self.width if self.stored_width is None else self.stored_width)
-        end = begin + self.width
+        begin = position * (
+            self.alternatives_per_token if self.stored_per_token is None else self.stored_per_token
+        )
+        end = begin + self.alternatives_per_token
         ids = self.alternative_ids[begin:end]
         return tuple(
             (token, self.pieces[token], value)

@@ -1,7 +1,7 @@
-"""Memory strategies: which part of a conversation the model sees.
+"""Memory strategies: which messages of a conversation the model sees.
 
-`antiphon.memory` carries them out. The leading system messages always stay, and a tool's result always stays
-with its call.
+`antiphon.memory` applies them. The model always sees the leading system messages. It sees a tool's result
+only together with its call.
 """
 
 from antiphon.domain.values import Value
@@ -16,7 +16,7 @@ class LastMessages(Value, frozen=True, tag="last_k"):
 
     k: int
     """The most messages to keep, at least 1, besides the leading system messages."""
-    place: str = MEMORY_FIELD
+    field: str = MEMORY_FIELD
     """The caller's name of the object that holds the parameters, for errors."""
 
 
@@ -25,7 +25,7 @@ class LastTokens(Value, frozen=True, tag="last_tokens"):
 
     tokens: int
     """The most tokens of the prompt, as the model's template renders it."""
-    place: str = MEMORY_FIELD
+    field: str = MEMORY_FIELD
     """The caller's name of the object that holds the parameters, for errors."""
 
 
@@ -36,18 +36,18 @@ class BudgetedStrategy(Value, frozen=True):
     """The most tokens of the prompt; None is half of the model's context."""
     model: str | None = None
     """The strategy's model, as the caller named it."""
-    place: str = MEMORY_FIELD
+    field: str = MEMORY_FIELD
     """The caller's name of the object that holds the parameters, for errors."""
 
     @property
     def tokens_field(self) -> str:
         """The caller's name of `tokens`."""
-        return f"{self.place}.tokens"
+        return f"{self.field}.tokens"
 
     @property
     def model_field(self) -> str:
         """The caller's name of `model`."""
-        return f"{self.place}.model"
+        return f"{self.field}.model"
 
 
 class Summary(BudgetedStrategy, frozen=True, tag="summary"):

@@ -20,10 +20,11 @@ PROPERTY_KEYWORDS = frozenset(
 
 
 class CacheControl(Value, frozen=True):
-    """A mark in a prompt. The vendor keeps the prompt up to it for later requests. No answer changes."""
+    """A mark in a prompt, up to which the vendor caches the prompt for later requests. It changes no
+    answer."""
 
     lifetime: str | None = None
-    """How long the vendor keeps it: `5m`, `1h`. None leaves it to the vendor."""
+    """How long the vendor caches the prompt: `5m`, `1h`. With None the vendor decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Tool:
     """The JSON Schema of the tool's arguments, as the model sees it; None if the tool has no arguments."""
     strict: bool = False
     """Whether the caller demands that every keyword of the schema is enforced."""
-    kept: Mapping[str, object] | None = field(default=None, compare=False)
-    """The schema without its unsupported keywords; None if `parameters` has none."""
+    supported_schema: Mapping[str, object] | None = field(default=None, compare=False)
+    """`parameters` without the unsupported keywords; None if `parameters` has no unsupported keyword."""
     field: str = field(default="tools", compare=False)
     """The caller's name of the schema, for errors."""
     cache_control: CacheControl | None = None
-    """The mark up to which the vendor keeps the prompt, if it is after this tool."""
+    """The mark after this tool, up to which the vendor caches the prompt; None if there is no mark."""
 
     @property
     def schema(self) -> Mapping[str, object]:
@@ -49,7 +50,7 @@ class Tool:
         properties only if one of its keywords refers to such properties."""
         if self.parameters is None:
             return {"type": "object", "additionalProperties": False}
-        schema = self.kept if self.kept is not None else self.parameters
+        schema = self.supported_schema if self.supported_schema is not None else self.parameters
         declared = self.parameters
         names_properties = not declared.get("properties") and any(
             declared.get(name) for name in PROPERTY_KEYWORDS
@@ -114,7 +115,7 @@ class TextContent(Value, frozen=True, tag="text"):
 
     text: str
     cache_control: CacheControl | None = None
-    """The mark after this part."""
+    """The mark after this part; None if there is no mark."""
 
 
 class MediaContent(Value, frozen=True, tag="media"):
@@ -149,7 +150,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `text` joins its text parts; it never holds control tokens."""
+    """One message. `text` joins its text parts, and never contains control tokens."""
 
     role: Role
     text: str
@@ -168,7 +169,7 @@ class Message:
     """The vendor's own blocks of reasoning, which the vendor needs back unchanged. `text` and `reasoning` do
     not contain them."""
     speech_id: str | None = None
-    """The vendor's id of the assistant's spoken answer. `text` does not contain what was said."""
+    """The vendor's id of the assistant's spoken answer. `text` does not contain the spoken words."""
 
     @property
     def mixed_content(self) -> tuple[Content, ...]:

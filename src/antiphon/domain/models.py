@@ -18,11 +18,11 @@ class Aliases:
     """Rules that map callers' names to models. The first rule that matches is used. Names without `*` come
     first. Patterns with more fixed characters come before patterns with fewer."""
 
-    def __init__(self, *rules: Mapping[str, str]) -> None:
-        """`rules`: sets of rules. All rules of one set come before the rules of the next set."""
+    def __init__(self, *rule_sets: Mapping[str, str]) -> None:
+        """All rules of one set come before the rules of the next set."""
         self._rules = [
             (_compile_pattern(name), target)
-            for rule_set in rules
+            for rule_set in rule_sets
             for name, target in sorted(rule_set.items(), key=lambda rule: _get_precedence(rule[0]))
         ]
 
@@ -33,13 +33,14 @@ class Aliases:
                 return target.replace(STAR, match[1]) if STAR in target else target
         return None
 
-    def is_taken(self, name: str) -> bool:
-        """Whether a rule matches this name, so that no adapter may have it. The rule `*` reserves no name."""
+    def is_reserved(self, name: str) -> bool:
+        """Whether a rule matches this name, so that no adapter can have this name. The rule `*` reserves no
+        name."""
         return any(pattern.fullmatch(name) for pattern, _ in self._rules if pattern != ANYTHING)
 
 
 def _get_precedence(name: str) -> tuple[bool, int]:
-    """Returns the sort key of a rule: names before patterns, then longer before shorter."""
+    """Returns the sort key of a rule: names come before patterns, and longer ones before shorter ones."""
     return STAR in name, -len(name)
 
 
@@ -49,6 +50,7 @@ def _compile_pattern(name: str) -> re.Pattern[str]:
 
 
 ANYTHING = _compile_pattern(STAR)
+"""The pattern of the rule `*`, which matches every name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,9 @@ class DeviceLayers:
     description: str
     """The product's name."""
     layers: int
-    """The number of layers on it."""
-    of_layers: int
-    """The number of all layers; the output counts as one."""
+    """The number of layers on this device."""
+    total_layers: int
+    """The number of all layers of the model. The output counts as one."""
 
 
 class ProfileSource(StrEnum):
@@ -96,7 +98,8 @@ class Profile:
     vocabulary: int | None
     """Number of token ids."""
     chat: bool
-    """Whether the model takes conversations. A local model's chat template has passed its proof."""
+    """Whether the model takes conversations. For a local model this requires that its chat template passed
+    the tests at load."""
     exact: bool
     """Whether a sequence is bit-equal alone and in a batch."""
     sequences: int | None
@@ -116,7 +119,7 @@ class Profile:
     embedding: EmbeddingFacts | None = None
     """For an embedding model; None for one that generates."""
     max_output: int | None = None
-    """The most output tokens, reasoning included; None where only the context limits them."""
+    """The most output tokens, reasoning included; None if only the context limits them."""
     refused: tuple[str, ...] = ()
     """Parameters that this vendor's model does not take, in alphabetical order."""
     source: ProfileSource = ProfileSource.WEIGHTS
@@ -138,7 +141,7 @@ class TokenizerInfo:
     controls: Mapping[int, str]
     """Control tokens by id."""
     bos: str | None = None
-    """The begin token as text; None where the model has none."""
+    """The begin token as text; None if the model has none."""
     eos: str | None = None
     """The end token."""
     add_bos: bool = False
@@ -148,7 +151,7 @@ class TokenizerInfo:
 
 
 LONGEST_NAME = 200
-"""Characters of a name, as of a model's."""
+"""The most characters of a name of a model or adapter."""
 
 ADAPTER_NAME = re.compile(rf"(?!.*/\.{{0,2}}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
 """Such names need no quotes in a log, a label, a URL's path and a terminal. No client or proxy rewrites them,
@@ -212,7 +215,7 @@ class FetchedAdapter:
     """A directory that contains only this adapter. It is removed after the adapter is stored."""
     commit: str
     base: str | None = None
-    """The adapter's own name of its base model; None where it gives none."""
+    """The name of the base model in the adapter's own files; None if they contain none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +310,7 @@ class Histogram:
 
 
 class Timer:
-    """A histogram that grows. One thread adds, any thread reads."""
+    """A histogram that grows. One thread adds times, and any thread can read it."""
 
     __slots__ = ("_counts", "_total")
 
@@ -357,8 +360,8 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The current numbers of one engine. The numbers of running and free sequences rise and fall. The totals
-    only grow."""
+    """The load of one engine now. The fields that count something `so far` only grow. The others rise and
+    fall."""
 
     running: int = 0
     queued: int = 0

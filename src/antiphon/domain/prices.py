@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from antiphon.domain.identity import matches
 
 DIGITS = 9
+"""The most decimal places of an amount."""
 
 NANO = 1_000_000_000
 """Nano-units of one unit."""
@@ -16,7 +17,7 @@ DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
 """The form of a price's amount: `0.15`, `3`, `0.000000001`."""
 
 _AMOUNT = re.compile(rf"[0-9]{{1,300}}(\.[0-9]{{1,{DIGITS}}})?")
-"""The same form without a limit of size, so that an error can tell that a number is too large."""
+"""The same form for larger amounts too, so that an error can say that an amount is too large."""
 
 
 def parse_decimal(text: str) -> int | None:
@@ -45,6 +46,7 @@ def format_money(amount: int) -> str:
 
 
 MILLION = 1_000_000
+"""The number of tokens that a price is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Price:
     created: int = 0
     note: str = ""
 
-    def holds(self, at: int) -> bool:
+    def applies_at(self, at: int) -> bool:
         """Whether the price applies to requests that begin at that time (Unix seconds)."""
         return self.since <= at and (self.until is None or at < self.until)
 
@@ -79,21 +81,21 @@ class Price:
         return self.until is not None and self.until <= max(now, self.since)
 
     @property
-    def never_applied(self) -> bool:
+    def never_applies(self) -> bool:
         """Whether the price ends before it begins, so that it never applies."""
         return self.until is not None and self.until <= self.since
 
-    def most(self, prompt_tokens: int, output_tokens: int) -> int:
+    def compute_max_cost(self, prompt_tokens: int, output_tokens: int) -> int:
         """Returns the highest cost of a request in nano-units, however many prompt tokens are cached."""
-        cached = prompt_tokens if self.cached is not None and self.cached > self.input else 0
-        return self.cost(prompt_tokens, cached, output_tokens)
+        cached_tokens = prompt_tokens if self.cached is not None and self.cached > self.input else 0
+        return self.compute_cost(prompt_tokens, cached_tokens, output_tokens)
 
-    def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
+    def compute_cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
         """Returns the cost of one request in nano-units. Halves are rounded up."""
-        cached = self.input if self.cached is None else self.cached
+        cached_price = self.input if self.cached is None else self.cached
         millionths = (
             (prompt_tokens - cached_tokens) * self.input
-            + cached_tokens * cached
+            + cached_tokens * cached_price
             + output_tokens * self.output
         )
         return self.request + (2 * millionths + MILLION) // (2 * MILLION)
@@ -102,15 +104,15 @@ class Price:
 def find_unpriced(prices: Sequence[Price], models: Mapping[str, Iterable[str]], at: int) -> list[str]:
     """Returns the models without a price at that time (Unix seconds). `models`: for each model, the
     names of its routes in the price list. A model counts as unpriced if one of its routes has no price."""
-    priced_patterns = [price.models for price in prices if price.holds(at)]
+    priced_patterns = [price.models for price in prices if price.applies_at(at)]
     return [
         model for model, names in models.items() if not all(matches(priced_patterns, name) for name in names)
     ]
 
 
 def find_currency(prices: Sequence[Price]) -> str | None:
-    """Returns the currency of all costs: the currency of the newest price. All prices that apply at one time
-    have the same currency. `prices`: in the order of their creation."""
+    """Returns the currency of all costs, which is the currency of the newest price; None without prices. All
+    prices that apply at one time have the same currency. `prices`: in the order of their creation."""
     return prices[-1].currency if prices else None
 
 

@@ -62,7 +62,7 @@ class Constraint:
 
 
 class Overflow(StrEnum):
-    """How to treat a request whose prompt and `max_tokens` together pass the context length."""
+    """What to do with a request whose prompt and `max_tokens` together exceed the context length."""
 
     ERROR = "error"
     """Refuse the request."""
@@ -98,13 +98,13 @@ class Reasoning:
     """The reasoning that a model does before it answers."""
 
     effort: str | None = None
-    """The requested effort: `none`, `minimal`, `low`, `medium`, `high`, ... The chat template gets it. None
-    leaves the effort to the model."""
+    """The requested effort, such as `none`, `minimal`, `low`, `medium` or `high`. The chat template gets it.
+    With None the model decides."""
     budget: int | None = None
     """The most tokens of reasoning; after them the reasoning is ended. With None only `max_tokens` limits the
     reasoning."""
     shown: bool = True
-    """Whether the answer shows the reasoning. The tokens of reasoning count in either case."""
+    """Whether the answer contains the reasoning. The tokens of the reasoning count also if it does not."""
     wanted: bool = False
     """Whether a model without reasoning refuses the request."""
     terms: ReasoningTerms = field(default=ReasoningTerms(), compare=False)
@@ -194,7 +194,7 @@ class Output(Value, frozen=True):
     """The text after the completion: the model fills the middle. Only for a raw prompt."""
     overflow: Overflow = Overflow.ERROR
     is_usual: bool = False
-    """Whether `max_tokens` is the dialect's default."""
+    """Whether `max_tokens` is the dialect's default, because the caller did not set it."""
 
 
 SPEECH = "audio"
@@ -213,7 +213,7 @@ class SpeechOptions(Value, frozen=True):
 
 
 class VendorOptions(Value, frozen=True):
-    """Options of vendors' services. A local engine has none of them."""
+    """Options that only vendors' models have. A local engine refuses or ignores them."""
 
     verbosity: str | None = None
     """The requested length of the answer: `low`, `medium`, `high`."""
@@ -266,11 +266,11 @@ class GenerationRequest(Value, frozen=True):
 
 
 WIDTH = 4
-"""Bytes of one number of a vector: float32, little-endian."""
+"""Bytes of one number of a vector, which is a little-endian float32."""
 
 
 class Pooling(StrEnum):
-    """The way in which the rows of a text's tokens become one vector."""
+    """How the rows of a text's tokens become one vector."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -278,7 +278,7 @@ class Pooling(StrEnum):
     LAST = "last"
     """The last token's row."""
     RANK = "rank"
-    """A reranker: one number for a query with a document, the logarithm of the odds that they match."""
+    """For a reranker: one number for a query and a document, the logarithm of the odds that they match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class EmbeddingFacts:
     """The vectors that an embedding model makes."""
 
     dimensions: int
-    """Numbers of one vector; 1 for a reranker."""
+    """How many numbers a vector has; 1 for a reranker."""
     pooling: Pooling
 
     @property
@@ -303,7 +303,7 @@ class EmbeddingRequest:
     inputs: tuple[RawPrompt, ...]
     """Text, in which nothing is a control token, or token ids as they are."""
     dimensions: int | None = None
-    """Numbers of each vector; None is the model's own."""
+    """How many numbers each vector shall have; None means the model's own dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +311,10 @@ class Embeddings:
     """The vectors of a request."""
 
     vectors: bytes
-    """One after the other in the order of the inputs."""
+    """All vectors, one after the other, in the order of the inputs."""
     dimensions: int
     prompt_tokens: int
-    """Tokens of all inputs, with the tokenizer's own before and after a text."""
+    """Tokens of all inputs, including the special tokens that the tokenizer adds."""
     source: UsageSource = UsageSource.ENGINE
     """Who counted them."""
 
@@ -330,19 +330,20 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """A token engine's job: token ids of several texts, whose vectors are computed in order."""
+    """A request to a token engine: compute the vectors of several texts, given as token ids."""
 
     texts: tuple[tuple[int, ...], ...]
-    """As the model reads them, special tokens included."""
+    """The token ids of each text, special tokens included."""
     actor: str = ""
     """An opaque id; actors take turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Vectors of consecutive texts. Several come for one request, in order, and cover it."""
+    """Vectors of consecutive texts. An engine yields several `Vectors` for one request. Together they contain
+    all texts, in order."""
 
     start: int
     """Index of the first text in the request."""
     values: bytes
-    """Float32, little-endian: as many for each text as the model has dimensions, of unit length."""
+    """The vectors, one after the other, as little-endian float32. Each vector has unit length."""

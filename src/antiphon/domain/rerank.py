@@ -1,4 +1,4 @@
-"""Requests that rank documents by how well they match a query, and their answers."""
+"""Requests that rank documents by how well they match a query, and the results."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,14 @@ class RerankRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The scores of a request."""
+    """The result of a request to rank documents."""
 
     scores: tuple[float, ...]
     """The score of each document, in the order of the documents. A local reranker gives a probability."""
     prompt_tokens: int
-    """Tokens of all pairs of the query and a document, with the model's own tokens."""
+    """Tokens of all pairs of the query and a document, including the special tokens that the model adds."""
     source: UsageSource = UsageSource.ENGINE
-    """Who counted them."""
+    """Who counted the tokens."""
 
     def order(self) -> list[int]:
         """Returns the documents' indexes, best first. Equal scores keep the order of the documents."""

@@ -53,11 +53,11 @@ class References(Value, frozen=True):
     chunks: tuple[ReferencedChunk, ...]
     """The chunks in the order in which the model saw them: the first is cited as `@0`."""
     notes: tuple[str, ...] = ()
-    """Parts of the request that could not be done, one sentence each."""
+    """What could not be done of the retrieval, one sentence each."""
 
 
 class UnknownCitations(Value, frozen=True):
-    """Numbers that the model cited and that no chunk has. If there are any, the event comes before the
-    usage."""
+    """The numbers that the model cited, and that are the number of no chunk. The event comes before the
+    usage, and only if there are such numbers."""
 
     numbers: tuple[int, ...]

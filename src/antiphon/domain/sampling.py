@@ -1,6 +1,6 @@
 """Sampling of the next token: the caller's options, and the engine's values.
 
-ARCHITECTURE.md ("Semantics") defines order and meaning: masks (allowed tokens, minimum length), logit bias
+ARCHITECTURE.md ("Semantics") defines the order: masks (allowed tokens, minimum length), logit bias
 and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat instead of these four.
 Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position) alone.
 """
@@ -15,29 +15,30 @@ class Mirostat:
     """Sampling that steers the surprise of each token towards a target (Basu and others, 2020)."""
 
     target: float = 1.5
-    """Surprise to hold, in bits (the paper's tau)."""
+    """The target of the surprise in bits (the paper's tau)."""
     rate: float = 0.1
-    """How fast the threshold follows (the paper's eta)."""
+    """The learning rate of the threshold (the paper's eta)."""
     version: int = 2
     """2 cuts by surprise; 1 estimates a top-k from Zipf's law."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The engine's values: every one is known."""
+    """The sampling values that an engine gets. Every option has a value."""
 
     temperature: float = 1.0
     """0 is greedy; at most 2 by the dialects' ranges."""
     top_p: float = 1.0
-    """Smallest set of tokens whose probability reaches this; 1 keeps all."""
+    """Only the smallest set of tokens whose probability reaches this can be drawn; 1 allows all tokens."""
     top_k: int = 0
-    """The k likeliest tokens; 0 keeps all."""
+    """Only the k likeliest tokens can be drawn; 0 allows all tokens."""
     min_p: float = 0.0
-    """Tokens at least this fraction as likely as the likeliest; 0 keeps all."""
+    """Only tokens at least this fraction as likely as the likeliest can be drawn; 0 allows all tokens."""
     seed: int = 0
     """Any 64-bit integer; equal seeds give equal draws."""
     typical_p: float = 1.0
-    """The most typical tokens whose probability reaches this (Meister and others, 2022); 1 keeps all."""
+    """Only the most typical tokens whose probability reaches this can be drawn (Meister and others, 2022); 1
+    allows all tokens."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens in prompt or output; 1 does nothing."""
     presence_penalty: float = 0.0
@@ -53,14 +54,14 @@ class Sampling:
     ignore_eos: bool = False
     """The model's end tokens are drawn like any other and do not end the sequence."""
     allowed_token_ids: tuple[int, ...] | None = None
-    """Only these can be drawn; None allows all."""
+    """Only these tokens can be drawn; None allows all."""
     banned: tuple[tuple[int, ...], ...] = ()
-    """Sequences of tokens that the output never holds: after all but the last token of one, that last token
-    cannot be drawn. The prompt is no part of the output."""
+    """Sequences of tokens that the output never contains. If the output ends with all tokens of a sequence
+    except its last one, the last one cannot be drawn. The prompt is not part of the output."""
 
 
 class SamplingOptions(Value, frozen=True):
-    """Sampling options of the caller or of a model's profile; None is not set."""
+    """Sampling options of the caller or of a model's profile. None means that the option is not set."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -77,11 +78,13 @@ class SamplingOptions(Value, frozen=True):
     ignore_eos: bool | None = None
     allowed_token_ids: tuple[int, ...] | None = None
 
-    def settle(self, defaults: "SamplingOptions", seed: int) -> Sampling:
-        """Returns the caller's values, or the profile's, or the defaults; `seed` where neither sets one."""
-        requested = {
+    def build_sampling(self, defaults: "SamplingOptions", seed: int) -> Sampling:
+        """Returns the sampling values of a request. For an option that is not set here, takes the value of
+        `defaults`, which is the model's profile. If it has none, takes the default of `Sampling`. `seed`: the
+        seed for a request without one."""
+        options = {
             name: own_value if (own_value := getattr(self, name)) is not None else getattr(defaults, name)
             for name in self.__struct_fields__
         }
-        presets = {name: value for name, value in requested.items() if value is not None}
-        return Sampling(**({"seed": seed} | presets))
+        set_options = {name: value for name, value in options.items() if value is not None}
+        return Sampling(**({"seed": seed} | set_options))

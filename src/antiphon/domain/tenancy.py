@@ -19,7 +19,7 @@ class Redaction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordingPolicy:
-    """A project's setting to keep its requests: for how many days, and what to redact."""
+    """How a project's requests are recorded: for how many days, and what is redacted."""
 
     days: int
     redact: tuple[Redaction, ...] = ()
@@ -27,7 +27,7 @@ class RecordingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """One kept request with its answer."""
+    """One recorded request with its answer."""
 
     id: str
     """Id of its ledger entry."""
@@ -39,7 +39,7 @@ class RecordedRequest:
     request: str
     """The body as it was sent."""
     answer: str
-    """JSON of the choices as far as they were made."""
+    """The choices as JSON, as far as they were generated."""
 
 
 DEFAULT_PROJECT = "default"
@@ -76,12 +76,12 @@ class Project:
     name: str
     """Unique, also among archived projects."""
     created: int
-    """Unix seconds, as all times here."""
+    """Unix seconds, as all times of projects, users and keys."""
     archived: int | None = None
     """The time from which its keys are refused; None if it is not archived."""
     note: str = ""
     recording: RecordingPolicy | None = None
-    """How its requests are kept; None keeps none."""
+    """How its requests are recorded; None if they are not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The permissions of a key, within those of its owner."""
+    """The models and paths that a key allows. They restrict the permissions of its owner."""
 
     models: tuple[str, ...] | None = None
     """Patterns of model names, `*` for any characters; None is every model."""
@@ -141,11 +141,12 @@ class Key:
     revoked: int | None = None
     note: str = ""
     family: str | None = None
-    """For a rotated key the id of the first one. A limit of a key applies to its whole family."""
+    """For a key that a rotation made: the id of the first key, which was rotated. None for other keys. A
+    limit of a key applies to its whole family."""
 
     @property
-    def first(self) -> str:
-        """Id of the first key of its family."""
+    def family_id(self) -> str:
+        """Id of the first key of the family. A key that was not rotated is its own family."""
         return self.family or self.id
 
 
@@ -159,14 +160,14 @@ class AuditEntry:
     action: str
     """`key.create`, `project.archive`, ..."""
     target: str
-    """Id of the changed thing."""
+    """Id of the changed object."""
     detail: str = ""
     """JSON of the change, without secrets."""
 
 
-CONTROLS = r"\x00-\x1f\x7f"
+CONTROL_CHARACTERS = r"\x00-\x1f\x7f"
 
-UNSEEN = (
+INVISIBLE = (
     " \x80-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
     "\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -177,12 +178,14 @@ alone looks empty."""
 END_OF_TEXT = r"(?![\s\S])"
 """Matches only at the end of the text; `$` would also match before a final line break."""
 
-PLAIN_PATTERN = rf"^[^{CONTROLS}]+{END_OF_TEXT}"
+PLAIN_PATTERN = rf"^[^{CONTROL_CHARACTERS}]+{END_OF_TEXT}"
 
-NAME_PATTERN = rf"^[^{CONTROLS}]*[^{CONTROLS}{UNSEEN}][^{CONTROLS}]*{END_OF_TEXT}"
+NAME_PATTERN = (
+    rf"^[^{CONTROL_CHARACTERS}]*[^{CONTROL_CHARACTERS}{INVISIBLE}][^{CONTROL_CHARACTERS}]*{END_OF_TEXT}"
+)
 """A plain text with a visible character."""
 
 NOTE_PATTERN = rf"^[^\x00]*{END_OF_TEXT}"
 """Any text without NUL, because some databases cannot store NUL."""
 
-EMAIL_PATTERN = rf"^[^@\s{CONTROLS}]+@[^@\s{CONTROLS}]+{END_OF_TEXT}"
+EMAIL_PATTERN = rf"^[^@\s{CONTROL_CHARACTERS}]+@[^@\s{CONTROL_CHARACTERS}]+{END_OF_TEXT}"

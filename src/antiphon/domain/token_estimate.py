@@ -1,4 +1,4 @@
-"""Estimates tokens that were not counted."""
+"""Estimates the number of tokens in texts and speech that nobody tokenized."""
 
 BYTES_PER_TOKEN = 4
 """Bytes of UTF-8 in one token. English prose has four to five bytes per token with current models; code and

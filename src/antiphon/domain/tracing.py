@@ -1,4 +1,5 @@
-"""Spans of a request, for a tracing backend. Without tracing a context has no span, and no stage makes one.
+"""Spans of a request, for a tracing backend. Without tracing, a `Context` has no span, and no stage opens
+one.
 
 Names of spans and attributes follow OpenTelemetry's semantic conventions, those for generative AI included.
 Attributes of this server's own begin with `antiphon.`.
@@ -33,7 +34,7 @@ class Span(Protocol):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the trace is sampled. Attributes of other spans go nowhere."""
+        """Whether the trace is sampled. If not, its attributes are not sent."""
 
     @property
     def records_content(self) -> bool:

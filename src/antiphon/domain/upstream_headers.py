@@ -4,7 +4,7 @@ add."""
 import re
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-"""A token of RFC 9110. The HTTP client raises an error for another name, at each request."""
+"""A token of RFC 9110. The HTTP client raises an error at each request for a name that is not one."""
 
 RESERVED_HEADERS = frozenset(
     "authorization host content-length content-type transfer-encoding connection proxy-authorization cookie "
@@ -21,7 +21,7 @@ CREDENTIAL = re.compile(
     r"auth(?![a-z])|authori[sz]ation|authenticat|api-?key|cookie|secret|password|credential"
     r"|(?:^|-)(?:access|auth|bearer|id|security|session)-token"
 )
-"""A part of a header's name that indicates a credential: `x-api-key`, `x-auth-token`, `helicone-auth`."""
+"""Matches in the names of headers that contain a credential: `x-api-key`, `x-auth-token`, `helicone-auth`."""
 
 
 def is_header_name(name: str) -> bool:

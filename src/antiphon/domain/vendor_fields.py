@@ -1,7 +1,7 @@
 """The fields of a request that only vendors' models use.
 
-An engine without them refuses the fields that would change the answer, and ignores the others. It names each
-such field in its error or report.
+An engine that does not support such a field refuses it if it would change the answer, and ignores it if it
+would not. The error or the report names the field.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,13 +26,13 @@ REFUSALS: Mapping[str, str] = {
     "modalities": "the models here give only text; leave it and audio out",
     "audio": "the models here give only text; leave it out",
 }
-"""The advice in the error for each vendor option that an engine lacks."""
+"""What to do without each option of `VendorOptions`, for the error of an engine that does not support it."""
 
 DEFAULT_VALUES: Mapping[str, tuple[str, ...]] = {
     "verbosity": ("medium",),
     "service_tier": ("auto", "default"),
 }
-"""The values that change nothing, for each option."""
+"""For each option, the values that change nothing."""
 
 PROMPT_CACHE_KEY = "prompt_cache_key"
 EXTRA_PARAMS = "inference_extra_params"
@@ -47,7 +47,8 @@ CONTENT_MARK = "messages[].content[].cache_control"
 
 
 def list_vendor_options(vendor_options: VendorOptions) -> list[str]:
-    """Returns the vendor options of a request that an engine must support."""
+    """Returns the names of the options that are set and change the answer, so that an engine must support
+    them."""
     names = []
     for name, default_values in DEFAULT_VALUES.items():
         value = getattr(vendor_options, name)
@@ -95,28 +96,29 @@ def require_transcripts(conversation: Conversation) -> None:
         if message.speech_id is not None and not message.text:
             param = f"messages[{index}].audio"
             raise UnsupportedParameter(
-                f"{param} is not supported: this model does not know earlier speech; send its transcript as "
-                "content",
+                f"{param} is not supported: this model does not know "
+                "earlier speech; send its transcript as content",
                 param=param,
             )
 
 
 def list_unused(request: GenerationRequest, used: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """Lists the fields of the request that an engine ignores without a change of the answer. `used`: those
-    that the engine uses; a local engine uses none."""
+    """Lists the fields of the request that an engine can ignore, because they do not change the answer.
+    `used`: the fields among them that this engine does not ignore."""
     unused = [PROMPT_CACHE_KEY] if request.vendor_options.prompt_cache_key is not None else []
     unused += [EXTRA_HEADERS] if request.vendor_options.extra_headers else []
     constraint = request.output.constraint
     if constraint is not None and constraint.declared is not None:
-        unused += _list_declared(constraint.declared)
+        unused += _list_schema_fields(constraint.declared)
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
-            unused += _list_vendor_parts(prompt)
+            unused += _list_vendor_fields(prompt)
     return tuple(name for name in dict.fromkeys(unused) if name not in used) if unused else ()
 
 
-def _list_declared(declaration: SchemaDeclaration) -> Iterator[str]:
-    """Yields the fields that tell the model about a schema."""
+def _list_schema_fields(declaration: SchemaDeclaration) -> Iterator[str]:
+    """Yields the fields of a schema's declaration that only a vendor's model reads: its name and
+    description."""
     if declaration.name is not None:
         yield SCHEMA_NAME
     if declaration.description is not None:
@@ -137,8 +139,9 @@ def list_cache_marks(conversation: Conversation) -> list[str]:
     return fields
 
 
-def _list_vendor_parts(conversation: Conversation) -> Iterator[str]:
-    """Yields the fields that belong to a vendor's own state."""
+def _list_vendor_fields(conversation: Conversation) -> Iterator[str]:
+    """Yields the fields of messages and tools that only a vendor reads: marks for its cache, and what it
+    returned in an earlier answer."""
     yield from list_cache_marks(conversation)
     for message in conversation.messages:
         if message.thinking_blocks:

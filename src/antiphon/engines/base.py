@@ -103,8 +103,8 @@ class PreparedEmbedding(Protocol):
         """The request's size, known before the engine computes anything. It has no output tokens."""
 
     async def embed(self, context: Context) -> Embeddings:
-        """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the tokens of
-        the texts whose vectors are computed."""
+        """Computes all vectors; cancelling ends the work. `context.progress.embedded_tokens` counts the
+        tokens of the texts whose vectors are computed."""
 
 
 class PreparedRerank(Protocol):
@@ -115,8 +115,8 @@ class PreparedRerank(Protocol):
         """The request's size, known before the engine computes anything. It has no output tokens."""
 
     async def rank(self, context: Context) -> Ranking:
-        """Scores all documents; cancelling ends the work. `context.progress.embedded` counts the tokens of
-        the documents that are scored."""
+        """Scores all documents; cancelling ends the work. `context.progress.embedded_tokens` counts the
+        tokens of the documents that are scored."""
 
 
 class Engine(Protocol):

@@ -319,7 +319,7 @@ class ModelRegistry:
 
     def is_alias(self, name: str) -> bool:
         """Whether an alias of the operator or of a dialect maps the name to a model."""
-        return self._aliases.is_taken(name)
+        return self._aliases.is_reserved(name)
 
     def put(self, model: Model) -> None:
         """Adds an adapter, or replaces an adapter of the same name and owner."""

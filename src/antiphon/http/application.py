@@ -120,7 +120,7 @@ class Application:
             )
         finally:
             seconds = asyncio.get_running_loop().time() - started_at
-            self._app_state.metrics.count_answer(self.routes.get_label(path), response.status, seconds)
+            self._app_state.metrics.count_response(self.routes.get_label(path), response.status, seconds)
             if request.span is not None:
                 close_span(request.span, request, response.status)
 

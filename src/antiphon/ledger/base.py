@@ -7,10 +7,10 @@ from antiphon.domain.ledger import Entry
 
 
 class Ledger(Protocol):
-    """Keeps one entry for each generation, even if this process dies.
+    """Records one entry for each generation, even if this process dies.
 
-    Both methods return once the kernel has the record. So a killed process loses no entry, and no method
-    waits for a disk or a database.
+    Both methods return when the kernel has the entry, before it is on the disk. So a killed process loses no
+    entry, and no method waits for a disk or a database.
     """
 
     def begin(self, intent: Entry) -> None:
@@ -27,6 +27,7 @@ class LedgerState(StrEnum):
     """Whether the ledger accepts entries."""
 
     WELL = "well"
+    """Entries are inserted into the database."""
     WAITING = "waiting"
     """The database is unavailable. Entries wait in local files."""
     FULL = "full"
@@ -43,12 +44,12 @@ class MonitoredLedger(Protocol):
 
 
 class Recorder(Protocol):
-    """Keeps the texts of requests and answers for projects that want this. It never delays or fails a
-    request."""
+    """Records the texts of requests and answers, for projects that turned recording on. It never delays or
+    fails a request."""
 
     def is_recorded(self, project: str) -> bool:
         """Whether the requests of a project are recorded."""
 
-    def keep(self, id_: str, project: str, started_ms: int, request: str, answer: str) -> None:
-        """Keeps a request and its answer. `id_`: the id of its ledger entry. `started_ms`: the start of the
+    def record(self, id_: str, project: str, started_ms: int, request: str, answer: str) -> None:
+        """Records a request and its answer. `id_`: the id of its ledger entry. `started_ms`: the start of the
         request in Unix milliseconds."""

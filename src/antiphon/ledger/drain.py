@@ -27,17 +27,18 @@ REFUSED_FILE = "refused.jsonl"
 because the store replaces values that the database cannot hold."""
 
 PAUSE_S = 0.25
-"""Seconds between two rounds. An entry reaches the database about this long after its end."""
+"""Seconds between two rounds. An entry is inserted into the database about this long after its generation
+ended."""
 
 MAX_PAUSE_S = 5.0
-"""Longest pause in seconds between two tries while the database is unavailable."""
+"""The longest pause in seconds between two rounds while the database is unavailable."""
 
 DRAIN_S = 5.0
 """Default seconds that `drain_now` waits for the database."""
 
 OTHER_DRAIN_S = 1.0
 """Seconds that `drain_now` waits if another process drains the spool. The other process needs one pause and
-one transaction. It does not report when it has finished."""
+one transaction for it, and does not report that it has finished."""
 
 BATCH = 500
 """Entries per transaction."""
@@ -51,7 +52,7 @@ class DrainStatus:
     """The state of the drain."""
 
     is_draining: bool
-    """Whether this process drains the spool. Otherwise another process does, and this one waits to take
+    """Whether this process drains the spool. If not, another process does, and this process waits to take
     over."""
     unavailable_reason: str = ""
     """Why the database is unavailable; empty if it is available."""
@@ -62,7 +63,8 @@ class DrainStatus:
 
 
 class Drain:
-    """Reads the spool's files as they grow, and inserts the entries of ended generations."""
+    """Reads the spool's files while they grow, and inserts the entries of ended generations into the
+    database."""
 
     def __init__(self, directory: Path, entries: EntryStore) -> None:
         self._directory = directory
@@ -74,17 +76,20 @@ class Drain:
         self._other_is_draining = False
         self._unavailable_reason = ""
         self._pause = PAUSE_S
-        self._stopping = False
-        self._awake = threading.Event()
-        self._progress = threading.Condition()
+        self._is_stopping = False
+        self._wake = threading.Event()
+        self._round_condition = threading.Condition()
+        """Guards the round numbers, and is notified when `_caught_up_round` changes."""
         self._round_number = 0
         self._caught_up_round = 0
+        """The last round after which all entries that had ended before it were in the database."""
         self._requested_round = 0
+        """The round that `drain_now` waits for."""
         self._thread = threading.Thread(target=self._run, name="antiphon-drain", daemon=True)
 
     @property
     def status(self) -> DrainStatus:
-        """The current state. Any thread can ask."""
+        """The current state. Any thread can read it."""
         return DrainStatus(
             self._is_draining, self._unavailable_reason, len(self._batch), self._other_is_draining
         )
@@ -99,24 +104,24 @@ class Drain:
         """Blocks until all ended entries are in the database. Returns False if this takes longer than
         `timeout` seconds. If another process drains the spool, returns False after OTHER_DRAIN_S, unless this
         process has taken over."""
-        with self._progress:
+        with self._round_condition:
             round_number = self._requested_round = self._round_number + 1
-            self._awake.set()
-            if self._progress.wait_for(
+            self._wake.set()
+            if self._round_condition.wait_for(
                 lambda: self._caught_up_round >= round_number, min(timeout, OTHER_DRAIN_S)
             ):
                 return True
             if self._other_is_draining:
                 return False
-            return self._progress.wait_for(
+            return self._round_condition.wait_for(
                 lambda: self._caught_up_round >= round_number, timeout - OTHER_DRAIN_S
             )
 
     def stop(self, timeout: float) -> bool:
         """Inserts the remaining entries and ends the thread; blocks. Returns False if this takes longer than
-        `timeout` seconds; the spool then keeps the entries."""
-        self._stopping = True
-        self._awake.set()
+        `timeout` seconds; the entries are then still in the spool."""
+        self._is_stopping = True
+        self._wake.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -127,9 +132,9 @@ class Drain:
         lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             while not try_lock(lock):
-                self._log_other_drain()
+                self._note_other_drain()
                 self._pause_or_wake()
-                if self._stopping:
+                if self._is_stopping:
                     return
             if self._other_is_draining:
                 record("ledger_drained_here", logging.INFO)
@@ -140,40 +145,40 @@ class Drain:
             self._is_draining = False
             os.close(lock)
 
-    def _log_other_drain(self) -> None:
-        """Logs once that another process drains the spool."""
+    def _note_other_drain(self) -> None:
+        """Sets that another process drains the spool, and logs this once."""
         if not self._other_is_draining:
             record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
         self._other_is_draining = True
 
     def _drain(self) -> None:
-        """Runs rounds until the drain is stopped and everything is inserted, or the database is
-        unavailable."""
+        """Runs rounds until the drain is stopped. The last round ends when everything is inserted, or when
+        the database is unavailable."""
         while True:
-            is_last_round = self._stopping
-            with self._progress:
+            is_last_round = self._is_stopping
+            with self._round_condition:
                 self._round_number += 1
-            caught_up = self._try_round()
-            if caught_up:
-                with self._progress:
+            is_caught_up = self._try_round()
+            if is_caught_up:
+                with self._round_condition:
                     self._caught_up_round = self._round_number
-                    self._progress.notify_all()
-            if is_last_round and (caught_up or self._unavailable_reason):
+                    self._round_condition.notify_all()
+            if is_last_round and (is_caught_up or self._unavailable_reason):
                 break
-            if self._unavailable_reason or (caught_up and self._requested_round <= self._caught_up_round):
+            if self._unavailable_reason or (is_caught_up and self._requested_round <= self._caught_up_round):
                 self._pause_or_wake()
         self._reset_readers()
 
     def _pause_or_wake(self) -> None:
-        """Waits until the thread is woken or the pause has passed. Later calls wait again, unless the drain
-        is stopping."""
-        self._awake.wait(self._pause)
-        if not self._stopping:
-            self._awake.clear()
+        """Waits until the thread is woken or the pause has passed. If the drain is stopping, returns at
+        once."""
+        self._wake.wait(self._pause)
+        if not self._is_stopping:
+            self._wake.clear()
 
     def _try_round(self) -> bool:
-        """Like `_run_round`, but catches every error. After an unknown error it reads the whole spool again,
-        as after a restart."""
+        """Like `_run_round`, but logs every error and returns False. After an unexpected error, the next
+        round reads the whole spool again, as after a restart."""
         try:
             return self._run_round()
         except StoreUnavailable as error:
@@ -184,20 +189,20 @@ class Drain:
         return False
 
     def _reset_readers(self) -> None:
-        """Forgets everything that was read, so that the spool is read again."""
+        """Drops the readers and the entries that were read, so that the whole spool is read again."""
         self._batch = []
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
     def _run_round(self) -> bool:
-        """Reads and inserts once. Returns whether all entries that had ended before this round are in the
-        database."""
-        caught_up = False
+        """Reads one batch and inserts it. Returns whether all entries that had ended before this round are in
+        the database."""
+        is_caught_up = False
         if not self._batch:  # otherwise the last batch was not inserted
             self._open_new()
             self._read_all()
-            caught_up = len(self._batch) < BATCH
+            is_caught_up = len(self._batch) < BATCH
         if self._batch:
             self._insert(self._batch)
         if self._unavailable_reason:
@@ -206,10 +211,10 @@ class Drain:
         self._unavailable_reason, self._pause = "", PAUSE_S
         self._batch = []
         self._delete_done()
-        return caught_up
+        return is_caught_up
 
     def _open_new(self) -> None:
-        """Opens the spool's new files, and deletes unfinished old ones."""
+        """Opens the files of the spool that are not open yet, and deletes stale unfinished files."""
         try:
             _remove_stale(self._directory)
             paths = list_segments(self._directory)
@@ -238,7 +243,7 @@ class Drain:
                 return
 
     def _log_unreadable(self, path: Path, error: OSError) -> None:
-        """Logs a file or directory that cannot be read, once. The next round tries again."""
+        """Logs once that a file or directory cannot be read. The next round tries again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
             reason = os.strerror(error.errno or 0)
@@ -296,7 +301,7 @@ class Drain:
 
 
 def _remove_stale(directory: Path) -> None:
-    """Deletes files that a killed process did not finish. Raises OSError."""
+    """Deletes unfinished files that are older than STALE_S: a killed process left them. Raises OSError."""
     for path in directory.iterdir():
         with suppress(FileNotFoundError):  # its creator has just renamed it
             if path.suffix == UNFINISHED and time.time() - path.stat().st_mtime > STALE_S:
@@ -309,9 +314,8 @@ def _require_locks(path: Path) -> None:
     first_lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     second_lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        is_exclusive = not try_lock(first_lock) or not try_lock(
-            second_lock
-        )  # the first fails while a drain runs
+        # The first attempt fails while a drain runs, which also shows that locks work.
+        is_exclusive = not try_lock(first_lock) or not try_lock(second_lock)
     except OSError:
         is_exclusive = False
     finally:
@@ -319,5 +323,6 @@ def _require_locks(path: Path) -> None:
         os.close(second_lock)
     if not is_exclusive:
         raise StartupError(
-            f"{path.parent} is on a file system without locks: set ANTIPHON_SPOOL to a local one"
+            f"{path.parent} is on a file system without locks: set "
+            "ANTIPHON_SPOOL to a directory on a local disk"
         )

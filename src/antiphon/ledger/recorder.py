@@ -1,4 +1,4 @@
-"""Stores requests and answers in the background, for projects that turned recording on.
+"""Stores the texts of requests and answers in the background, for projects that turned recording on.
 
 The queue is bounded. If the store is unavailable for long, new records are dropped and counted. Requests
 never wait for the store and never fail because of it. Accounting uses the ledger, not these records.
@@ -17,31 +17,33 @@ from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log
 from antiphon.telemetry.redaction import redact_json
 
-MAX_QUEUED = 32 << 20
+MAX_QUEUED_CHARACTERS = 32 << 20
 """The most characters in the queue."""
-MAX_TEXT = 256 << 10
-"""The most characters that are kept of a request or an answer."""
+MAX_TEXT_LENGTH = 256 << 10
+"""The most characters of a request or an answer that are stored."""
 BATCH = 50
+"""Records per transaction."""
 PAUSE_S = 0.5
 """Seconds between two rounds."""
 EXPIRY_S = 60.0
 """Seconds between two deletions of expired records."""
 RETRY_S = 2.0
+"""Seconds until the next try after the store failed."""
 DAY_S = 86_400
 
 
 class StoreRecorder:
     """A `Recorder` with a thread that writes to the store."""
 
-    def __init__(self, store: RecordStore, wall: Callable[[], float]) -> None:
-        """`wall`: returns Unix seconds."""
+    def __init__(self, store: RecordStore, clock: Callable[[], float]) -> None:
+        """`clock`: Unix seconds."""
         self._store = store
-        self._wall = wall
+        self._clock = clock
         self._projects: dict[str, RecordingPolicy] = {}
         self._queue: deque[tuple[RecordedRequest, RecordingPolicy]] = deque()
         self._queued_characters = 0
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._stop_requested = threading.Event()
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self.dropped = 0
         """Number of records that were dropped because the queue was full."""
@@ -56,7 +58,7 @@ class StoreRecorder:
         """Whether a project's requests are recorded."""
         return project in self._projects
 
-    def keep(self, id_: str, project: str, started_ms: int, request: str, answer: str) -> None:
+    def record(self, id_: str, project: str, started_ms: int, request: str, answer: str) -> None:
         """Queues a request and its answer, without waiting. `started_ms`: the start of the request in Unix
         milliseconds."""
         policy = self._projects.get(project)
@@ -65,9 +67,9 @@ class StoreRecorder:
         expires = started_ms // 1000 + policy.days * DAY_S
         request_record = RecordedRequest(id_, project, started_ms, expires, request, answer)
         with self._lock:
-            if self._queued_characters + count_characters(request_record) > MAX_QUEUED:
+            if self._queued_characters + count_characters(request_record) > MAX_QUEUED_CHARACTERS:
                 self.dropped += 1
-                if self.dropped.bit_count() == 1:  # logs the 1st, 2nd, 4th, 8th, ...: the log stays short
+                if self.dropped.bit_count() == 1:  # logs only powers of two, so that the log stays short
                     log("record_dropped", logging.WARNING, dropped=self.dropped)
                 return
             self._queued_characters += count_characters(request_record)
@@ -79,28 +81,29 @@ class StoreRecorder:
 
     def stop(self, timeout: float) -> None:
         """Stores the queued records, for at most `timeout` seconds, and ends the thread."""
-        self._stopping.set()
+        self._stop_requested.set()
         self._thread.join(timeout)
 
     def _run(self) -> None:
         """Stores queued records and deletes expired ones, until stopped."""
         next_expiry = 0.0
         while True:
-            is_last_round = self._stopping.is_set()
+            is_last_round = self._stop_requested.is_set()
             try:
                 if time.monotonic() >= next_expiry:
                     next_expiry = time.monotonic() + EXPIRY_S
-                    self._store.expire(int(self._wall()))
+                    self._store.expire(int(self._clock()))
                 while self._store_batch():
                     pass
             except StoreUnavailable:
-                self._stopping.wait(RETRY_S)
+                self._stop_requested.wait(RETRY_S)
             if is_last_round:
                 return
-            self._stopping.wait(PAUSE_S)
+            self._stop_requested.wait(PAUSE_S)
 
     def _store_batch(self) -> bool:
-        """Stores the oldest queued records. Returns False if the queue is empty."""
+        """Stores the oldest queued records and removes them from the queue. Returns False if the queue is
+        empty."""
         with self._lock:
             batch = [self._queue[index] for index in range(min(BATCH, len(self._queue)))]
         if not batch:
@@ -119,10 +122,10 @@ def count_characters(record: RecordedRequest) -> int:
 
 
 def _redact_record(record: RecordedRequest, policy: RecordingPolicy) -> RecordedRequest:
-    """Redacts the texts of a record, then cuts them. If it cut first, a secret at the cut would not be
-    recognized."""
+    """Returns the record with its texts redacted and cut to MAX_TEXT_LENGTH. Redacts before it cuts, because
+    half a secret is not recognised."""
     return replace(
         record,
-        request=redact_json(record.request, policy.redact, MAX_TEXT),
-        answer=redact_json(record.answer, policy.redact, MAX_TEXT),
+        request=redact_json(record.request, policy.redact, MAX_TEXT_LENGTH),
+        answer=redact_json(record.answer, policy.redact, MAX_TEXT_LENGTH),
     )

@@ -1,6 +1,6 @@
 """The format of a spool record: a header, a checksum, and the entry as compact JSON.
 
-    FF A7 4C 31 | kind, 1 byte | number, 4 | length, 4 | CRC-32 of the other fields, 4 | payload
+    FF A7 4C 31 | kind, 1 byte | number, 4 | length, 4 | CRC-32 of all other fields, 4 | payload
 
 Numbers are big-endian. Every record begins with the byte FF, which never occurs in UTF-8, so not in JSON. So
 no text of a caller looks like a record, and a reader finds the next record after a damaged one. No payload
@@ -25,10 +25,10 @@ _HEAD = struct.Struct(">4sBII")
 _CHECK = struct.Struct(">I")
 
 HEADER = _HEAD.size + _CHECK.size
-"""Bytes before each payload."""
+"""The size of a header in bytes: everything before the payload."""
 
 MAX_PAYLOAD = 64 * 1024
-"""Bytes of the largest payload: enough for 16 tags of OpenAI's maximum size, even if JSON escapes all
+"""The most bytes of a payload: enough for 16 tags of OpenAI's maximum size, even if JSON escapes all
 characters."""
 
 
@@ -53,13 +53,13 @@ class SpoolRecord(NamedTuple):
 
 
 def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
-    """Returns the bytes of a record."""
+    """Builds a record: the header with its checksum, and the payload."""
     head = _HEAD.pack(MARK, kind, number, len(payload))
     return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
 
 
 def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
-    """Returns the complete record at an offset, or None."""
+    """Returns the record at an offset; None if there is no complete and undamaged record."""
     if len(data) - offset < HEADER:
         return None
     mark, kind, number, length = _HEAD.unpack_from(data, offset)
@@ -67,14 +67,14 @@ def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
     if mark != MARK or length > MAX_PAYLOAD or begin + length > len(data):
         return None
     payload = data[begin : begin + length]
-    (check,) = _CHECK.unpack_from(data, offset + _HEAD.size)
-    if check != crc32(payload, crc32(data[offset : offset + _HEAD.size])):
+    (checksum,) = _CHECK.unpack_from(data, offset + _HEAD.size)
+    if checksum != crc32(payload, crc32(data[offset : offset + _HEAD.size])):
         return None
     return SpoolRecord(kind, number, payload, HEADER + length)
 
 
 def find_record(data: bytes, offset: int) -> int | None:
-    """Returns the offset of the first complete record at or after `at`, or None."""
+    """Returns the offset of the first complete record at or after `offset`; None if there is none."""
     while (offset := data.find(MARK, offset)) >= 0:
         if parse_record(data, offset) is not None:
             return offset
@@ -103,7 +103,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(payload: bytes) -> Entry | None:
-    """Returns the entry of a payload, or None if this version cannot read it."""
+    """Returns the entry of a payload; None if this version of Antiphon cannot read it."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""A segment: one file of the spool. Contains its writer, and its reader in the drain.
+"""A segment is one file of the spool. `SegmentWriter` writes it, and `SegmentReader` reads it for the drain.
 
 A file is created at its full size and written by `pwrite`. Both records of a generation are in the same file:
 the intent reserves the space of the completion. The writer holds a lock (flock), which ends when the writer
@@ -6,7 +6,7 @@ closes the file or dies. If another process gets the lock, the file is final.
 
 The drain reads files while they grow. It reads an unreadable record again later, because the record may be
 half written. The record counts as damaged if a complete record follows, or if the writer has ended. Damaged
-bytes are skipped and logged; all other records are kept.
+bytes are skipped and logged; all other records are read.
 """
 
 import errno
@@ -32,8 +32,8 @@ from antiphon.ledger.records import (
 )
 from antiphon.telemetry.logs import record
 
-SIZE = 1024 * 1024
-"""Bytes of a file."""
+SEGMENT_SIZE = 1024 * 1024
+"""Bytes of a segment."""
 
 SUFFIX = ".seg"
 UNFINISHED = ".new"
@@ -42,7 +42,8 @@ first."""
 
 
 class SegmentWriter:
-    """A file that this process writes. One thread writes; another one syncs and closes."""
+    """A file that this process writes. One thread writes records. A second thread syncs and closes the
+    file."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
@@ -51,36 +52,39 @@ class SegmentWriter:
         self._descriptor = descriptor
         self._position = 0
         self._reserved = 0
-        self._number = 0
-        self._pending = 0
+        """Bytes that are reserved for completions."""
+        self._next_number = 0
+        self._incomplete = 0
+        """The number of intents without completion."""
 
     @property
-    def is_settled(self) -> bool:
-        """Whether every intent has its completion."""
-        return self._pending == 0
+    def is_complete(self) -> bool:
+        """Whether every intent in the file has its completion."""
+        return self._incomplete == 0
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes fit, besides the reserved ones."""
-        return self._position + self._reserved + size <= SIZE
+        """Whether `size` more bytes fit into the file, besides the reserved bytes."""
+        return self._position + self._reserved + size <= SEGMENT_SIZE
 
     def begin(self, payload: bytes, reserved: int) -> int:
         """Writes an intent, reserves `reserved` bytes for its completion, and returns its number. Raises
         OSError."""
-        self._write(frame_record(RecordKind.INTENT, self._number, payload))
-        number = self._number
-        self._number += 1
+        self._write(frame_record(RecordKind.INTENT, self._next_number, payload))
+        number = self._next_number
+        self._next_number += 1
         self._reserved += reserved
-        self._pending += 1
+        self._incomplete += 1
         return number
 
     def complete(self, number: int, payload: bytes, reserved: int) -> None:
         """Writes the completion of an intent and releases its reservation, even if it raises OSError."""
         self._reserved -= reserved
-        self._pending -= 1
+        self._incomplete -= 1
         self._write(frame_record(RecordKind.COMPLETION, number, payload))
 
     def _write(self, record: bytes) -> None:
-        """Writes a record at the position. Raises OSError if the record does not fit the disk."""
+        """Writes a record at the current position. Raises OSError if the disk has no space for the whole
+        record."""
         written = os.pwrite(self._descriptor, record, self._position)
         if written != len(record):  # the next record overwrites the partial one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -98,13 +102,14 @@ class SegmentWriter:
         os.close(descriptor)
 
 
-def frame_size(payload: int) -> int:
-    """Returns the bytes of a record with a payload of this size."""
-    return HEADER + payload
+def compute_record_size(payload_size: int) -> int:
+    """Returns the bytes of a record with a payload of `payload_size` bytes."""
+    return HEADER + payload_size
 
 
 def create_segment(directory: Path) -> SegmentWriter:
-    """Creates a file, locks it and allocates its full size. Raises OSError, and then removes the file."""
+    """Creates a file, locks it and allocates its full size. If this fails, removes the file and raises
+    OSError."""
     path = directory / f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -124,9 +129,9 @@ def create_segment(directory: Path) -> SegmentWriter:
 def _allocate(descriptor: int) -> None:
     """Allocates the disk space of the file, so that no later write fails for lack of space."""
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, SIZE)
+        os.posix_fallocate(descriptor, 0, SEGMENT_SIZE)
         return
-    bytes_left = SIZE  # macOS
+    bytes_left = SEGMENT_SIZE  # macOS
     while bytes_left:
         bytes_left -= os.write(descriptor, bytes(bytes_left))
 
@@ -165,11 +170,12 @@ def list_segments(directory: Path) -> list[Path]:
 INTENT = int(RecordKind.INTENT)
 
 CHUNK = 4 * (HEADER + MAX_PAYLOAD)
-"""Bytes per read: several of the largest records."""
+"""The bytes of one read. Several of the largest records fit."""
 
 
 class SegmentReader:
-    """Reads one file for the drain. Stores the position in the file, and the intents without completion."""
+    """Reads one file for the drain, in several steps. Remembers the position, and the intents without
+    completion."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -179,14 +185,16 @@ class SegmentReader:
         self._descriptor = os.open(path, os.O_RDONLY)
         self._position = 0
         self._intents: dict[int, bytes] = {}
+        """The payloads of intents without completion, by number."""
         self._is_final = False
+        """Whether the writer has closed the file or died."""
 
     def read(self, max_entries: int) -> list[Entry]:
         """Returns about `max_entries` entries that ended since the last call. Raises OSError."""
         entries: list[Entry] = []
         if self.is_done:
             return entries
-        # Try the lock before reading: then the read sees everything that a dead writer wrote.
+        # Try the lock before reading: if it is free, the file no longer grows, and the read sees all of it.
         self._is_final = self._is_final or try_lock(self._descriptor)
         while len(entries) < max_entries:
             if self._read_chunk(entries):
@@ -204,7 +212,8 @@ class SegmentReader:
         os.close(self._descriptor)
 
     def _read_chunk(self, entries: list[Entry]) -> bool:
-        """Reads the complete records at the position. Returns whether it found a record."""
+        """Reads complete records from the position on. Appends the entries of completions. Returns whether
+        there was a record."""
         data = os.pread(self._descriptor, CHUNK, self._position)
         offset = 0
         while (spool_record := parse_record(data, offset)) is not None:
@@ -221,7 +230,7 @@ class SegmentReader:
         cannot read the completion."""
         entry = decode_entry(completion.payload)
         if entry is None:
-            self._log_damage("a record has another version", completion.size)
+            self._log_damage("another version of Antiphon wrote a record", completion.size)
         else:
             self._intents.pop(completion.number, None)
         return entry
@@ -232,29 +241,29 @@ class SegmentReader:
         for payload in self._intents.values():
             entry = decode_entry(payload)
             if entry is None:
-                self._log_damage("a record has another version", len(payload))
+                self._log_damage("another version of Antiphon wrote a record", len(payload))
             else:
                 aborted.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._intents.clear()
         return aborted
 
     def _skip_damage(self) -> bool:
-        """Skips bytes that cannot be read, up to the next complete record. Returns whether there is one, so
+        """Skips damaged bytes, up to the next complete record. Returns whether there is such a record, so
         that reading can continue."""
         if not self._is_final and os.pread(self._descriptor, 1, self._position) in (b"", b"\0"):
             return False  # not written yet
         unread = self._read_unread()
-        next_record = find_record(unread, 0)
-        if next_record is None:
-            damaged_length = len(unread.rstrip(b"\0"))
-            if self._is_final and damaged_length:
-                self._log_damage("its writer ended in a record", damaged_length)
+        next_offset = find_record(unread, 0)
+        if next_offset is None:
+            damaged_size = len(unread.rstrip(b"\0"))
+            if self._is_final and damaged_size:
+                self._log_damage("the writer ended while it wrote a record", damaged_size)
             return False
-        # A half-written record can be visible before a complete one. So read again: damage is certain only if
-        # the record is still unreadable.
+        # A half-written record can be visible before a later, complete record. So read again: the record is
+        # damaged only if it is still unreadable.
         if parse_record(self._read_unread(), 0) is None:
-            self._log_damage("a record is damaged", next_record)
-            self._position += next_record
+            self._log_damage("a record is damaged", next_offset)
+            self._position += next_offset
         return True
 
     def _read_unread(self) -> bytes:
@@ -263,7 +272,7 @@ class SegmentReader:
         return os.pread(self._descriptor, max(0, size - self._position), self._position)
 
     def _log_damage(self, problem: str, size: int) -> None:
-        """Logs bytes of the file that cannot be read."""
+        """Logs that `size` bytes of the file cannot be read."""
         record(
             "spool_damaged",
             logging.WARNING,

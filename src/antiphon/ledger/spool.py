@@ -17,35 +17,43 @@ from antiphon.domain.values import changed
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.records import MAX_PAYLOAD, encode_entry
-from antiphon.ledger.segments import SIZE, SegmentWriter, create_segment, frame_size, list_segments
+from antiphon.ledger.segments import (
+    SEGMENT_SIZE,
+    SegmentWriter,
+    compute_record_size,
+    create_segment,
+    list_segments,
+)
 from antiphon.telemetry.logs import record
 
-COMPLETION_ROOM = 1024
-"""Bytes by which a completion can be longer than its intent: counts, times and names."""
+COMPLETION_EXTRA = 1024
+"""Bytes by which a completion can be longer than its intent, because it also has counts, times and names."""
 
-SPARES = 2
-"""The number of files that are created in advance. With large tags a file is full after few requests, so two
-are needed."""
+SPARE_FILES = 2
+"""The number of files that are created in advance. One is not enough, because with large tags a file is full
+after few requests."""
 
 UNAVAILABLE_FILE = "away"
-"""The drain creates this file while the database is unavailable, to tell the processes of its node."""
+"""The drain creates this file while the database is unavailable. It tells this to all processes of the
+node."""
 
-MAX_STATUS = 64
-"""Characters of the status in a shortened completion."""
+MAX_STATUS_LENGTH = 64
+"""The most characters of the status in a shortened completion."""
 
 TOO_LARGE = "the spool has reached its largest size, which happens when the database is unavailable"
 
 RETRY_S = 1.0
-"""Seconds until a refused request should be sent again. The drain frees space faster unless the database is
-unavailable."""
+"""Seconds until a refused request should be sent again. While the database is available, the drain frees
+space in less time."""
 
 
 class _OpenEntry(NamedTuple):
-    """An intent without completion."""
+    """An intent that was written and has no completion yet."""
 
     intent: Entry
     segment: SegmentWriter
     number: int
+    """The number of the intent in the segment."""
     reserved: int
     """Bytes that are reserved for the completion."""
 
@@ -58,16 +66,18 @@ class Spool:
         """`sync_interval`: seconds between two syncs. A power failure can lose the entries since the last
         sync."""
         self._directory = directory
-        self._max_files = max(1, max_bytes // SIZE)
-        self._interval = sync_interval
+        self._max_files = max(1, max_bytes // SEGMENT_SIZE)
+        self._sync_interval = sync_interval
         self._open: dict[str, _OpenEntry] = {}
         self._current: SegmentWriter | None = None
         self._retired: list[SegmentWriter] = []
+        """Files that get no more intents, and still get completions."""
         self._spares: deque[SegmentWriter] = deque()
         self._unsynced: deque[SegmentWriter] = deque()
         self._finished: deque[SegmentWriter] = deque()
+        """Files that get no more records, for the thread to close."""
         self._wake = threading.Event()
-        self._stopping = False
+        self._is_stopping = False
         self._problem = ""
         self._thread = threading.Thread(target=self._run, name="antiphon-spool", daemon=True)
 
@@ -93,7 +103,7 @@ class Spool:
     def close(self) -> None:
         """Stops writing; blocks until everything is on disk. Intents without completion become entries with
         the status `aborted`."""
-        self._stopping = True
+        self._is_stopping = True
         self._wake.set()
         self._thread.join()
         current = [self._current] if self._current else []
@@ -108,14 +118,14 @@ class Spool:
         """See `Ledger.begin`."""
         payload = encode_entry(intent)
         size = len(payload)
-        if size > (max_size := MAX_PAYLOAD - COMPLETION_ROOM):
+        if size > (max_size := MAX_PAYLOAD - COMPLETION_EXTRA):
             raise InvalidValue(
-                f"the ledger entry of this request takes {size} bytes, and {max_size} are the most: "
-                "send fewer or shorter tags",
+                f"the ledger entry of this request takes {size} bytes, more than "
+                f"the allowed {max_size}: send fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
-        reserved = frame_size(size + COMPLETION_ROOM)
-        segment = self._pick_segment(frame_size(size) + reserved)
+        reserved = compute_record_size(size + COMPLETION_EXTRA)
+        segment = self._pick_segment(compute_record_size(size) + reserved)
         try:
             number = segment.begin(payload, reserved)
         except OSError as error:
@@ -130,7 +140,7 @@ class Spool:
         if open_entry is None:
             raise InternalError("the ledger has no intent of the generation that ended")
         payload = encode_entry(entry)
-        if frame_size(len(payload)) > open_entry.reserved:
+        if compute_record_size(len(payload)) > open_entry.reserved:
             payload = encode_entry(_shorten_entry(entry, open_entry.intent))
             record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
         try:
@@ -139,10 +149,11 @@ class Spool:
             raise _build_full_error(os.strerror(error.errno or 0)) from None
         finally:
             self._mark_unsynced(open_entry.segment)
-            self._finish(open_entry.segment)
+            self._finish_if_complete(open_entry.segment)
 
     def _pick_segment(self, size: int) -> SegmentWriter:
-        """Returns a file with room for `size` bytes. Raises LedgerFull if there is none."""
+        """Returns a file with room for `size` bytes, which is the current file or the next spare file. Raises
+        LedgerFull if there is none."""
         current = self._current
         if current is not None:
             if current.has_room(size):
@@ -157,14 +168,14 @@ class Spool:
         return self._current
 
     def _retire(self, segment: SegmentWriter) -> None:
-        """Stops writing intents into a file; completions still follow."""
+        """Stops writing intents into a file. It still gets the completions of its intents."""
         self._current = None
         self._retired.append(segment)
-        self._finish(segment)
+        self._finish_if_complete(segment)
 
-    def _finish(self, segment: SegmentWriter) -> None:
-        """Passes a file to the thread to close it, if no more records will be written into it."""
-        if segment is not self._current and segment.is_settled and segment in self._retired:
+    def _finish_if_complete(self, segment: SegmentWriter) -> None:
+        """Passes a file to the thread, which closes it, if no more records will be written into the file."""
+        if segment is not self._current and segment.is_complete and segment in self._retired:
             self._retired.remove(segment)
             self._finished.append(segment)
 
@@ -178,29 +189,30 @@ class Spool:
 
     def _run(self) -> None:
         """Creates, syncs and closes files until stopped."""
-        while not self._stopping:
-            self._wake.wait(self._interval)
+        while not self._is_stopping:
+            self._wake.wait(self._sync_interval)
             self._wake.clear()
             self._create_spares()
             self._sync()
             self._close_finished()
 
     def _create_spares(self) -> None:
-        """Creates files in advance, and sets `problem` if this fails."""
+        """Creates files in advance. Sets `problem` to the reason if not all can be created."""
         try:
-            while len(self._spares) < SPARES and self._has_room():
+            while len(self._spares) < SPARE_FILES and self._can_grow():
                 self._spares.append(create_segment(self._directory))
-            problem = "" if len(self._spares) == SPARES else TOO_LARGE
+            problem = "" if len(self._spares) == SPARE_FILES else TOO_LARGE
         except OSError as error:
             problem = os.strerror(error.errno or 0)
         self._set_problem(problem)
 
-    def _has_room(self) -> bool:
-        """Whether the spool's limit allows another file."""
+    def _can_grow(self) -> bool:
+        """Whether the maximum size of the spool allows another file."""
         return len(list_segments(self._directory)) < self._max_files
 
     def _set_problem(self, problem: str) -> None:
-        """Logs once that no file can be created, and once that files can be created again."""
+        """Stores why no file can be created. Logs when the reason changes, and when files can be created
+        again."""
         if problem != self._problem:
             level = logging.ERROR if problem else logging.WARNING
             event = "spool_full" if problem else "spool_has_room"
@@ -213,7 +225,7 @@ class Spool:
             _sync_segment(self._unsynced.popleft())
 
     def _close_finished(self) -> None:
-        """Closes the files into which nothing more will be written."""
+        """Syncs and closes the files that get no more records."""
         while self._finished:
             segment = self._finished.popleft()
             if segment.is_unsynced:  # written since the last sync
@@ -246,8 +258,8 @@ def _build_full_error(problem: str) -> LedgerFull:
 
 
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
-    """Returns a completion that fits its reserved space: the counts and status of `entry`, and the names of
-    `intent`. It has no routes, because the intent does not contain their results."""
+    """Returns a completion that fits into its reserved space: the counts and the status of `entry`, and the
+    names of `intent`. It has no routes, because `intent` has none."""
     return changed(
         intent,
         attempts=entry.attempts,
@@ -257,7 +269,7 @@ def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
         reasoning_tokens=entry.reasoning_tokens,
         source=entry.source,
         cost=entry.cost,
-        status=entry.status[:MAX_STATUS],
+        status=entry.status[:MAX_STATUS_LENGTH],
         queue_ms=entry.queue_ms,
         ttft_ms=entry.ttft_ms,
         total_ms=entry.total_ms,

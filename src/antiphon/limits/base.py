@@ -7,8 +7,8 @@ from antiphon.domain.limits import Amounts, Limit, LimitStatus
 
 
 class Limiter(Protocol):
-    """Admits requests within their limits, exactly. A reserved amount counts as used until the request is
-    settled.
+    """Admits a request only if all its limits have room. A request reserves amounts under a claim, which is
+    an id of its own. A reserved amount counts as used until the claim is settled.
 
     Each amount counts from the moment it was reserved. No period of 60 seconds exceeds a limit per minute,
     and no day, week or month exceeds a budget.
@@ -26,7 +26,7 @@ class Limiter(Protocol):
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Reserves more for an open claim. `limits`: the claim's limits that still exist, in their current
         form. A removed limit refuses nothing. Returns the status of the limits, in their order. Raises the
-        same errors as `reserve`, and changes nothing then."""
+        same errors as `reserve`. After an error nothing is changed."""
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         """Ends a claim, and returns without waiting. `amounts`: the used amounts, which count even if they
@@ -37,7 +37,7 @@ class Limiter(Protocol):
         """Returns the status of each limit, in their order. Reserves nothing. Raises LimitsUnavailable."""
 
     async def aclose(self) -> None:
-        """Sends settled claims that are not sent yet, then releases all resources."""
+        """Sends the settled claims that wait to be sent, and then releases all resources."""
 
 
 @runtime_checkable
@@ -46,4 +46,4 @@ class MonitoredLimiter(Protocol):
 
     @property
     def available(self) -> bool:
-        """Whether the other process answers now."""
+        """Whether the other process answered the last call."""

@@ -1,8 +1,8 @@
 """The limiter of one process: exact, in memory.
 
-An amount counts from its reservation until its window has passed or until it is given back. A new counter
-starts with the past usage from the ledger. No method waits, except to read the ledger. Call all methods in
-one event loop.
+An amount counts from its reservation until its window has passed, or until the claim is settled with less. A
+new counter starts with the past usage from the ledger. No method waits, except to read the ledger. Call all
+methods in one event loop.
 """
 
 import asyncio
@@ -21,17 +21,18 @@ from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapsh
 from antiphon.limits.windows import SECOND, ClockReading, UsageCounter, create_counter
 
 UNUSED_NS = 24 * 3600 * SECOND
-"""Nanoseconds after which an unused counter is dropped. The ledger still knows its usage."""
+"""Nanoseconds after which an unused counter is dropped. Its usage can be read from the ledger again."""
 
 
 @dataclass(slots=True)
 class LimitCounter:
-    """A limit in its latest form, and its counter."""
+    """The counter of one limit, with the limit as the latest request had it."""
 
     limit: Limit
     counter: UsageCounter
     last_used: int
-    claims: int = 0
+    """Monotonic nanoseconds."""
+    open_claims: int = 0
     """Number of open claims."""
     reserved: int = 0
     """The sum of the amounts of open claims, including amounts whose window has passed."""
@@ -41,7 +42,7 @@ class LimitCounter:
 
 @dataclass(slots=True)
 class ClaimPart:
-    """The amounts that one claim has taken of one limit."""
+    """The amounts that one claim has reserved in one limit."""
 
     limit_counter: LimitCounter
     additions: list[tuple[int, int]]
@@ -52,8 +53,8 @@ class ClaimPart:
     """Whether the claim was extended after its first reservation."""
 
     def count_initial(self, now: ClockReading) -> int:
-        """Returns the part of the first reservation that still counts. Returns 0 if the claim was extended,
-        because the request's size then includes the first reservation."""
+        """Returns the amount of the first reservation that still counts. Returns 0 if the claim was extended,
+        because the size of the request then includes the first reservation."""
         if self.is_extended:
             return 0
         counter = self.limit_counter.counter
@@ -67,8 +68,8 @@ class ClaimPart:
         self.additions.append((limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
-        """Changes the claim's amount to the used amount. Gives the excess back, the newest addition first, or
-        counts what is missing."""
+        """Changes the claim's amount to the used amount. If less was used than reserved, subtracts the
+        difference from the counter, the newest addition first. If more was used, adds the difference."""
         additions, counter, excess = self.additions, self.limit_counter.counter, self.amount - used
         self.limit_counter.reserved -= self.amount
         self.amount = used
@@ -84,12 +85,13 @@ class LocalLimiter:
     """A `Limiter` for one process."""
 
     def __init__(self, clock: Clock, seeder: Seeder | None = None, fails_open: bool = False) -> None:
-        """`fails_open`: whether counters start at 0 if the ledger cannot be read. Otherwise every request is
-        then refused."""
+        """`fails_open`: whether counters start at 0 if the ledger cannot be read. If not, every request is
+        refused until it can be read."""
         self._clock = clock
         self._seed_reader = SeedReader(seeder, clock, fails_open)
         self._has_no_ledger = seeder is None
-        """Whether no ledger keeps past usage, so that a counter in use must not be dropped."""
+        """Whether past usage cannot be read from a ledger, so that a counter with usage must not be
+        dropped."""
         self._counters: OrderedDict[str, LimitCounter] = OrderedDict()
         self._claims: dict[str, list[ClaimPart]] = {}
         self._seeding = asyncio.Lock()
@@ -118,7 +120,7 @@ class LocalLimiter:
         return self.extend_seeded(claim, limits, amounts)
 
     def extend_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        """Like `extend`, without waiting."""
+        """Like `extend`, but not asynchronous. The counters of an open claim exist."""
         by_id = {part.limit_counter.limit.id: part for part in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
         parts = [by_id[limit.id] for limit in limits]
@@ -135,7 +137,7 @@ class LocalLimiter:
         now = self.now()
         for part in self._claims.pop(claim, ()):
             limit_counter = part.limit_counter
-            limit_counter.claims -= 1
+            limit_counter.open_claims -= 1
             part.settle(now, amounts.get_amount(limit_counter.limit.measure))
             if limit_counter.is_budget:
                 self._report_usage(limit_counter, now)
@@ -146,12 +148,12 @@ class LocalLimiter:
         for part in self._claims.pop(claim, []):
             is_concurrency = part.limit_counter.limit.measure is Measure.CONCURRENT
             part.settle(now, 0 if is_concurrency else part.amount)
-            part.limit_counter.claims -= 1
+            part.limit_counter.open_claims -= 1
             if part.limit_counter.is_budget:
                 self._report_usage(part.limit_counter, now)
 
     def _report_usage(self, limit_counter: LimitCounter, now: ClockReading) -> None:
-        """Reports to the watch the usage of a limit, without the amounts of open claims."""
+        """Reports the usage of a limit to the watch, without the amounts of open claims."""
         if self.watch is not None:
             used = limit_counter.counter.total(now) - limit_counter.reserved
             self.watch.observe(limit_counter.limit, max(0, used), now.wall)
@@ -159,7 +161,8 @@ class LocalLimiter:
     def _report_refusals(
         self, refusals: Sequence[tuple[Refusal, int]], parts: Sequence[ClaimPart], now: ClockReading
     ) -> None:
-        """Reports to the watch the budgets that have no room for a request."""
+        """Reports to the watch the budgets that refused a request. `refusals`: each with the index of its
+        limit in `parts`."""
         for refusal, index in refusals:
             limit_counter = parts[index].limit_counter
             if self.watch is not None and isinstance(refusal, BudgetExceeded):
@@ -189,8 +192,8 @@ class LocalLimiter:
     async def aclose(self) -> None:
         self._claims.clear()
 
-    def snapshot(self) -> Snapshot:
-        """Returns the current counters and claims."""
+    def build_snapshot(self) -> Snapshot:
+        """Returns the current counters and open claims, for a limiter that replaces this one."""
         counters = (
             CounterState(counter.limit, counter.counter.export_amounts())
             for counter in self._counters.values()
@@ -208,23 +211,24 @@ class LocalLimiter:
         return Snapshot(self.now(), tuple(counters), tuple(claims))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Continues from the counters of another limiter. Call it before any request."""
+        """Takes over the counters and claims of the limiter that made the snapshot. Call it before any
+        request."""
         now = self.now()
         for state in snapshot.counters:
-            self._find_counter(state.limit, now).counter.import_amounts(state.places)
+            self._find_counter(state.limit, now).counter.import_amounts(state.amounts_by_slot)
         for claim in snapshot.claims:
             parts = [
                 ClaimPart(
                     self._counters[part.limit],
-                    list(part.parts),
-                    sum(amount for _, amount in part.parts),
+                    list(part.additions),
+                    sum(amount for _, amount in part.additions),
                     part.is_extended,
                 )
                 for part in claim.parts
             ]
             self._claims[claim.id] = parts
             for part in parts:
-                part.limit_counter.claims += 1
+                part.limit_counter.open_claims += 1
                 part.limit_counter.reserved += part.amount
 
     def has_claim(self, claim: str) -> bool:
@@ -244,8 +248,8 @@ class LocalLimiter:
     def _require_room(
         self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
     ) -> list[int]:
-        """Returns the amount of each limit that is used now. If limits have no room, raises the refusal that
-        lasts longest."""
+        """Returns the amount of each limit that is used now. If limits have no room for the `needed` amounts,
+        raises the refusal that lasts longest."""
         totals: list[int] = []
         refusals: list[tuple[Refusal, int]] = []
         for limit, part, amount in zip(limits, parts, needed, strict=True):
@@ -265,10 +269,10 @@ class LocalLimiter:
     def _add_claim(
         self, claim: str, parts: list[ClaimPart], needed: Sequence[int], now: ClockReading
     ) -> None:
-        """Keeps a claim, and counts its amounts."""
+        """Opens a claim, and counts its amounts. `needed`: the amount for each part."""
         self._claims[claim] = parts
         for part, amount in zip(parts, needed, strict=True):
-            part.limit_counter.claims += 1
+            part.limit_counter.open_claims += 1
             if amount:
                 part.add(now, amount)
 
@@ -286,29 +290,31 @@ class LocalLimiter:
         return limit_counter
 
     def _drop_one_unused(self, now: ClockReading) -> None:
-        """Checks one counter, the next one in each call. Drops it if it was unused for UNUSED_NS."""
+        """Drops the counter at the front of the order if it was unused for UNUSED_NS. Moves it to the end if
+        not. So several calls check all counters."""
         if not self._counters:
             return
         id_ = next(iter(self._counters))
         limit_counter = self._counters[id_]
         is_recent = limit_counter.last_used > now.monotonic - UNUSED_NS
         is_needed = self._has_no_ledger and not is_recent and limit_counter.counter.total(now) > 0
-        if limit_counter.claims or is_needed or is_recent:
+        if limit_counter.open_claims or is_needed or is_recent:
             self._counters.move_to_end(id_)
         else:
             del self._counters[id_]
 
     async def seed(self, limits: Sequence[Limit]) -> None:
-        """Makes the missing counters of these limits from the ledger. Raises LimitsUnavailable."""
+        """Creates the missing counters of these limits, with the past usage from the ledger. Raises
+        LimitsUnavailable."""
         if self.is_seeded(limits):
             return
         async with self._seeding:
-            new = [limit for limit in limits if limit.id not in self._counters]
-            if new:
-                self._create_counters(new, await self._seed_reader.read(new))
+            new_limits = [limit for limit in limits if limit.id not in self._counters]
+            if new_limits:
+                self._create_counters(new_limits, await self._seed_reader.read(new_limits))
 
     def _create_counters(self, limits: Sequence[Limit], seeds: SeedAmounts) -> None:
-        """Makes the missing counters, with the past usage."""
+        """Creates the missing counters. `seeds`: the past usage of each limit."""
         now = self.now()
         for limit in limits:
             if limit.id not in self._counters:
@@ -324,7 +330,8 @@ class LocalLimiter:
 def _build_limit_refusal(
     limit: Limit, part: ClaimPart, needed: int, excess: int, now: ClockReading
 ) -> Refusal:
-    """Builds the error of one limit that has no room. `excess`: the amount that does not fit."""
+    """Builds the error of one limit that has no room. `needed`: the amount that the request asks for.
+    `excess`: how much of it does not fit."""
     return build_refusal(
         limit,
         needed,
@@ -346,5 +353,5 @@ def _build_statuses(
 
 
 def claim_amount(limit: Limit, amounts: Amounts) -> int:
-    """Returns the amount that a new claim takes of a limit."""
+    """Returns the amount that a new claim reserves in a limit: one for a limit of concurrent requests."""
     return 1 if limit.measure is Measure.CONCURRENT else amounts.get_amount(limit.measure)

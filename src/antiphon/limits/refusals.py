@@ -19,7 +19,7 @@ NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
         Measure.CONCURRENT: ("request", "requests"),
     }
 )
-"""Singular and plural."""
+"""Singular and plural of the unit of each measure."""
 
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
@@ -44,42 +44,42 @@ def format_amount(measure: Measure, amount: int) -> str:
     return f"{amount:,} {singular if amount == 1 else plural}"
 
 
-def build_refusal(limit: Limit, needed: int, reserved: int, wait: float, wall: float) -> Refusal:
+def build_refusal(limit: Limit, needed: int, reserved: int, wait_s: float, now: float) -> Refusal:
     """Builds the error for a limit that has no room for `needed` more. `reserved`: the amount that this
-    request reserved before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds now.
+    request reserved before its size was known. `wait_s`: seconds until there is room. `now`: Unix seconds.
 
     RateLimited and BudgetExceeded begin with OpenAI's words, because clients search for them. LargerThanLimit
     must not contain these words: clients would send the request again.
     """
-    name = describe_limit(limit)
+    limit_text = describe_limit(limit)
     total = reserved + needed
     if total > limit.amount:
         return LargerThanLimit(
             f"this request alone takes {format_amount(limit.measure, total)}, which is larger "
-            f"than the limit of {name}: ask for less"
+            f"than the limit of {limit_text}: ask for less"
         )
     if limit.is_budget:
-        ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
+        reset_time = datetime.fromtimestamp(math.ceil(now + wait_s), UTC)
         return BudgetExceeded(
-            f"You exceeded your current quota: the budget of {name} has no room for "
-            f"{format_amount(limit.measure, needed)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
-            retry_after=wait,
+            f"You exceeded your current quota: the budget of {limit_text} has no room for "
+            f"{format_amount(limit.measure, needed)} more. It resets at {reset_time:%Y-%m-%d %H:%M:%S} UTC.",
+            retry_after=wait_s,
         )
     return RateLimited(
         f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} "
         f"has no room for {format_amount(limit.measure, needed)} more. "
-        f"Please try again in {math.ceil(wait)}s.",
-        retry_after=wait,
+        f"Please try again in {math.ceil(wait_s)}s.",
+        retry_after=wait_s,
     )
 
 
 def pick_longest(refusals: Iterable[tuple[Refusal, int]], statuses: tuple[LimitStatus, ...]) -> Refusal:
-    """Returns the refusal that lasts longest. The refusal of a request that is larger than its limit never
-    ends. Then come refusals of budgets, then the longest wait.
+    """Returns the refusal that lasts longest, with all statuses, the status of its own limit first.
 
-    `refusals`: each with the index of its limit. The returned error has all statuses, with the status of its
-    own limit first. If the caller raises the error, no variable of the caller may store it. Otherwise its
-    traceback would keep the whole request in memory.
+    A LargerThanLimit lasts longest, because it does not end. A refusal of a budget lasts longer than one of a
+    limit per minute. Among equal kinds, the longest wait decides. `refusals`: each with the index of its
+    limit. The caller must not store the error in a variable when it raises it: the error's traceback would
+    keep the whole request in memory.
     """
     kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
     refusal, index = max(

@@ -1,5 +1,5 @@
-"""Reads past usage from the ledger, for limits that have no counter yet: after a start, and for a new
-limit."""
+"""Reads past usage from the ledger. A counter that is created starts with this usage: after a start of the
+process, and for a new limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -17,24 +17,24 @@ from antiphon.store.base import EntryStore
 SECOND = 1_000
 """Milliseconds."""
 HOUR = 3600 * SECOND
-"""Milliseconds. For calendar periods the ledger sums by hours, because every period begins with a full
+"""Milliseconds. Usage in calendar periods is read in sums of an hour, because every period begins with a full
 hour."""
 SLIDING_WINDOW = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
-"""Milliseconds of the sliding window plus one bucket."""
+"""Milliseconds of past usage that a sliding window needs: its length plus one bucket."""
 GRACE_MS = 10 * SECOND
-"""Milliseconds after the start of a coordinator. Within this time every process reports its running and ended
+"""Milliseconds after the start of a coordinator. By then every process has reported its running and ended
 requests."""
 RETRY_PAUSE_S = 1.0
-"""Seconds without a new try after the ledger could not be read."""
+"""Seconds after a failed read of the ledger in which it is not read again."""
 
 SeedAmounts = Mapping[str, Sequence[tuple[float, int]]]
-"""By limit id: times in Unix seconds and the amounts used then."""
+"""By limit id: pairs of a time in Unix seconds and the amount used at this time."""
 Seeder = Callable[[Sequence[Limit]], Awaitable[SeedAmounts]]
 """Reads the usage of limits in their current windows. Raises StoreUnavailable."""
 
 
 class SeedReader:
-    """Reads past usage, and pauses after a failure."""
+    """Reads past usage by a `Seeder`. After a failure it does not try again for RETRY_PAUSE_S."""
 
     def __init__(self, seeder: Seeder | None, clock: Clock, fails_open: bool) -> None:
         """`seeder`: None if there is no ledger. `fails_open`: whether counters start at 0 if reading
@@ -72,10 +72,10 @@ class LedgerSeeder:
         families: Callable[[], Mapping[str, str]] = dict,
         started_ms: int | None = None,
     ) -> None:
-        """`clock` returns Unix seconds. `drain` writes all spooled entries into the ledger. `families` maps
-        the id of each successor key to the id of its first key. Both block, and raise StoreUnavailable.
-        `started_ms`: when counting began, in Unix milliseconds. Later requests are not read from the ledger,
-        because processes report them."""
+        """`get_time` returns Unix seconds. `drain` writes all spooled entries into the ledger. `families`
+        returns the id of the first key of its family for each rotated key. `drain` and `families` block, and
+        raise StoreUnavailable. `started_ms`: when the coordinator started, in Unix milliseconds. Requests
+        that ended later are not read from the ledger, because processes report them to the coordinator."""
         self._entries = entries
         self._get_time = get_time
         self._drain = drain
@@ -110,22 +110,19 @@ class LedgerSeeder:
         return amounts
 
     def _find_upper_bound(self, limit: Limit, now: float) -> int | None:
-        """Returns the time up to which the ledger is read, in Unix milliseconds, because processes report
-        later requests. Returns None, which reads everything, for limits newer than this coordinator and after
-        GRACE_MS."""
+        """Returns the time in Unix milliseconds from which on ended requests are not read from the ledger,
+        because processes report them. Returns None, which means that all are read, if the limit was created
+        after the coordinator started, or if GRACE_MS have passed since that start."""
         started_ms = self._started_ms
-        if (
-            started_ms is None
-            or now * SECOND >= started_ms + GRACE_MS
-            or limit.created >= started_ms // SECOND
-        ):
+        if started_ms is None:
             return None
-        return started_ms
+        is_over = now * SECOND >= started_ms + GRACE_MS
+        return None if is_over or limit.created >= started_ms // SECOND else started_ms
 
 
 def _find_start(window: Window | None, now: float) -> tuple[int, int]:
-    """Returns the start of the window, and the length of the periods by which the ledger sums usage. Both are
-    milliseconds."""
+    """Returns the start of the current window in Unix milliseconds, and the length of the periods in which
+    the usage is summed, in milliseconds."""
     if window in (None, Window.MINUTE):
         return int(now * SECOND) - SLIDING_WINDOW, 1
     return find_period(window, now)[0] * SECOND, HOUR
@@ -134,7 +131,7 @@ def _find_start(window: Window | None, now: float) -> tuple[int, int]:
 def _match_rows(
     rows: Iterable[UsedAmounts], limits: Sequence[Limit], families: Mapping[str, str]
 ) -> Iterable[tuple[str, float, int]]:
-    """Yields limit id, Unix seconds and amount for each row and each limit that applies to it."""
+    """Yields limit id, Unix seconds and amount, for each row and each limit that counts it."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
     for limit in limits:
         target = limit.target

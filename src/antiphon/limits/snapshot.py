@@ -11,12 +11,12 @@ from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.processes.ipc import FrameError, from_line, to_line
 
 MAX_AGE_S = 60.0
-"""The age in seconds above which a file is not used. All its sliding windows have passed, and the ledger has
-the other usage."""
+"""The age in seconds above which a file is not used. By then its sliding windows have passed, and the ledger
+has the usage of longer windows."""
 
 MAX_DRIFT_S = 1.0
-"""Seconds. If the two clocks differ by more since the file was written, the machine was restarted or its
-clock was set."""
+"""Seconds. If more than this passed on one clock but not on the other since the file was written, the machine
+was restarted or its clock was set. The file is then not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class CounterState:
     """A limit and the amounts of its counter."""
 
     limit: Limit
-    places: Mapping[int, int]
-    """Amounts by window slot; see `limits.windows`."""
+    amounts_by_slot: Mapping[int, int]
+    """The amounts by window slot; see `limits.windows`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """The amounts that a claim has taken of one limit."""
+    """The amounts that a claim has reserved in one limit."""
 
     limit: str
     """Id of the limit."""
-    parts: tuple[tuple[int, int], ...]
+    additions: tuple[tuple[int, int], ...]
     """Pairs of a window slot and the amount that counts there, the oldest first."""
     is_extended: bool
 
@@ -52,22 +52,24 @@ class Snapshot:
     """All counters and open claims of a limiter at one moment."""
 
     at: ClockReading
+    """When the snapshot was made."""
     counters: tuple[CounterState, ...] = ()
     claims: tuple[ClaimState, ...] = ()
     release: str = antiphon.__version__
+    """The version of Antiphon that made the snapshot."""
 
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Writes a file that only this user can read. Raises OSError."""
-    new = path.with_suffix(".new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    new_path = path.with_suffix(".new")
+    with os.fdopen(os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(to_line(snapshot))
-    new.replace(path)
+    new_path.replace(path)
 
 
 def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
-    """Reads the file and deletes it. Returns None if the file is missing, stale or damaged; the counters are
-    then read from the ledger."""
+    """Reads the file and deletes it. Returns None if the file is missing, too old or damaged, or from another
+    version."""
     try:
         content = path.read_bytes()
         path.unlink()

@@ -1,7 +1,7 @@
 """Usage counters. A counter covers the last 60 seconds, a calendar period, or the requests that run now.
 
-A counter refuses nothing. `add` returns a window slot: the number of the bucket or period that counts the
-amount. `subtract` removes an amount from that slot.
+A counter has no limit, and counts any amount. `add` returns a window slot: the number of the bucket or period
+that counts the amount. `subtract` removes an amount from that slot.
 """
 
 from collections import OrderedDict
@@ -15,8 +15,8 @@ from antiphon.domain.values import Value
 WINDOW = 60_000_000_000
 """Nanoseconds of the sliding window."""
 BUCKETS = 1_000
-"""Buckets of one window. An amount counts as if it was used at the end of its bucket. So the limit holds for
-every period of 60 seconds, and an amount counts at most one bucket too long."""
+"""Buckets of one sliding window. An amount counts as if it was used at the end of its bucket. So no period of
+60 seconds exceeds the limit, and an amount counts for at most one bucket too long."""
 BUCKET = WINDOW // BUCKETS
 SECOND = 1_000_000_000
 CONCURRENT_RETRY_S = 1.0
@@ -71,7 +71,7 @@ class SlidingWindow:
         """Amounts by bucket number, the oldest first."""
         self._total = 0
         self._last_cleaned = 0
-        """Number of the bucket in which `total` last removed expired amounts."""
+        """The number of the bucket that was current when `total` last removed expired amounts."""
 
     def total(self, now: ClockReading) -> int:
         current = now.monotonic // BUCKET
@@ -99,18 +99,18 @@ class SlidingWindow:
         return window_slot >= now.monotonic // BUCKET - BUCKETS
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
-        ago = max(0, int((now.wall - at) * SECOND))
-        bucket = (now.monotonic - ago) // BUCKET
+        age = max(0, int((now.wall - at) * SECOND))
+        bucket = (now.monotonic - age) // BUCKET
         past_buckets = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
         self._buckets = OrderedDict(sorted(past_buckets.items()))
         self._total += amount
         self._last_cleaned = 0  # so that `total` removes the amount if it has expired
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
-        freed = 0
+        freed_amount = 0
         for bucket, amount in self._buckets.items():
-            freed += amount
-            if freed >= excess:
+            freed_amount += amount
+            if freed_amount >= excess:
                 return self._seconds_left(now, bucket)
         return WINDOW / SECOND
 
@@ -137,9 +137,10 @@ class CalendarWindow:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._periods: OrderedDict[int, int] = OrderedDict()
-        """Amounts by the beginning of the period. Two periods are kept in case the clock is set back."""
+        """Amounts by the beginning of the period. The last two periods are stored, in case the clock is set
+        back."""
         self._period = (0, 0)
-        """Beginning and end of the period that was looked up last."""
+        """Beginning and end, in Unix seconds, of the period that `_find_begin` found last."""
 
     def total(self, now: ClockReading) -> int:
         begin, end = self._period
@@ -182,7 +183,7 @@ class CalendarWindow:
         self._periods = OrderedDict(amounts_by_slot)
 
     def _find_begin(self, wall: float) -> int:
-        """Returns the beginning of the current period in Unix seconds."""
+        """Returns the beginning, in Unix seconds, of the period that contains `wall`. Stores the period."""
         if not self._period[0] <= wall < self._period[1]:
             self._period = find_period(self._window, wall)
         return self._period[0]
@@ -208,7 +209,7 @@ class ConcurrencyCounter:
         return True
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
-        """Does nothing: a past request does not run."""
+        """Does nothing, because a past request no longer runs."""
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         return CONCURRENT_RETRY_S
@@ -231,9 +232,10 @@ def create_counter(limit: Limit) -> UsageCounter:
 
 
 SKEW_S = 3600.0
-"""Seconds by which another machine's clock can be behind this one's."""
+"""Seconds by which the clocks of two machines can differ."""
 
 DAYS = {Window.DAY: 1, Window.WEEK: 7}
+"""The length of a window in days."""
 
 
 def find_period(window: Window, at: float) -> tuple[int, int]:
@@ -253,7 +255,7 @@ def find_period(window: Window, at: float) -> tuple[int, int]:
 
 
 def find_period_bounds(window: Window, at: float) -> tuple[int, int, int]:
-    """Returns the beginning of a period, its end, and the end of the next period, in Unix seconds. The time
-    of a clock that differs from `at` by at most SKEW_S is in one of the two periods."""
+    """Returns the bounds of two consecutive periods in Unix seconds: beginning, middle and end. Another
+    machine's clock, which differs from `at` by at most SKEW_S, is in one of the two periods."""
     begin, end = find_period(window, at - SKEW_S)
     return begin, end, find_period(window, end)[1]

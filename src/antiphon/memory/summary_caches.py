@@ -91,6 +91,6 @@ class StoredSummaries:
         expires = int(self._clock.wall()) + self._lifetime_s
         summary = KeptSummary(digest, project, requested_ms, expires, text)
         try:
-            await asyncio.to_thread(self._store.keep, summary, self._most_summaries)
+            await asyncio.to_thread(self._store.add, summary, self._most_summaries)
         except StoreUnavailable as error:
             record("summaries_unavailable", logging.WARNING, reason=error.message)

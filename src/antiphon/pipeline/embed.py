@@ -111,7 +111,7 @@ class EmbeddingStages:
             raise
         finally:
             if answer is None:
-                usage = Usage(context.progress.embedded, 0)
+                usage = Usage(context.progress.embedded_tokens, 0)
             else:
                 usage = Usage(answer.prompt_tokens, 0, source=answer.source)
             outcome = RequestOutcome(status, usage, context.clock.monotonic() - started_at)

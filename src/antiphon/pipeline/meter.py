@@ -292,4 +292,4 @@ async def record_stream(
     finally:
         if meter.is_admitted:
             body = context.progress.body.decode("utf-8", "replace")
-            recorder.keep(meter.id, context.actor.project, meter.started_ms, body, answer.to_json())
+            recorder.record(meter.id, context.actor.project, meter.started_ms, body, answer.to_json())

@@ -39,7 +39,7 @@ async def remember(
     if strategy is None:
         return request
     if isinstance(strategy, LastMessages):
-        kept_messages = keep_last_messages(messages, strategy.k, strategy.place)
+        kept_messages = keep_last_messages(messages, strategy.k, strategy.field)
     elif isinstance(strategy, LastTokens):
         kept_messages = await _keep_last_tokens(request, strategy, model, context, stages.summaries.policy)
     elif isinstance(strategy, RelevantTurns):
@@ -73,9 +73,9 @@ async def _keep_last_tokens(
             needed_tokens = "more tokens than the model's context has beside the answer"
             remedy = "ask for a shorter answer"
         raise InvalidValue(
-            f"{strategy.place}.tokens is {strategy.tokens}, and the system messages with the last turn take "
+            f"{strategy.field}.tokens is {strategy.tokens}, and the system messages with the last turn take "
             f"{needed_tokens}; {remedy}, or shorten them",
-            param=f"{strategy.place}.tokens",
+            param=f"{strategy.field}.tokens",
         )
 
     return await try_routes(model, search, scratch_context, policy)

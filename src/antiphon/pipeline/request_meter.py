@@ -164,7 +164,7 @@ class RequestMeter:
         """Returns the cost in nano-units; 0 without a price."""
         if self._price is None:
             return 0
-        return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        return self._price.compute_cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
     def _build_entry(self, usage: Usage, cost: int, outcome: RequestOutcome | None = None) -> Entry:
         """Builds the ledger entry: the completion, or the intent if there is no outcome. Building both is

@@ -82,7 +82,7 @@ class RuleSet:
                 self._prices_by_model.clear()
             self._prices_by_model[model] = matching_prices
         for price in matching_prices:
-            if price.holds(unix_seconds):
+            if price.applies_at(unix_seconds):
                 return price
         return None
 
@@ -278,7 +278,7 @@ class Reservation:
         """Reserves the part of `output_tokens`, and of their cost, that is not reserved yet."""
         reserved, cost = self._reserved, 0
         if self._price is not None:
-            cost = self._price.most(self._prompt_tokens, output_tokens)
+            cost = self._price.compute_max_cost(self._prompt_tokens, output_tokens)
         prompt = max(self._prompt_tokens, reserved.input_tokens)
         await self._reserve_amounts(
             Amounts(self._minimum.requests, prompt, output_tokens, max(cost, reserved.cost))

@@ -118,7 +118,9 @@ class Reloads:
             await self.server_state.hosts.stop(added, HOST_DEADLINE)
             raise
         late_processes = await self._apply(new_settings, added, group)
-        return replace(compare_settings(old_settings, new_settings, restart_only), late=late_processes)
+        return replace(
+            compare_settings(old_settings, new_settings, restart_only), unconfirmed_processes=late_processes
+        )
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
         """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot

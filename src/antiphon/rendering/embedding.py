@@ -58,7 +58,7 @@ class TokenizedTexts:
                 if isinstance(event, Vectors):
                     vector_parts.append(event.values)
                     end_index = event.start + len(event.values) // (self._dimensions * WIDTH)
-                    context.progress.embedded += sum(map(len, self._texts[event.start : end_index]))
+                    context.progress.embedded_tokens += sum(map(len, self._texts[event.start : end_index]))
         embeddings = Embeddings(b"".join(vector_parts), self._dimensions, self.size.prompt_tokens)
         if len(embeddings) != len(self._texts):
             raise EngineError("the engine did not make a vector of each text")

@@ -246,7 +246,7 @@ class Renderer:
         return TokenRequest(
             segments=(),
             max_tokens=0,
-            sampling=request.sampling.settle(model_info.profile.sampling, context.clock.seed()),
+            sampling=request.sampling.build_sampling(model_info.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
             cache_salt=self._build_salt(request, context),

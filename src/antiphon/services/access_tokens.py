@@ -1,5 +1,5 @@
-"""Access tokens of the calling user, for dialects whose products have them. `services.tenancy` makes the
-changes and checks the permissions."""
+"""Access tokens of the calling user, for dialects whose products have such tokens. `services.tenancy` makes
+the changes and checks the permissions."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,13 +8,13 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Key, KeyKind, Project
 from antiphon.errors import NotFound
 from antiphon.services.changes import DirectoryChanges
-from antiphon.services.policy import LAST, KeyRequest
+from antiphon.services.policy import NO_EXPIRY, KeyRequest
 from antiphon.services.tenancy import TenancyService
 
 
 class AccessTokens:
-    """Access tokens of callers. The operator sees the tokens of all users, or of the user that the request
-    names."""
+    """Lists and changes access tokens. Users see their own tokens. The operator sees the tokens of all users,
+    or of the user that the request names."""
 
     def __init__(self, tenants: TenancyService, changes: DirectoryChanges, pepper: Pepper) -> None:
         self._tenants = tenants
@@ -34,7 +34,7 @@ class AccessTokens:
             if key.kind is KeyKind.ACCESS_TOKEN
             and actor.user in (None, key.user)
             and key.revoked is None
-            and (key.expires or LAST) > now
+            and (key.expires or NO_EXPIRY) > now
         ]
 
     async def add_token(
@@ -42,7 +42,7 @@ class AccessTokens:
     ) -> tuple[Key, str]:
         """Creates a token of the actor's user, with at most the actor's own permissions. Returns the key and
         the token. `expires`: Unix seconds; None means never. Raises a RequestError."""
-        if project is None and actor.bound:
+        if project is None and actor.is_bound:
             project = actor.project
         request = KeyRequest(KeyKind.ACCESS_TOKEN, project, actor.user, actor.grant, expires, name)
         issued = await self._tenants.add_key(actor, request)

@@ -17,13 +17,13 @@ from antiphon.auth.base import DirectoryIndex
 from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
 from antiphon.errors import Conflict
-from antiphon.services.policy import AccessPolicy, Named
+from antiphon.services.policy import AccessPolicy, Identified
 from antiphon.store.base import ChangeAuthor, ChangeFeed, Directory, StaleDirectory, TenancyStore
 
 MOMENT_LENGTH = 9
 """Characters of the time in milliseconds, in base 36, at the start of each id. It makes ids sort by time."""
 RANDOM_LENGTH = 10
-TRIES = 20
+MAX_TRIES = 20
 """The most attempts at a change if other processes change the directory at the same time."""
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class _IndexedDirectory:
 
 
 class DirectoryChanges:
-    """Makes the changes of one process, one at a time."""
+    """Stores the current directory of one process, and makes its changes, one at a time."""
 
     def __init__(
         self,
@@ -82,29 +82,30 @@ class DirectoryChanges:
         self._thread.shutdown()
         self._store.close()
 
-    async def apply(self, work: Callable[[], T]) -> T:
-        """Makes a change. Returns the result of `work` when every process of this server knows the change.
+    async def apply(self, change: Callable[[], T]) -> T:
+        """Calls `change`. Returns its result when every process of this server knows the change.
 
-        `work` checks against `policy` and `directory`, writes to the store with `attribute_to`, and calls
-        `learn`. It runs in the thread, and runs again if another process changed the directory meanwhile, so
-        it has no other effects. Raises the errors of `work`, StoreUnavailable, and Conflict if every attempt
-        collided with another change.
+        `change` checks against `policy` and `directory`, writes to the store with `attribute_to`, and calls
+        `update_directory`. It must have no other effects: it runs again if another process changed the
+        directory meanwhile. It runs in the thread. Raises the errors of `change`, StoreUnavailable, and
+        Conflict if every attempt collided with another change.
         """
-        result = await self.run_in_thread(lambda: self._apply(work))
-        # Not in the thread: two processes that make changes wait for each other.
+        result = await self.run_in_thread(lambda: self._apply(change))
+        # Not in the thread: two processes that both wait there would block each other.
         if self._wait_until_known is not None:
             await self._wait_until_known(self.directory.revision)
         return result
 
-    async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Runs a read of the store after all earlier changes."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def run_in_thread(self, call: Callable[[], T]) -> T:
+        """Makes a blocking call of the store in the thread, after all earlier changes. Returns its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    def learn(self, revision: int, **changes: tuple[object, ...]) -> None:
-        """Updates the directory after a write. It does not read the database, which can be unavailable.
+    def update_directory(self, revision: int, **changes: tuple[object, ...]) -> None:
+        """Sets the directory in memory after a write. It does not read the database, which can be
+        unavailable.
 
         `revision`: the result of the store's write. `changes`: the changed fields of the directory. Call it
-        within `apply`.
+        only in a function that `apply` calls.
         """
         self._set_directory(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
@@ -113,7 +114,7 @@ class DirectoryChanges:
         return ChangeAuthor(actor.id, self.now(), self.directory.revision)
 
     def make_id(self, noun: str) -> str:
-        """Returns a new unique id."""
+        """Returns a new unique id that starts with `noun`."""
         moment = _encode_base36(self.now_ms())
         return f"{noun}_{moment}" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
 
@@ -126,17 +127,19 @@ class DirectoryChanges:
         return int(1_000 * self._clock())
 
     def resolve_switch_time(self, before: int | None, is_on: bool | None) -> int | None:
-        """Returns when a switch was turned on; None if it is off. `before`: the earlier value. `is_on`: the
-        requested state; None leaves the switch as it is."""
+        """Returns the new value of a field such as `archived`, which holds the Unix seconds since which it is
+        on, and None while it is off. `before`: the present value. `is_on`: the requested state; None changes
+        nothing."""
         if is_on is None:
             return before
         return (before or self.now()) if is_on else None
 
-    def _apply(self, work: Callable[[], T]) -> T:
-        self._require_revision(self._store.load_revision())
-        for _ in range(TRIES):
+    def _apply(self, change: Callable[[], T]) -> T:
+        """Calls `change` with the latest directory, and again if the directory changed meanwhile."""
+        self._read_if_changed(self._store.load_revision())
+        for _ in range(MAX_TRIES):
             try:
-                return work()
+                return change()
             except StaleDirectory:
                 self._read()
         raise Conflict("other changes happen at the same time: try again")
@@ -144,24 +147,27 @@ class DirectoryChanges:
     def _catch_up(self, revision: int) -> None:
         """Reads the directory if it is not at this revision. Called in the feed's thread. Raises
         StoreUnavailable."""
-        self._thread.submit(self._require_revision, revision).result()
+        self._thread.submit(self._read_if_changed, revision).result()
 
-    def _require_revision(self, revision: int) -> None:
+    def _read_if_changed(self, revision: int) -> None:
+        """Reads the directory if `revision` is not the one in memory."""
         if revision != self.directory.revision:
             self._read()
 
     def _read(self) -> None:
+        """Reads what has changed in the store, and replaces the directory in memory."""
         self._set_directory(self._store.load_directory(self.directory))
 
     def _set_directory(self, directory: Directory) -> None:
+        """Replaces the directory in memory, and passes it to the listeners."""
         self._view = _IndexedDirectory(directory, DirectoryIndex.from_directory(directory))
         for listener in self._listeners:
             listener(directory)
 
 
-def replace_by_id(items: Iterable[Named], item: Named) -> tuple[Named, ...]:
+def replace_by_id(items: Iterable[Identified], item: Identified) -> tuple[Identified, ...]:
     """Replaces the item with the same id, or appends the item."""
-    by_id = {old.id: old for old in items} | {item.id: item}
+    by_id = {present.id: present for present in items} | {item.id: item}
     return tuple(by_id.values())
 
 

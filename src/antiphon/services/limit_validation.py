@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_large
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
-MOST_LIMITS = 50
+MAX_LIMITS = 50
 """The most limits of one target. Every request checks each of them."""
 
 
@@ -44,7 +44,7 @@ def require_valid(request: LimitRequest, path: str = "") -> None:
 
 
 def require_countable(measure: Measure, amount: int, path: str = "") -> None:
-    """Raises InvalidValue if the amount is one that cannot be counted exactly."""
+    """Raises InvalidValue if the amount is too large to be counted exactly."""
     if (problem := explain_too_large(measure, amount)) is not None:
         raise InvalidValue(problem, param=f"{path}amount")
 
@@ -62,14 +62,16 @@ def require_all_valid(limits: Sequence[LimitRequest]) -> None:
 
 
 def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
-    """Raises Conflict if the target already has a limit of the same quantity, or too many limits."""
-    for other in existing:
-        if _get_quantity(other) == _get_quantity(limit):
-            raise Conflict(f"there is such a limit already: change the amount of {other.id}")
-    if len(existing) >= MOST_LIMITS:
-        raise Conflict(f"the {limit.subject} has {MOST_LIMITS} limits, which is the most: remove one first")
+    """Raises Conflict if the target already has a limit of the same quantity, or too many limits. `existing`:
+    the limits of the target."""
+    for existing_limit in existing:
+        if _get_quantity(existing_limit) == _get_quantity(limit):
+            raise Conflict(f"there is such a limit already: change the amount of {existing_limit.id}")
+    if len(existing) >= MAX_LIMITS:
+        raise Conflict(f"the {limit.subject} has {MAX_LIMITS} limits, which is the most: remove one first")
 
 
 def _get_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
-    """Returns what a limit counts, without the amount."""
+    """Returns the measure, window and models of a limit. Two limits of one target with the same values would
+    limit the same quantity."""
     return limit.measure, limit.window, limit.models

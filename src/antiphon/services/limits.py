@@ -30,8 +30,8 @@ class LimitService:
     def list_limits(
         self, actor: Actor, subject: Subject | None = None, target: str | None = None
     ) -> list[Limit]:
-        """Lists the limits that the actor can see, oldest first. `subject` and `target` select limits if they
-        are given. All keys of a family share their limits."""
+        """Lists the limits that the actor can see, oldest first. `subject` and `target`: only limits with
+        these values, unless None. All keys of a family share their limits."""
         families = self._changes.directory.build_families()
         return [
             limit
@@ -63,30 +63,35 @@ class LimitService:
         return await self._changes.apply(add)
 
     async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
-        """Changes the amount and the note. The counted usage stays."""
+        """Changes the amount and the note, unless they are None. The usage that was counted is not
+        changed."""
 
         def update() -> Limit:
             limit = self._get_changeable(actor, id_)
             require_countable(limit.measure, limit.amount if amount is None else amount)
-            new = replace(
+            changed_limit = replace(
                 limit,
                 amount=limit.amount if amount is None else amount,
                 note=limit.note if note is None else note,
             )
-            revision = self._rules.change_limit(new, self._changes.attribute_to(actor))
-            self._changes.learn(revision, limits=replace_by_id(self._changes.directory.limits, new))
-            return new
+            revision = self._rules.change_limit(changed_limit, self._changes.attribute_to(actor))
+            self._changes.update_directory(
+                revision, limits=replace_by_id(self._changes.directory.limits, changed_limit)
+            )
+            return changed_limit
 
         return await self._changes.apply(update)
 
     async def remove(self, actor: Actor, id_: str) -> None:
-        """Removes a limit at once."""
+        """Removes a limit. It no longer applies to any request."""
 
         def remove() -> None:
             limit = self._get_changeable(actor, id_)
             revision = self._rules.remove_limit(limit.id, self._changes.attribute_to(actor))
-            remaining = tuple(other for other in self._changes.directory.limits if other.id != limit.id)
-            self._changes.learn(revision, limits=remaining)
+            remaining_limits = tuple(
+                stored for stored in self._changes.directory.limits if stored.id != limit.id
+            )
+            self._changes.update_directory(revision, limits=remaining_limits)
 
         await self._changes.apply(remove)
 
@@ -163,7 +168,7 @@ class LimitService:
     def _add_limit(self, actor: Actor, limit: Limit) -> Limit:
         """Writes a new limit to the store and adds it to the directory."""
         revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
-        self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
+        self._changes.update_directory(revision, limits=(*self._changes.directory.limits, limit))
         return limit
 
 

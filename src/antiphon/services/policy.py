@@ -11,12 +11,13 @@ from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, 
 from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
 
-MOST_KEYS = 1_000
+MAX_KEYS = 1_000
 """The most valid access tokens of a user, and the most valid service keys of a project. The operator can
 create more."""
-ONLY_OWNERS_LIMIT = "only an owner of a project may limit keys, those that are for it"
-LAST = 2**62
-"""A time in Unix seconds that is later than the end of any key."""
+ONLY_OWNERS_LIMIT = "only an owner of a project can limit keys, and only keys that belong to this project"
+NO_EXPIRY = 2**62
+"""A time in Unix seconds that is later than the end of any key. It stands for the end of a key that never
+expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class KeyRequest:
 
 
 class AccessPolicy:
-    """The access rules for one directory. For everything that the actor cannot see, methods raise
-    NotFound."""
+    """The access rules for one directory. Methods raise NotFound for an object that the actor cannot see, as
+    for an object that does not exist."""
 
     def __init__(self, directory: Directory, now: int, index: DirectoryIndex | None = None) -> None:
         """`index`: the index of the directory, if it exists already."""
@@ -46,7 +47,7 @@ class AccessPolicy:
     def list_projects(self, actor: Actor) -> list[Project]:
         """Lists the projects that the actor can see: all for the operator, one for a key bound to a project,
         the user's projects for others."""
-        own_projects = [] if actor.bound else self._index.list_projects(actor.user or "")
+        own_projects = [] if actor.is_bound else self._index.list_projects(actor.user or "")
         return [
             project
             for project in self._directory.projects
@@ -75,11 +76,12 @@ class AccessPolicy:
         self.require_unconfined(actor)
 
     def require_unconfined(self, actor: Actor) -> None:
-        """Raises PermissionDenied if the actor's key is confined to models or paths. Such a key cannot change
-        members. The operator's keys are exempt."""
+        """Raises PermissionDenied if the actor's key is restricted to models or paths. Such a key cannot
+        change members, because members are not restricted. The operator's keys are exempt."""
         if not actor.admin and actor.grant != EVERYTHING:
             raise PermissionDenied(
-                "this key is confined to models or paths, and members are not: use one that is not confined"
+                "this key is restricted to certain models or paths, so it cannot change members: use a key "
+                "without such a restriction"
             )
 
     def require_known_user(self, actor: Actor, user: str) -> None:
@@ -88,9 +90,9 @@ class AccessPolicy:
         A user with several projects has to name a project in each request, so strangers must not be able to
         add users.
         """
-        visible = {project.id for project in self.list_projects(actor)}
+        visible_projects = {project.id for project in self.list_projects(actor)}
         if not actor.admin and not any(
-            member == user and project in visible for project, member in self._index.roles
+            member == user and project in visible_projects for project, member in self._index.roles
         ):
             raise NotFound(f"there is no user {user[:100]}")
 
@@ -108,13 +110,13 @@ class AccessPolicy:
         """Whether the actor can see the key. An actor can change every key that it can see."""
         if actor.admin:
             return True
-        if actor.bound and key.project != actor.project:
+        if actor.is_bound and key.project != actor.project:
             return False
         if key.kind is KeyKind.ACCESS_TOKEN:
             return key.user == actor.user is not None
         return key.kind is KeyKind.SERVICE and self.is_owner(actor, key.project)
 
-    def get_living_key(self, actor: Actor, id_: str) -> Key:
+    def get_active_key(self, actor: Actor, id_: str) -> Key:
         """Returns a visible key that has not ended. Raises NotFound, or InvalidValue if the key has ended."""
         key = self.get_key(actor, id_)
         if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
@@ -122,22 +124,22 @@ class AccessPolicy:
         return key
 
     def find_original_expiry(self, key: Key) -> int | None:
-        """Returns the time at which a key would end if it had not been rotated. The latest successor has that
-        time.
+        """Returns the time at which a key would end if it had not been rotated. The latest successor of the
+        key has that time.
 
         Raises Conflict if a successor is valid, because a repeated rotation would leave a second key that
         nobody knows. Raises InvalidValue if the time has passed.
         """
         successors = _list_successors(self._directory, key)
-        valid = [
+        valid_successors = [
             successor
             for successor in successors
-            if successor.revoked is None and (successor.expires or LAST) > self._now
+            if successor.revoked is None and (successor.expires or NO_EXPIRY) > self._now
         ]
-        if valid:
+        if valid_successors:
             raise Conflict(
-                f"{key.id} was rotated already, and its successor is {valid[-1].id}: rotate that one, or "
-                "revoke it first if nobody has it",
+                f"{key.id} was rotated already, and its successor {valid_successors[-1].id} is valid: rotate "
+                "that successor, or revoke it first if nobody has its secret",
                 param="id",
             )
         expires = successors[-1].expires if successors else key.expires
@@ -145,22 +147,22 @@ class AccessPolicy:
             raise InvalidValue("the key has ended: create a new one", param="id")
         return expires
 
-    def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
+    def require_other_operator_key(self, key: Key, key_after: Key | None = None) -> None:
         """Raises InvalidValue if the operator would have no unrestricted, permanent key after the change.
-        `changed`: the key after the change; None if it is removed."""
-        other_keys = [stored_key.key for stored_key in self._directory.keys if stored_key.key.id != key.id]
-        other_keys += [] if changed is None else [changed]
+        `key_after`: the key after the change; None if it is revoked."""
+        keys_after = [stored_key.key for stored_key in self._directory.keys if stored_key.key.id != key.id]
+        keys_after += [] if key_after is None else [key_after]
         are_unrestricted = (
-            other.kind is KeyKind.ADMIN
-            and other.revoked is None
-            and other.expires is None
-            and other.grant == EVERYTHING
-            for other in other_keys
+            remaining.kind is KeyKind.ADMIN
+            and remaining.revoked is None
+            and remaining.expires is None
+            and remaining.grant == EVERYTHING
+            for remaining in keys_after
         )
         if key.kind is KeyKind.ADMIN and not any(are_unrestricted):
             raise InvalidValue(
-                "this is the operator's last key without restrictions and without an end: create another "
-                "first",
+                "this is the operator's last key without restrictions "
+                "and without an end: create another first",
                 param="id",
             )
 
@@ -171,10 +173,12 @@ class AccessPolicy:
             raise PermissionDenied(
                 "a key cannot have more models or endpoints than the key that creates it: name fewer"
             )
-        if actor.bound and key.project != actor.project:
-            raise PermissionDenied(f"this key is only for the project {actor.project}: name that project")
-        if actor.until is not None and (key.expires is None or key.expires > actor.until):
-            raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
+        if actor.is_bound and key.project != actor.project:
+            raise PermissionDenied(f"this key is only for the project {actor.project}: set project to it")
+        if actor.expires is not None and (key.expires is None or key.expires > actor.expires):
+            raise PermissionDenied(
+                f"this key ends at {actor.expires}: set expires_at to this time or an earlier one"
+            )
 
     def require_creatable(self, actor: Actor, request: KeyRequest) -> None:
         """Raises a RequestError if the requested key is invalid, or if the actor cannot create it."""
@@ -194,14 +198,14 @@ class AccessPolicy:
             self._require_creatable_token(actor, request)
         if request.expires is not None and request.expires <= self._now:
             raise InvalidValue("the key would end before it begins", param="expires_at")
-        self.require_room(actor, request)
+        self.require_key_quota(actor, request)
         if request.limits and not (actor.admin or self.is_owner(actor, request.project)):
             raise PermissionDenied(ONLY_OWNERS_LIMIT, param="limits")
         require_all_valid(request.limits)
 
-    def require_room(self, actor: Actor, request: KeyRequest | Key) -> None:
-        """Raises Conflict if there are too many valid keys of the same kind, because every process keeps all
-        keys in memory. The operator's keys are exempt."""
+    def require_key_quota(self, actor: Actor, request: KeyRequest | Key) -> None:
+        """Raises Conflict if the user or project of the key has MAX_KEYS valid keys of this kind. There is
+        such a limit because every process has all keys in memory. The operator is exempt."""
         if actor.admin:
             return
         same_kind = (
@@ -210,10 +214,12 @@ class AccessPolicy:
             if (stored_key.key.kind, stored_key.key.user) == (request.kind, request.user)
             and (request.kind is KeyKind.ACCESS_TOKEN or stored_key.key.project == request.project)
         )
-        valid = (key for key in same_kind if key.revoked is None and (key.expires or LAST) > self._now)
-        if sum(1 for _ in valid) >= MOST_KEYS:
-            whose = request.user or request.project
-            raise Conflict(f"{whose} has {MOST_KEYS} keys of this kind already: revoke some first")
+        valid_keys = (
+            key for key in same_kind if key.revoked is None and (key.expires or NO_EXPIRY) > self._now
+        )
+        if sum(1 for _ in valid_keys) >= MAX_KEYS:
+            owner = request.user or request.project
+            raise Conflict(f"{owner} has {MAX_KEYS} keys of this kind already: revoke some first")
 
     def _require_creatable_token(self, actor: Actor, request: KeyRequest) -> None:
         """Raises a RequestError if the requested access token is invalid, or if the actor cannot create
@@ -234,10 +240,10 @@ class HasId(Protocol):
     def id(self) -> str: ...
 
 
-Named = TypeVar("Named", bound=HasId)
+Identified = TypeVar("Identified", bound=HasId)
 
 
-def find_by_id(items: Iterable[Named], id_: str, noun: str) -> Named:
+def find_by_id(items: Iterable[Identified], id_: str, noun: str) -> Identified:
     """Returns the item with an id. Raises NotFound."""
     for item in items:
         if item.id == id_:
@@ -246,10 +252,10 @@ def find_by_id(items: Iterable[Named], id_: str, noun: str) -> Named:
 
 
 def _list_successors(directory: Directory, key: Key) -> list[Key]:
-    """Lists the later keys of the same family, oldest first. If there is one, the key was rotated, and
-    `expires` is the end of the overlap."""
+    """Lists the keys of the same family that are newer than `key`, oldest first. If there is one, `key` was
+    rotated, and its `expires` is the time until which both keys were accepted."""
     family = sorted(
-        (stored_key.key for stored_key in directory.keys if stored_key.key.first == key.first),
+        (stored_key.key for stored_key in directory.keys if stored_key.key.family_id == key.family_id),
         key=lambda member: (member.family is not None, member.created, member.id),
     )
     return family[family.index(key) + 1 :]

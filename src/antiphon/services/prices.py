@@ -59,9 +59,11 @@ class PriceService:
     def find_refused(self, models: Mapping[str, Iterable[str]]) -> list[str]:
         """Lists the models without a current price whose cost a limit counts. Their requests are refused."""
         limits = self._changes.directory.limits
-        counted = [limit for limit in limits if limit.measure is Measure.COST]
+        cost_limits = [limit for limit in limits if limit.measure is Measure.COST]
         return [
-            model for model in self.find_unpriced(models) if any(limit.applies_to(model) for limit in counted)
+            model
+            for model in self.find_unpriced(models)
+            if any(limit.applies_to(model) for limit in cost_limits)
         ]
 
     async def add(self, actor: Actor, request: PriceRequest) -> Price:
@@ -80,15 +82,16 @@ class PriceService:
             self._require_currency(price.currency, now)
             _require_valid_times(price, now)
             revision = self._rules.add_price(price, self._changes.attribute_to(actor))
-            self._changes.learn(revision, prices=(*self._changes.directory.prices, price))
+            self._changes.update_directory(revision, prices=(*self._changes.directory.prices, price))
             return price
 
         return await self._changes.apply(add)
 
     async def change(
-        self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
+        self, actor: Actor, id_: str, note: str | None, change_end: Callable[[int | None], int | None]
     ) -> Price:
-        """Changes the note and the end. `until` receives the old end and returns the new one.
+        """Changes the note, unless it is None, and the end. `change_end` receives the old end and returns the
+        new one.
 
         Raises InvalidValue if the price has ended, or if the new end is in the past.
         """
@@ -96,16 +99,18 @@ class PriceService:
 
         def update() -> Price:
             price, now = self.get_price(actor, id_), self._changes.now()
-            new = replace(price, note=price.note if note is None else note, until=until(price.until))
-            if new.until != price.until:
-                _require_changeable_end(price, new.until, now)
-            return self._learn_price(new, self._rules.change_price(new, self._changes.attribute_to(actor)))
+            changed_price = replace(
+                price, note=price.note if note is None else note, until=change_end(price.until)
+            )
+            if changed_price.until != price.until:
+                _require_changeable_end(price, changed_price.until, now)
+            return self._write_price(changed_price, actor)
 
         return await self._changes.apply(update)
 
     async def end(self, actor: Actor, id_: str) -> Price:
-        """Ends a price now, or at its start if the price has not begun. A price that has ended stays as it
-        is."""
+        """Ends a price now, or at its start if the price has not begun. Does not change a price that has
+        ended."""
         require_admin(actor)
 
         def end_price() -> Price:
@@ -113,14 +118,14 @@ class PriceService:
             end = max(now, price.since)
             if price.until is not None and price.until <= end:
                 return price
-            new = replace(price, until=end)
-            return self._learn_price(new, self._rules.change_price(new, self._changes.attribute_to(actor)))
+            return self._write_price(replace(price, until=end), actor)
 
         return await self._changes.apply(end_price)
 
-    def _learn_price(self, price: Price, revision: int) -> Price:
-        """Updates the directory with a written price, and returns the price."""
-        self._changes.learn(revision, prices=replace_by_id(self._changes.directory.prices, price))
+    def _write_price(self, price: Price, actor: Actor) -> Price:
+        """Writes a changed price to the store and to the directory, and returns the price."""
+        revision = self._rules.change_price(price, self._changes.attribute_to(actor))
+        self._changes.update_directory(revision, prices=replace_by_id(self._changes.directory.prices, price))
         return price
 
     def _require_currency(self, currency: str, now: int) -> None:
@@ -138,15 +143,17 @@ class PriceService:
             if not price.is_over(now):
                 raise _make_currency_error(
                     f"this server's prices are in {price.currency}",
-                    "another can be chosen when all of them have ended, if nothing was priced yet",
+                    "choose another currency after all these prices have ended, if no request was priced yet",
                 )
-        if (spent := self._rules.find_other_currency(currency)) is not None:
-            raise _make_currency_error(f"this server has costs in {spent}", "the currency cannot change")
+        if (ledger_currency := self._rules.find_other_currency(currency)) is not None:
+            raise _make_currency_error(
+                f"this server has costs in {ledger_currency}", f"use {ledger_currency} for every price"
+            )
         for price in foreign_prices:
-            if not price.never_applied and now < (settled := (price.until or now) + SETTLE_S):
+            if not price.never_applies and now < (settled_at := (price.until or now) + SETTLE_S):
                 raise _make_currency_error(
-                    f"a price in {price.currency} ended just now, and can have priced a request",
-                    f"try again in {settled - now} s",
+                    f"a price in {price.currency} ended just now, and a request may still get a cost from it",
+                    f"try again in {settled_at - now} s",
                 )
 
 
@@ -161,17 +168,19 @@ def _require_valid_times(price: Price, now: int) -> None:
     """Raises InvalidValue if the price starts in the past, or ends before it starts."""
     if price.since < now:
         raise InvalidValue(
-            f"since is in the past (now is {now}), and earlier requests keep their price; leave it out",
+            f"since is in the past (now is {now}), and earlier requests keep their price; leave since out",
             param="since",
         )
     if price.until is not None and price.until <= price.since:
-        raise InvalidValue("the price would end before it begins", param="until")
+        raise InvalidValue(
+            "until is not after since, so the price would never apply; set a later until", param="until"
+        )
 
 
 def _require_changeable_end(price: Price, until: int | None, now: int) -> None:
     """Raises InvalidValue if the price has ended, or if its new end is in the past or before its start."""
     if price.is_over(now):
-        raise InvalidValue("the price has ended: add another", param="until")
+        raise InvalidValue("the price has ended: add another price", param="until")
     if until is not None and until < max(now, price.since):
         raise InvalidValue(
             f"until is in the past (now is {now}) or before since: earlier requests keep their price",

@@ -13,6 +13,8 @@ from antiphon.store.base import RecordStore, TenancyStore
 
 
 class RequestLog:
+    """The recorded requests of all projects, as owners and the operator manage them."""
+
     def __init__(self, changes: DirectoryChanges, tenancy: TenancyStore, records: RecordStore) -> None:
         self._changes = changes
         self._tenancy = tenancy
@@ -25,33 +27,34 @@ class RequestLog:
         """
 
         def update() -> Project:
-            before = self._require_owner(actor, project)
-            new = replace(before, recording=recording)
-            revision = self._tenancy.change_project(new, self._changes.attribute_to(actor))
-            self._changes.learn(revision, projects=replace_by_id(self._changes.directory.projects, new))
-            return new
+            changed_project = replace(self._require_owner(actor, project), recording=recording)
+            revision = self._tenancy.change_project(changed_project, self._changes.attribute_to(actor))
+            self._changes.update_directory(
+                revision, projects=replace_by_id(self._changes.directory.projects, changed_project)
+            )
+            return changed_project
 
         return await self._changes.apply(update)
 
     async def list_records(
-        self, actor: Actor, project: str, most: int, before: tuple[int, str] | None
+        self, actor: Actor, project: str, max_records: int, before: tuple[int, str] | None
     ) -> tuple[Sequence[RecordedRequest], bool]:
-        """Lists at most `most` recorded requests, the latest first, and tells whether there are more.
+        """Lists at most `max_records` recorded requests, the latest first, and tells whether there are more.
         `before`: only requests before this time (Unix milliseconds) and id. Writes an audit entry. Raises
         NotFound and PermissionDenied."""
         self._require_owner(actor, project)
 
         def read() -> tuple[Sequence[RecordedRequest], bool]:
-            records = self._records.load_page(project, most + 1, before)
-            self._note_reading(actor, project, {"requests": min(len(records), most)})
-            return records[:most], len(records) > most
+            records = self._records.load_page(project, max_records + 1, before)
+            self._note_reading(actor, project, {"requests": min(len(records), max_records)})
+            return records[:max_records], len(records) > max_records
 
         return await self._changes.run_in_thread(read)
 
     async def get_record(self, actor: Actor, id_: str) -> RecordedRequest:
         """Returns a recorded request, and writes an audit entry. Raises NotFound, also if the actor cannot
         read it."""
-        record = await self.find_record_position(actor, id_)
+        record = await self.find_page_start(actor, id_)
 
         def note() -> None:
             self._note_reading(actor, record.project, {"request": record.id})
@@ -59,28 +62,29 @@ class RequestLog:
         await self._changes.run_in_thread(note)
         return record
 
-    async def find_record_position(self, actor: Actor, id_: str) -> RecordedRequest:
+    async def find_page_start(self, actor: Actor, id_: str) -> RecordedRequest:
         """Returns a recorded request whose time and id start the next page. Writes no audit entry, because
         nobody sees the request. Raises NotFound, also if the actor cannot read it."""
         record = await self._changes.run_in_thread(lambda: self._records.find_record(id_))
         if record is None or not self._is_owner(actor, record.project):
-            raise NotFound(f"there is no kept request {id_[:100]}")
+            raise NotFound(f"there is no recorded request {id_[:100]}")
         return record
 
     def _note_reading(self, actor: Actor, project: str, detail: Mapping[str, object]) -> None:
-        """Writes the audit entry of a read. It is written before the answer."""
+        """Writes an audit entry about requests that the actor reads. Call it before you return the
+        requests."""
         self._records.note_reading(project, detail, self._changes.attribute_to(actor))
 
     async def erase(self, actor: Actor, project: str) -> int:
-        """Removes a project's recorded requests. Requests that started earlier are not recorded later either.
-        Returns the number of removed requests. Raises NotFound and PermissionDenied."""
+        """Removes a project's recorded requests. A request that is still running is not recorded when it
+        ends. Returns the number of removed requests. Raises NotFound and PermissionDenied."""
 
         def remove() -> int:
             self._require_owner(actor, project)
             removed, revision = self._records.erase(
                 project, self._changes.now_ms(), self._changes.attribute_to(actor)
             )
-            self._changes.learn(revision)
+            self._changes.update_directory(revision)
             return removed
 
         return await self._changes.apply(remove)
@@ -90,7 +94,7 @@ class RequestLog:
         PermissionDenied."""
         visible_project = find_by_id(self._changes.policy.list_projects(actor), project, "project")
         if not self._is_owner(actor, project):
-            raise PermissionDenied("only an owner of the project may keep its requests, and read them")
+            raise PermissionDenied("only an owner of the project can record, read or erase its requests")
         return visible_project
 
     def _is_owner(self, actor: Actor, project: str) -> bool:

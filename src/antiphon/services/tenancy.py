@@ -69,7 +69,7 @@ class TenancyService:
 
         def add() -> Project:
             revision = self._tenancy.add_project(project, self._changes.attribute_to(actor))
-            self._changes.learn(revision, projects=(*self._changes.directory.projects, project))
+            self._changes.update_directory(revision, projects=(*self._changes.directory.projects, project))
             return project
 
         return await self._changes.apply(add)
@@ -85,15 +85,17 @@ class TenancyService:
             project = find_by_id(self._changes.directory.projects, id_, "project")
             if archived and id_ == "default":
                 raise InvalidValue("the project default cannot be archived", param="archived")
-            new = replace(
+            changed_project = replace(
                 project,
                 name=project.name if name is None else name,
                 note=project.note if note is None else note,
                 archived=self._changes.resolve_switch_time(project.archived, archived),
             )
-            revision = self._tenancy.change_project(new, self._changes.attribute_to(actor))
-            self._changes.learn(revision, projects=replace_by_id(self._changes.directory.projects, new))
-            return new
+            revision = self._tenancy.change_project(changed_project, self._changes.attribute_to(actor))
+            self._changes.update_directory(
+                revision, projects=replace_by_id(self._changes.directory.projects, changed_project)
+            )
+            return changed_project
 
         return await self._changes.apply(update)
 
@@ -106,7 +108,7 @@ class TenancyService:
 
         def add() -> User:
             revision = self._tenancy.add_user(user, self._changes.attribute_to(actor))
-            self._changes.learn(revision, users=(*self._changes.directory.users, user))
+            self._changes.update_directory(revision, users=(*self._changes.directory.users, user))
             return user
 
         return await self._changes.apply(add)
@@ -114,17 +116,19 @@ class TenancyService:
     async def change_user(
         self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
     ) -> User:
-        """Changes a user. `change` receives the current user and returns the changed one. `disabled` turns
-        the user off or on; None leaves that as it is. Only for the operator."""
+        """Changes a user. `change` receives the current user and returns the changed one. `disabled`:
+        whether the keys of the user are refused from now on; None changes nothing. Only for the operator."""
         require_admin(actor)
 
         def update() -> User:
             user = find_by_id(self._changes.directory.users, id_, "user")
-            since = self._changes.resolve_switch_time(user.disabled, disabled)
-            new = _normalize_email(replace(change(user), disabled=since))
-            revision = self._tenancy.change_user(new, self._changes.attribute_to(actor))
-            self._changes.learn(revision, users=replace_by_id(self._changes.directory.users, new))
-            return new
+            disabled_since = self._changes.resolve_switch_time(user.disabled, disabled)
+            changed_user = _normalize_email(replace(change(user), disabled=disabled_since))
+            revision = self._tenancy.change_user(changed_user, self._changes.attribute_to(actor))
+            self._changes.update_directory(
+                revision, users=replace_by_id(self._changes.directory.users, changed_user)
+            )
+            return changed_user
 
         return await self._changes.apply(update)
 
@@ -137,14 +141,15 @@ class TenancyService:
         return sorted(members, key=lambda member: member.user)
 
     async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership:
-        """Gives a user a role in a project. Raises NotFound and PermissionDenied."""
+        """Adds a user to a project with a role, or changes the role of a member. Raises NotFound and
+        PermissionDenied."""
 
         def add() -> Membership:
             self._changes.policy.require_owner(actor, project)
             self._changes.policy.require_known_user(actor, user)
             membership = Membership(project, user, role, self._changes.now())
             revision = self._tenancy.put_membership(membership, self._changes.attribute_to(actor))
-            self._changes.learn(
+            self._changes.update_directory(
                 revision, memberships=(*self._list_memberships_without(project, user), membership)
             )
             return membership
@@ -162,7 +167,9 @@ class TenancyService:
                 self._changes.policy.require_owner(actor, project)
             find_by_id(self.list_projects(actor), project, "project")
             revision = self._tenancy.remove_membership(project, user, self._changes.attribute_to(actor))
-            self._changes.learn(revision, memberships=self._list_memberships_without(project, user))
+            self._changes.update_directory(
+                revision, memberships=self._list_memberships_without(project, user)
+            )
 
         await self._changes.apply(remove)
 
@@ -177,14 +184,15 @@ class TenancyService:
         return self._changes.policy.get_key(actor, id_)
 
     def list_limits(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
-        """Returns the limits of keys by key id, oldest first. All keys of a family share their limits."""
+        """Returns the limits of each key, oldest first, by the key's id. All keys of a family share their
+        limits."""
         directory = self._changes.directory
         families = directory.build_families()
         limits: dict[str, list[Limit]] = {}
         for limit in directory.limits:
             if limit.subject is Subject.KEY:
                 limits.setdefault(families.get(limit.target, limit.target), []).append(limit)
-        return {key.id: limits.get(key.first, []) for key in keys}
+        return {key.id: limits.get(key.family_id, []) for key in keys}
 
     async def add_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
         """Creates a key. Raises a RequestError if the key is invalid, or if the actor cannot create it."""
@@ -201,28 +209,31 @@ class TenancyService:
         id_: str,
         change: Callable[[Key], Key],
     ) -> Key:
-        """Changes a key. `change` receives the current key and returns the changed one. Raises InvalidValue
-        if the key has ended."""
+        """Changes a key. `change` receives the current key and returns the changed one. Raises NotFound,
+        InvalidValue if the key has ended, and PermissionDenied if it would get more permissions than the
+        actor's key."""
 
         def update() -> Key:
-            key = self._changes.policy.get_living_key(actor, id_)
-            new = change(key)
-            self._changes.policy.require_within_rights(actor, new)
-            self._changes.policy.require_other_operator(key, new)
-            self._learn_key(self._tenancy.change_key(new, self._changes.attribute_to(actor)), new)
-            return new
+            key = self._changes.policy.get_active_key(actor, id_)
+            changed_key = change(key)
+            self._changes.policy.require_within_rights(actor, changed_key)
+            self._changes.policy.require_other_operator_key(key, changed_key)
+            revision = self._tenancy.change_key(changed_key, self._changes.attribute_to(actor))
+            self._update_keys(revision, changed_key)
+            return changed_key
 
         return await self._changes.apply(update)
 
     async def revoke_key(self, actor: Actor, id_: str) -> Key:
-        """Revokes a key at once. A key that is already revoked stays as it is."""
+        """Revokes a key at once. Does not change a key that is already revoked. Raises NotFound, and
+        InvalidValue for the operator's last unrestricted key."""
 
         def revoke() -> Key:
             key = self.get_key(actor, id_)
             if key.revoked is None:
-                self._changes.policy.require_other_operator(key)
+                self._changes.policy.require_other_operator_key(key)
                 key = replace(key, revoked=self._changes.now())
-                self._learn_key(self._tenancy.change_key(key, self._changes.attribute_to(actor)), key)
+                self._update_keys(self._tenancy.change_key(key, self._changes.attribute_to(actor)), key)
             return key
 
         return await self._changes.apply(revoke)
@@ -237,28 +248,32 @@ class TenancyService:
 
         def rotate() -> IssuedKey:
             expiry = self._changes.policy.find_original_expiry(self._changes.policy.get_key(actor, id_))
-            old = self._changes.policy.get_living_key(actor, id_)
+            old_key = self._changes.policy.get_active_key(actor, id_)
             if overlap:
-                self._changes.policy.require_room(actor, old)
+                self._changes.policy.require_key_quota(actor, old_key)
             secret = generate_key()
-            key = replace(
-                old,
+            successor = replace(
+                old_key,
                 id=self._changes.make_id("key"),
                 prefix=extract_prefix(secret),
                 created=self._changes.now(),
                 creator=actor.id,
                 expires=expiry,
-                family=old.first,
+                family=old_key.family_id,
             )
-            self._changes.policy.require_within_rights(actor, key)
-            last = self._changes.now() + overlap
-            expiring_key = replace(old, expires=last if old.expires is None else min(last, old.expires))
-            stored_key, limits = StoredKey(key, self._pepper.digest(secret)), self._move_limits(key)
+            self._changes.policy.require_within_rights(actor, successor)
+            overlap_end = self._changes.now() + overlap
+            expiring_key = replace(
+                old_key,
+                expires=overlap_end if old_key.expires is None else min(overlap_end, old_key.expires),
+            )
+            stored_key = StoredKey(successor, self._pepper.digest(secret))
+            limits = self._move_limits(successor)
             revision = self._tenancy.rotate_key(
                 expiring_key, stored_key, limits, self._changes.attribute_to(actor)
             )
-            self._learn_key(revision, expiring_key, new_keys=(stored_key,), limits=limits)
-            return IssuedKey(key, secret, limits)
+            self._update_keys(revision, expiring_key, new_keys=(stored_key,), limits=limits)
+            return IssuedKey(successor, secret, limits)
 
         return await self._changes.apply(rotate)
 
@@ -294,12 +309,12 @@ class TenancyService:
         )
         stored_key = StoredKey(key, self._pepper.digest(secret))
         revision = self._tenancy.add_key(stored_key, self._changes.attribute_to(actor), limits)
-        self._learn_key(revision, new_keys=(stored_key,), limits=limits)
+        self._update_keys(revision, new_keys=(stored_key,), limits=limits)
         return IssuedKey(key, secret, limits)
 
     def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
-        """Returns the limits of the key's family, with the key as their target. Their ids stay, because the
-        counters use them."""
+        """Returns the limits of the family of `successor`, with `successor` as their target. The ids of the
+        limits do not change, because the usage is counted by id."""
         directory = self._changes.directory
         families = directory.build_families()
         return tuple(
@@ -308,19 +323,20 @@ class TenancyService:
             if limit.subject is Subject.KEY and families.get(limit.target, limit.target) == successor.family
         )
 
-    def _learn_key(
+    def _update_keys(
         self, revision: int, *keys: Key, new_keys: tuple[StoredKey, ...] = (), limits: tuple[Limit, ...] = ()
     ) -> None:
-        """Updates the directory with changed keys, new keys, and changed or new limits."""
-        changed = {key.id: key for key in keys}
+        """Updates the directory. `keys`: keys that were changed. `limits`: limits that were changed or
+        added."""
+        changed_keys = {key.id: key for key in keys}
         keys_after = (
-            replace(stored, key=changed[stored.key.id]) if stored.key.id in changed else stored
+            replace(stored, key=changed_keys[stored.key.id]) if stored.key.id in changed_keys else stored
             for stored in self._changes.directory.keys
         )
         limits_after = self._changes.directory.limits
         for limit in limits:
             limits_after = replace_by_id(limits_after, limit)
-        self._changes.learn(revision, keys=(*keys_after, *new_keys), limits=limits_after)
+        self._changes.update_directory(revision, keys=(*keys_after, *new_keys), limits=limits_after)
 
     def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
         """Returns all memberships except the one of this user in this project."""

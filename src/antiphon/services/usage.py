@@ -33,7 +33,7 @@ THREADS = 2
 """The most reads at the same time. One long read must not delay all others, and many reads must not use every
 connection of the store."""
 
-PERSONAL = frozenset(
+PERSONAL_FIELDS = frozenset(
     {EntryField.USER, EntryField.KEY, EntryField.END_USER, EntryField.REQUEST_ID, EntryField.PARENT}
 )
 """Fields that identify a person."""
@@ -59,28 +59,29 @@ class UsageService:
         self._threads.shutdown(cancel_futures=True)
 
     async def build_report(
-        self, actor: Actor, selection: EntrySelection, dimensions: Sequence[Dimension], most: int
+        self, actor: Actor, selection: EntrySelection, dimensions: Sequence[Dimension], max_groups: int
     ) -> LedgerReport:
-        """Returns the sums over the visible entries of a selection. Raises NotFound and PermissionDenied."""
-        visible = self._restrict(actor, selection, dimensions)
-        return await self.run_in_thread(lambda: self._usage.report(visible, dimensions, most))
+        """Returns the sums over the visible entries of a selection, by `dimensions`. Lists at most
+        `max_groups` groups. Raises NotFound and PermissionDenied."""
+        visible_selection = self._restrict(actor, selection, dimensions)
+        return await self.run_in_thread(lambda: self._usage.report(visible_selection, dimensions, max_groups))
 
     def open_entries(
         self, actor: Actor, selection: EntrySelection
     ) -> Callable[[int, EntryPosition | None], Sequence[Entry]]:
-        """Returns a function that reads visible entries. Its parameters are the most entries, and the
-        position to start after.
+        """Returns a function that reads visible entries. Its parameters are the maximum number of entries,
+        and the position after which it starts.
 
         The function blocks, so call it in `run_in_thread`. Raises NotFound and PermissionDenied.
         """
         if self._get_role(actor) is ProjectRole.VIEWER:
             raise PermissionDenied("a viewer sees the project's sums, but not single requests")
-        visible = self._restrict(actor, selection)
-        return lambda most, after: self._usage.load_entries(visible, most, after)
+        visible_selection = self._restrict(actor, selection)
+        return lambda max_entries, after: self._usage.load_entries(visible_selection, max_entries, after)
 
-    async def run_in_thread(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, read: Callable[[], T]) -> T:
         """Runs a blocking read in a thread, and returns its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
 
     def _restrict(
         self, actor: Actor, selection: EntrySelection, dimensions: Iterable[Dimension] = ()
@@ -89,12 +90,12 @@ class UsageService:
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
         if role is ProjectRole.VIEWER:
-            _require_impersonal((*dimensions, *(condition.of for condition in selection.conditions)))
+            _require_impersonal((*dimensions, *(condition.dimension for condition in selection.conditions)))
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
     def _get_role(self, actor: Actor) -> ProjectRole | None:
-        """Returns the role of the actor's user in the project. If the directory has none, the role follows
-        from the actor's rights."""
+        """Returns the role of the actor's user in the project; None if the actor is not a user. If the
+        directory has no role of the user, derives one from the actor's rights."""
         if actor.kind is not ActorKind.USER:
             return None
         role = self._changes.policy.get_role(actor)
@@ -103,20 +104,20 @@ class UsageService:
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
         """Raises NotFound if a condition names a project that the actor cannot see."""
         for condition in conditions:
-            if condition.of is not EntryField.PROJECT or (actor.admin and condition.value is None):
+            if condition.dimension is not EntryField.PROJECT or (actor.admin and condition.value is None):
                 continue  # the operator can select entries without a project
             if actor.admin or condition.value != actor.project:
                 find_by_id(self._changes.policy.list_projects(actor), condition.value or "", "project")
             if not actor.admin and condition.value != actor.project:
                 raise PermissionDenied(
-                    f"this key acts in {actor.project}: choose another of its projects with the header "
-                    "X-PROJECT-ID",
+                    f"this key acts in {actor.project}: choose another of "
+                    "its projects with the header X-PROJECT-ID",
                     param="project",
                 )
 
 
 def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition, ...]:
-    """Returns the conditions that every entry visible to the actor meets."""
+    """Returns the conditions that select the entries that the actor can see."""
     if actor.admin:
         return ()
     project = Condition(EntryField.PROJECT, actor.project)
@@ -130,5 +131,5 @@ def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition
 def _require_impersonal(dimensions: Iterable[Dimension]) -> None:
     """Raises PermissionDenied if a dimension is a tag or identifies a person."""
     for dimension in dimensions:
-        if isinstance(dimension, Tag) or dimension in PERSONAL:
+        if isinstance(dimension, Tag) or dimension in PERSONAL_FIELDS:
             raise PermissionDenied(f"a viewer sees the project's sums, but not by {dimension}", param="by")

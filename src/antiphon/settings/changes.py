@@ -1,5 +1,5 @@
-"""Compares settings for a reload: what the reload changes, and which settings change only at a restart. Reads
-no file."""
+"""Compares the settings before and after a reload: what the reload changes, and what only a restart changes.
+Reads no file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 MAX_LISTED = 10
-"""The most names in a list."""
+"""The most names of one kind in the text of a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class NameChanges:
     removed: tuple[str, ...] = ()
 
     def describe(self, noun: str) -> list[str]:
-        """Returns a text for each kind of change."""
+        """Returns a text for each kind of change that happened, as `added model a, b`."""
         verbs = {"added": self.added, "changed": self.changed, "removed": self.removed}
-        return [f"{verb} {noun} {list_names(names)}" for verb, names in verbs.items() if names]
+        return [f"{verb} {noun} {join_names(names)}" for verb, names in verbs.items() if names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class ReloadReport:
     providers: NameChanges = NameChanges()
     models: NameChanges = NameChanges()
     aliases: NameChanges = NameChanges()
-    restart: tuple[str, ...] = ()
-    """Settings with a new value that acts only after a restart."""
-    late: tuple[str, ...] = ()
-    """Processes that have not confirmed the change yet. They apply it before they handle other commands."""
+    restart_settings: tuple[str, ...] = ()
+    """Names of settings whose new value acts only after a restart."""
+    unconfirmed_processes: tuple[str, ...] = ()
+    """Processes that have not confirmed the reload yet. They apply it before they handle other commands."""
 
     def describe(self) -> str:
         """Returns the report in one line."""
@@ -44,33 +44,35 @@ class ReloadReport:
             *self.aliases.describe("alias"),
         ]
         parts = parts or ["nothing changed"]
-        if self.restart:
-            parts.append(f"only a restart applies {list_names(self.restart)}")
-        if self.late:
-            parts.append(f"not confirmed yet by {list_names(self.late)}")
+        if self.restart_settings:
+            parts.append(f"only a restart applies {join_names(self.restart_settings)}")
+        if self.unconfirmed_processes:
+            parts.append(f"not confirmed yet by {join_names(self.unconfirmed_processes)}")
         return "; ".join(parts)
 
 
-def list_names(names: tuple[str, ...]) -> str:
-    """Joins names with commas, at most MAX_LISTED of them."""
+def join_names(names: tuple[str, ...]) -> str:
+    """Joins names with commas. After MAX_LISTED names, tells how many more there are."""
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more
 
 
-def compare_settings(before: Settings, after: Settings, restart: tuple[str, ...] = ()) -> ReloadReport:
-    """Compares the providers, models and aliases."""
+def compare_settings(
+    before: Settings, after: Settings, restart_settings: tuple[str, ...] = ()
+) -> ReloadReport:
+    """Builds the report of a reload from the providers, models and aliases before and after it."""
     return ReloadReport(
         providers=compare_tables(before.providers, after.providers),
         models=compare_tables(_index_models(before), _index_models(after)),
         aliases=compare_tables(
             {alias.name: alias for alias in before.aliases}, {alias.name: alias for alias in after.aliases}
         ),
-        restart=restart,
+        restart_settings=restart_settings,
     )
 
 
 def compare_tables(before: Mapping[str, object], after: Mapping[str, object]) -> NameChanges:
-    """Compares two tables by their names."""
+    """Compares two tables: which names were added, which values changed, and which names were removed."""
     return NameChanges(
         added=tuple(name for name in after if name not in before),
         changed=tuple(name for name in after if name in before and after[name] != before[name]),
@@ -85,7 +87,7 @@ def _index_models(settings: Settings) -> dict[str, object]:
 
 
 def list_restart_settings(before: Settings, after: Settings) -> tuple[str, ...]:
-    """Returns the sections' settings that differ. A reload applies none of them."""
+    """Returns the settings of all sections that differ. A reload applies none of them."""
     return tuple(
         f"{section}.{name}"
         for section in SECTIONS

@@ -12,15 +12,15 @@ from antiphon.settings.models import ModelSettings
 from antiphon.settings.server import AT_LEAST_ZERO, describe
 
 LOCAL = "local"
-"""The address that means a new cluster on this machine."""
+"""The value of `address` that starts a new cluster on this machine."""
 
 ADDRESS = re.compile(r"[^\s/:@\[\]]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
-MIN_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 RAY_TOKEN, RAY_TOKEN_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 """Ray's own variables for its token. KubeRay sets the first one in its pods."""
 
-IN_CLUSTER = ("replicas", "max_replicas", "replica_cpus", "replica_gpus", "replica_resources")
+CLUSTER_ONLY = ("replicas", "max_replicas", "replica_cpus", "replica_gpus", "replica_resources")
 """Settings of a model that have an effect only in a cluster."""
 
 
@@ -102,7 +102,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_in_cluster(model: ModelSettings, cluster: ClusterSettings) -> bool:
-    """Whether a model runs in the cluster."""
+    """Whether a model runs in the cluster, and not on this machine."""
     return cluster.address is not None and model.cluster
 
 
@@ -112,8 +112,8 @@ def require_cluster(cluster: ClusterSettings, models: tuple[ModelSettings, ...])
         unused = [name for name, value in msgspec.structs.asdict(cluster).items() if value != DEFAULTS[name]]
         if unused:
             raise SettingsError(
-                f"{unused[0]} of the cluster has no effect without a cluster: name one with --cluster "
-                "(ANTIPHON_CLUSTER), or leave it out"
+                f"{unused[0]} of the cluster has no effect without a cluster: name a cluster with --cluster "
+                f"(ANTIPHON_CLUSTER), or leave {unused[0]} out"
             )
     elif cluster.address != LOCAL and not ADDRESS.fullmatch(cluster.address):
         raise SettingsError(
@@ -130,22 +130,22 @@ def require_cluster(cluster: ClusterSettings, models: tuple[ModelSettings, ...])
 def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
     """Raises SettingsError for settings of a model's replicas that would have no effect."""
     if not is_in_cluster(model, cluster):
-        changed = [name for name in IN_CLUSTER if getattr(model, name) != getattr(UNCHANGED, name)]
+        changed = [name for name in CLUSTER_ONLY if getattr(model, name) != getattr(DEFAULT_MODEL, name)]
         if changed:
             raise SettingsError(
-                f"{changed[0]} of the model {model.name} acts only in a cluster: name one with --cluster, "
-                "or leave it out"
+                f"{changed[0]} of the model {model.name} acts only in a cluster: "
+                f"name a cluster with --cluster, or leave {changed[0]} out"
             )
         return
     if model.hosts > 1:
         raise SettingsError(
             f"hosts of the model {model.name} acts only on this machine, and the model runs in the cluster; "
-            "set replicas instead, or keep it here with cluster = false"
+            "set replicas instead of hosts, or keep the model here with cluster = false"
         )
     if model.max_replicas is not None and model.max_replicas < model.replicas:
         raise SettingsError(
             f"max_replicas of the model {model.name} is {model.max_replicas}, less than its "
-            f"{model.replicas} replicas; raise it, or leave it out"
+            f"{model.replicas} replicas; raise max_replicas, or leave it out"
         )
     if model.engine == "vllm" and model.devices:
         raise SettingsError(
@@ -159,13 +159,13 @@ def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
         )
     if model.load == "request":
         raise SettingsError(
-            f'the model {model.name} runs in the cluster, where load = "request" does not act; leave it out, '
-            "or keep the model on this machine with cluster = false"
+            f'the model {model.name} runs in the cluster, where load = "request" does not act; leave load '
+            "out, or keep the model on this machine with cluster = false"
         )
 
 
 DEFAULTS = msgspec.structs.asdict(ClusterSettings())
-UNCHANGED = ModelSettings(name="-", path="-")
+DEFAULT_MODEL = ModelSettings(name="-", path="-")
 
 
 def find_token(cluster: ClusterSettings, environ: Mapping[str, str]) -> str | None:
@@ -179,10 +179,10 @@ def find_token(cluster: ClusterSettings, environ: Mapping[str, str]) -> str | No
             f"the cluster at {cluster.address} can only be joined with its token: set ANTIPHON_CLUSTER_TOKEN "
             "to the token that its machines were started with (RAY_AUTH_TOKEN)"
         )
-    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise SettingsError(
-            f"the token of the cluster must be at least {MIN_TOKEN} printable characters without spaces; "
-            "make one with: openssl rand -hex 32"
+            f"the token of the cluster must be at least {MIN_TOKEN_LENGTH} printable "
+            "characters without spaces; make one with: openssl rand -hex 32"
         )
     return token
 

@@ -10,13 +10,13 @@ from antiphon.settings.schema import Settings, list_settings
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """Settings of a section that have an effect only under a condition."""
+    """Settings of a section that have an effect only if a condition on other settings is met."""
 
     section: str
     names: tuple[str, ...]
     is_met: Callable[[Settings], bool]
     reason: str
-    """Why the settings have no effect otherwise, and what to do."""
+    """Why the settings have no effect if the condition is not met, and which other setting to change."""
 
 
 DEPENDENCIES = (
@@ -24,7 +24,7 @@ DEPENDENCIES = (
         "tracing",
         ("service_name", "sample_ratio", "content", "metrics_interval"),
         lambda settings: settings.tracing.endpoint is not None,
-        "nothing is traced without tracing.endpoint (ANTIPHON_TRACING_ENDPOINT); set it",
+        "nothing is traced without a collector; set tracing.endpoint (ANTIPHON_TRACING_ENDPOINT)",
     ),
     Dependency(
         "lora",
@@ -36,44 +36,45 @@ DEPENDENCIES = (
         "lora",
         ("project_adapters",),
         lambda settings: bool(settings.lora.repositories),
-        "projects load adapters only from lora.repositories (ANTIPHON_LORA_REPOSITORIES); name some",
+        "projects load adapters only from repositories; set lora.repositories (ANTIPHON_LORA_REPOSITORIES)",
     ),
     Dependency(
         "lora",
         ("project_bytes",),
         lambda settings: settings.lora.project_adapters > 0,
-        "projects have no adapters without lora.project_adapters (ANTIPHON_LORA_PROJECT_ADAPTERS); set it",
+        "projects have no adapters; raise lora.project_adapters (ANTIPHON_LORA_PROJECT_ADAPTERS)",
     ),
     Dependency(
         "lora",
         ("max_bytes", "keep_names"),
         lambda settings: bool(settings.lora.directories or settings.lora.repositories),
-        "callers load no adapters without lora.directories (ANTIPHON_LORA_DIRECTORIES) or lora.repositories "
-        "(ANTIPHON_LORA_REPOSITORIES); name some",
+        "callers cannot load adapters; set lora.directories (ANTIPHON_LORA_DIRECTORIES) or lora.repositories "
+        "(ANTIPHON_LORA_REPOSITORIES)",
     ),
     Dependency(
         "limits",
         ("prefix",),
         lambda settings: settings.limits.url is not None,
-        "Redis is not used without limits.url (ANTIPHON_LIMITS_URL); set it",
+        "Redis is not used; set limits.url (ANTIPHON_LIMITS_URL)",
     ),
     Dependency(
         "memory",
         ("summary_days",),
         lambda settings: settings.memory.summaries > 0,
-        "no summary is kept while memory.summaries (ANTIPHON_MEMORY_SUMMARIES) is 0; raise it",
+        "no summary is stored; raise memory.summaries (ANTIPHON_MEMORY_SUMMARIES), which is 0",
     ),
     Dependency(
         "engine",
         ("memory_budget",),
         lambda settings: any(model.load == "request" for model in settings.models),
-        'it bounds only models of load = "request", and there is none; give one of [[models]] that setting',
+        'there is no model with load = "request"; set load = "request" in a [[models]] table',
     ),
     Dependency(
         "server",
         ("allowed_hosts",),
         lambda settings: not settings.keys.enabled and settings.server.api_key is None,
-        "a server with keys or ANTIPHON_API_KEY accepts every host name; turn them off",
+        "a server with keys accepts every host name; leave keys.enabled (ANTIPHON_KEYS) and server.api_key "
+        "(ANTIPHON_API_KEY) out",
     ),
 )
 
@@ -86,7 +87,7 @@ def require_dependencies(settings: Settings) -> None:
         section = getattr(settings, dependency.section)
         for name, variable, _, default in list_settings(dependency.section):
             if name in dependency.names and getattr(section, name) != default:
+                setting = f"{dependency.section}.{name}"
                 raise SettingsError(
-                    f"{dependency.section}.{name} ({variable}) has no effect: {dependency.reason}, or leave "
-                    "it out"
+                    f"{setting} ({variable}) has no effect: {dependency.reason}, or leave {setting} out"
                 )

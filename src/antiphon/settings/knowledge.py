@@ -15,18 +15,16 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         str | None,
         describe(
             "ANTIPHON_KNOWLEDGE_DIRECTORY",
-            "Directory of uploads and of tables in files. It must be on a local disk, and only one "
-            "server can use it. None means `knowledge` in `ANTIPHON_HOME`, or in the platform's data "
-            "directory.",
+            "Directory of uploads and of tables in files. It must be on a local disk, and only one server "
+            "can use it. None means `knowledge` in `ANTIPHON_HOME`, or in the platform's data directory.",
         ),
     ] = None
     storage: Annotated[
         Literal["auto", "files", "database"],
         describe(
             "ANTIPHON_KNOWLEDGE_STORAGE",
-            "Where tables are: in `files` of the directory, or in the `database` of "
-            "`keys.store`, PostgreSQL with pgvector. `auto` takes the database if it is "
-            "PostgreSQL.",
+            "Where tables are: in `files` of the directory, or in the `database` of `keys.store`, "
+            "PostgreSQL with pgvector. `auto` takes the database if it is PostgreSQL.",
         ),
     ] = "auto"
     memory_bytes: Annotated[

@@ -36,7 +36,7 @@ from antiphon.settings.tenancy import require_complete_oidc, require_complete_we
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
-FOREIGN_PREFIX = "ANTIPHON_TEST_"
+TEST_PREFIX = "ANTIPHON_TEST_"
 """The prefix of the test suite's variables. They are not settings."""
 
 
@@ -67,8 +67,8 @@ def build_setting_namer(
     file: Path | None,
     variables: Mapping[tuple[str, str], str],
 ) -> Callable[[str], str]:
-    """Returns a function that names the setting at a path, in the notation of the source from which it comes.
-    `tree`: the merged values."""
+    """Returns a function that names the setting at a path as the source of its value does: as a flag, a
+    variable, or a key of the file. `tree`: the merged values. `variables`: by section and name."""
 
     def name_setting(path: str) -> str:
         list_name, bracket, _ = path.partition("[")
@@ -93,20 +93,21 @@ def build_setting_namer(
 
 
 def name_model_setting(values: object, name: str) -> str:
-    """Returns the name of a model's setting for a message, with the model's name if it has one."""
+    """Returns how a message names a setting of a model: with the model's name, if the model has one."""
     return name_item_setting("model", values, name, "without a name")
 
 
 def name_item_setting(noun: str, values: object, name: str, fallback: str) -> str:
-    """Returns the name of a setting of a table in a list, for a message. It contains the table's name, or
-    `fallback` if the table has none."""
+    """Returns how a message names a setting of a table in a list, as `port of the model m`. `values`: the
+    table. `fallback`: what follows the noun if the table has no name."""
     item_name = values.get("name") if isinstance(values, Mapping) else None
     item = f"the {noun} {item_name if item_name and isinstance(item_name, str) else fallback}"
     return f"{name} of {item}" if name else item
 
 
 def _has_setting(section: object, name: str) -> bool:
-    """Whether a source sets the setting of a section. An empty name means the section itself."""
+    """Whether a source sets the setting. `section`: the source's values of the section. An empty name means
+    the section itself."""
     return section is not None and (not name or (isinstance(section, dict) and name in section))
 
 
@@ -127,13 +128,15 @@ def load_settings(
     layers = read_layers(flags, environ, file)
     for _, layer in layers:
         _merge(tree, layer)
-    providers, routed_models = _split_vendors(tree)
-    tree |= {name: many for name, many in zip(TABLE_LISTS, (models, adapters, aliases), strict=True) if many}
+    providers, routed_models = _extract_vendors(tree)
+    tree |= {
+        name: tables for name, tables in zip(TABLE_LISTS, (models, adapters, aliases), strict=True) if tables
+    }
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:
         name_setting = build_setting_namer(
-            layers, tree, file, {place: env for env, place in _list_variables().items()}
+            layers, tree, file, {setting: variable for variable, setting in _list_variables().items()}
         )
         raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
     _require_safe_listener(settings.server, settings.keys.enabled)
@@ -149,10 +152,11 @@ def load_settings(
     return msgspec.structs.replace(settings, providers=providers, routed_models=routed_models)
 
 
-def _split_vendors(
+def _extract_vendors(
     tree: dict[str, Any],
 ) -> tuple[dict[str, ProviderSettings], tuple[RoutedModelSettings, ...]]:
-    """Removes the providers and the routed models from the tree and converts them. Raises SettingsError."""
+    """Removes the providers and the routed models from the tree, and converts them. The tree then has only
+    local models. Raises SettingsError."""
     if "routed_models" in tree:
         raise SettingsError("there is no setting routed_models; give [[models]] a list of routes")
     providers, models = tree.pop("providers", {}), tree.get("models")
@@ -168,7 +172,10 @@ def _split_vendors(
 def build_provider(name: str, values: object) -> ProviderSettings:
     """Converts one `[providers.NAME]` table. Raises SettingsError."""
     if not re.fullmatch(PROVIDER_NAME, name):
-        raise SettingsError(f"the name of a provider can contain letters, digits and ._-, not {name!r}")
+        raise SettingsError(
+            "the name of a provider must be at most 64 letters, digits and "
+            f"characters of ._-, and begin with a letter or digit, not {name!r}"
+        )
     provider = _convert_table(values, ProviderSettings, f"providers.{name}")
     require_provider(name, provider)
     return provider
@@ -229,7 +236,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     settings_by_variable = _list_variables()
     tree: dict[str, Any] = {}
     for variable, value in environ.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(FOREIGN_PREFIX):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(TEST_PREFIX):
             continue
         if variable not in settings_by_variable:
             raise SettingsError(
@@ -243,12 +250,14 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _list_variables() -> dict[str, tuple[str, str]]:
     """Returns the section and name of each setting, by its environment variable."""
-    return {env: (section, name) for section in SECTIONS for name, env, _, _ in list_settings(section)}
+    return {
+        variable: (section, name) for section in SECTIONS for name, variable, _, _ in list_settings(section)
+    }
 
 
 def _parse_value(section: str, name: str, value: str) -> object:
-    """Splits the value of a list at its commas. Returns any other value unchanged; the decoder converts
-    it."""
+    """Splits the value of a setting that is a list at its commas. Returns any other value unchanged, because
+    the decoder converts it."""
     hint = get_type_hints(get_type_hints(Settings)[section])[name]
     if get_origin(hint) is tuple:
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -256,7 +265,8 @@ def _parse_value(section: str, name: str, value: str) -> object:
 
 
 def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Merges `layer` into the tree. Keeps a section that is not a table, so that the decoder refuses it."""
+    """Merges `layer` into the tree. Only the file can have a section that is not a table: it stays in the
+    tree, so that the decoder refuses it."""
     for section, values in layer.items():
         merged = tree.setdefault(section, {})
         if isinstance(merged, dict) and isinstance(values, dict):
@@ -284,13 +294,13 @@ def _require_unique_names(models: tuple[ModelSettings, ...]) -> None:
     for model in models:
         if model.name in names:
             raise SettingsError(
-                f"two models are named {model.name!r}; give one another name with --model NAME=PATH"
+                f"two models are named {model.name!r}; give one of them another name with --model NAME=PATH"
             )
         names.add(model.name)
 
 
-LONGEST_SHOWN = 60
-"""The most characters of a value in an error message."""
+MAX_QUOTED_LENGTH = 60
+"""The most characters of a value that an error message quotes."""
 
 
 def explain(problem: str, tree: Mapping[str, object], cls: type, name_setting: Callable[[str], str]) -> str:
@@ -309,27 +319,27 @@ def explain(problem: str, tree: Mapping[str, object], cls: type, name_setting: C
 
 
 def suggest_nearest(word: str, names: Iterable[str]) -> str:
-    """Returns the end of a sentence about an unknown word: it suggests the most similar known word, or is
-    empty."""
+    """Returns the end of an error about an unknown word, which suggests the most similar of `names`. Empty if
+    none is similar."""
     matches = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _describe_expected(error: validation_messages.ValidationProblem, hint: object) -> str:
     """Describes the values that a setting accepts, for a message."""
-    for part in _iterate_types(hint):
-        if get_origin(part) is Literal:
-            *others, last = get_args(part)
-            return f"{', '.join(others)} or {last}" if others else str(last)
-        if examples := getattr(part, "examples", None):
+    for nested_type in _iterate_types(hint):
+        if get_origin(nested_type) is Literal:
+            *choices, last_choice = get_args(nested_type)
+            return f"{', '.join(choices)} or {last_choice}" if choices else str(last_choice)
+        if examples := getattr(nested_type, "examples", None):
             return f"like {examples[0]}"
-    listed = f" of tables, each below [[{error.path}]]" if error.path in TABLE_LISTS else ""
-    return error.expected_value.replace("an object", "a table") + listed
+    item_hint = f" of tables, each below [[{error.path}]]" if error.path in TABLE_LISTS else ""
+    return error.expected_value.replace("an object", "a table") + item_hint
 
 
 def _describe_value(tree: Mapping[str, object], path: str) -> str:
-    """Describes the value at a path for a message. Short numbers and words are quoted. For a key, a header or
-    an address with a password, only the type is given."""
+    """Describes the value at a path for a message. Quotes numbers and texts, up to MAX_QUOTED_LENGTH
+    characters. Does not quote a key, a token, a header or an address with a password."""
     value = validation_messages.find_value(tree, path)
     if isinstance(value, dict):
         return "a table"
@@ -343,7 +353,7 @@ def _describe_value(tree: Mapping[str, object], path: str) -> str:
     ):
         return "a number" if isinstance(value, int | float) else "this value"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}..."
 
 
 def _find_type(cls: object, path: str) -> object:
@@ -361,12 +371,15 @@ def _list_fields(hint: object) -> list[str]:
 
 def _get_field_types(hint: object) -> dict[str, object]:
     """Returns the types of a structure's fields by name. Empty for a type that is not a structure."""
-    struct = next((part for part in _iterate_types(hint) if hasattr(part, "__struct_fields__")), None)
+    struct = next(
+        (nested_type for nested_type in _iterate_types(hint) if hasattr(nested_type, "__struct_fields__")),
+        None,
+    )
     return get_type_hints(struct, include_extras=True) if struct else {}
 
 
 def _iterate_types(hint: object) -> Iterator[object]:
     """Yields a type and all types that it contains."""
     yield hint
-    for part in get_args(hint):
-        yield from _iterate_types(part)
+    for nested_type in get_args(hint):
+        yield from _iterate_types(nested_type)

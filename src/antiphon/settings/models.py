@@ -80,8 +80,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=16)] | None,
         Meta(
             description="Tokens in the KV cache, for all sequences. None means context_length for each, or "
-            "as many as fit. With fewer, sequences of a pool wait, and those of streams are "
-            "shorter."
+            "as many as fit. With fewer, sequences of a pool wait, and those of streams are shorter."
         ),
     ] = None
     queue: Annotated[int, Meta(description="Choices that can wait. Others get a 503.", ge=0)] = 512
@@ -92,9 +91,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             description="Seconds that each of up to four new prompts can take in a step while answers run. "
-            "Less makes streams smoother. More makes first tokens earlier and the throughput "
-            "higher. A step always computes at least 1280 prompt tokens for each of these "
-            "seconds.",
+            "Less makes streams smoother. More makes first tokens earlier and the throughput higher. A "
+            "step always computes at least 1280 prompt tokens for each of these seconds.",
             gt=0,
             le=60,
         ),
@@ -114,8 +112,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "memory", "file"],
         Meta(
             description="Where the weights are. memory is a copy, which is faster. file maps the file, so "
-            "that servers share it. auto copies if all models together need at most half of the"
-            " free memory."
+            "that servers share it. auto copies if all models together need at most half of "
+            "the free memory."
         ),
     ] = "auto"
     load: Annotated[
@@ -220,7 +218,7 @@ LLAMA_ONLY = frozenset(
     }
 )
 VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
-"""Settings of a model that act only on one engine."""
+"""The settings of a model that act only on vLLM. `LLAMA_ONLY` act only on llama.cpp."""
 
 
 def require_engine_settings(models: Iterable[ModelSettings]) -> None:
@@ -230,8 +228,8 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
         for name in sorted(ineffective):
             if getattr(model, name) != MODEL_DEFAULTS[name]:
                 raise SettingsError(
-                    f"{name} has no effect on the model {model.name}, whose engine is {model.engine}; leave "
-                    "it out"
+                    f"{name} has no effect on the model {model.name}, whose "
+                    f"engine is {model.engine}; leave {name} out"
                 )
         if model.engine == "vllm" and model.interpreter is None:
             raise SettingsError(
@@ -241,12 +239,12 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
         if model.exact and model.layout == "pool":
             raise SettingsError(
                 f'layout = "pool" of the model {model.name} has no effect with exact = true, which needs '
-                "streams; leave one out"
+                "streams; leave layout or exact out"
             )
         if model.memory_share is not None and model.cells is not None:
             raise SettingsError(
                 f"cells of the model {model.name} has no effect beside memory_share, which gives vLLM's KV "
-                "cache its size; leave one out"
+                "cache its size; leave cells or memory_share out"
             )
 
 
@@ -258,8 +256,8 @@ def list_host_names(model: ModelSettings) -> tuple[str, ...]:
 
 
 def group_hosts(models: Iterable[ModelSettings], hosts: Mapping[str, T]) -> dict[str, dict[str, T]]:
-    """Groups engine hosts by their models. `hosts`: by the host's name. A name that belongs to no model of
-    the list is its own group."""
+    """Groups engine hosts by the names of their models. `hosts`: by the host's name. A host of no model in
+    `models` is a group of its own, with its own name."""
     owners = {name: model.name for model in models for name in list_host_names(model)}
     groups: dict[str, dict[str, T]] = {}
     for name, host in hosts.items():
@@ -268,15 +266,15 @@ def group_hosts(models: Iterable[ModelSettings], hosts: Mapping[str, T]) -> dict
 
 
 def choose_devices(model: ModelSettings, host: str | None) -> tuple[str, ...]:
-    """Returns the devices of one of a model's hosts. None means the first host."""
+    """Returns the devices of one host of a model. `host`: its name; None means the first host."""
     count = len(model.devices) // model.hosts
     start = 0 if host is None else list_host_names(model).index(host) * count
     return model.devices[start : start + count]
 
 
 def require_hosts(models: Sequence[ModelSettings], other_names: Collection[str]) -> None:
-    """Raises SettingsError for several hosts of a model that cannot be served. `other_names`: the names of
-    all routed models and adapters."""
+    """Raises SettingsError for a model whose hosts cannot run as its settings demand, or have a name that is
+    in use. `other_names`: the names of all routed models and adapters."""
     names = {*other_names, *(model.name for model in models)}
     for model in models:
         if (
@@ -285,35 +283,36 @@ def require_hosts(models: Sequence[ModelSettings], other_names: Collection[str])
             and len(model.devices) != model.hosts * model.tensor_parallel
         ):
             raise SettingsError(
-                f"devices of the model {model.name} must name {model.hosts * model.tensor_parallel}: one for "
-                f"each of its {model.hosts} hosts, times tensor_parallel = {model.tensor_parallel}"
+                f"devices of the model {model.name} must name {model.hosts * model.tensor_parallel} "
+                f"devices: its {model.hosts} hosts, times tensor_parallel = {model.tensor_parallel}"
             )
         if model.hosts == 1:
             continue
         if model.load == "request":
             raise SettingsError(
-                f'the model {model.name} has {model.hosts} hosts, and load = "request" takes one; leave one '
-                "of the two settings out"
+                f'the model {model.name} has {model.hosts} hosts, and load = "request" allows only '
+                "one; leave hosts or load out"
             )
         if len(model.devices) % model.hosts:
             raise SettingsError(
                 f"the {model.hosts} hosts of the model {model.name} cannot share {len(model.devices)} "
-                "devices evenly; name as many for each"
+                "devices evenly; name the same number of devices for each host"
             )
         if not model.devices and (model.memory_share or 0) * model.hosts > 1:
             raise SettingsError(
                 f"the {model.hosts} hosts of the model {model.name} share all devices, and memory_share = "
-                f"{model.memory_share:g} of each is more than there is; lower it, or give the hosts devices"
+                f"{model.memory_share:g} of each is more than there is; lower memory_share, or set devices"
             )
         if clash := next((name for name in list_host_names(model) if name in names), None):
             raise SettingsError(
-                f"{clash!r} is the name of a host of the model {model.name}; give the other model or adapter "
-                "another name"
+                f"{clash!r} is the name of a host of the model {model.name}, and of "
+                "another model or adapter; rename that model or adapter"
             )
 
 
 def list_parked(models: Iterable[ModelSettings]) -> frozenset[str]:
-    """Returns the names of the models with load = "request"."""
+    """Returns the names of the models with load = "request". Such a model is parked: not loaded, until a
+    request uses it."""
     return frozenset(model.name for model in models if model.load == "request")
 
 
@@ -432,41 +431,43 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def assign_models(
     adapters: Sequence[AdapterSettings],
     models: Sequence[ModelSettings],
-    embedding: Collection[str] | None = (),
+    embedding_models: Collection[str] | None = (),
 ) -> tuple[AdapterSettings, ...]:
     """Returns the adapters, each with the name of its model. Raises SettingsError.
 
-    `embedding`: the names of the embedding models, which have no adapters. It is None if they are not known
-    yet. Then an adapter without a model's name stays without one if there are several models.
+    `embedding_models`: the names of the embedding models, which have no adapters. None: it is not known yet
+    which models these are. In this case, with several models, an adapter that names no model still names
+    none.
     """
     names = [model.name for model in models]
     used_names = set(names)
     for adapter in adapters:
         if adapter.name in used_names:
             raise SettingsError(
-                f"two models or adapters are named {adapter.name!r}; give one another name with --lora "
-                "NAME=PATH"
+                f"two models or adapters are named {adapter.name!r}; give "
+                "one of them another name with --lora NAME=PATH"
             )
         used_names.add(adapter.name)
-    is_unknown = embedding is None and len(names) > 1
+    is_undecided = embedding_models is None and len(names) > 1
     return tuple(
-        adapter if is_unknown and adapter.model is None else _assign_model(adapter, names, embedding or ())
+        adapter
+        if is_undecided and adapter.model is None
+        else _assign_model(adapter, names, embedding_models or ())
         for adapter in adapters
     )
 
 
 def _assign_model(
-    adapter: AdapterSettings, models: Sequence[str], embedding: Collection[str]
+    adapter: AdapterSettings, models: Sequence[str], embedding_models: Collection[str]
 ) -> AdapterSettings:
     """Returns the adapter with the name of its model. Raises SettingsError if there is no such model."""
-    bases = [model for model in models if model not in embedding]
+    bases = [model for model in models if model not in embedding_models]
     base_names = ", ".join(bases)
-    if not bases or adapter.model in embedding:
+    if not bases or adapter.model in embedding_models:
         base = adapter.model or models[0]
         raise SettingsError(
             f"the adapter {adapter.name} cannot be served: {base} is an embedding model, and these have no "
-            "adapters; "
-            "leave it out, or serve the adapter's model"
+            "adapters; leave the adapter out, or serve the model that it was made for"
         )
     if adapter.model is None and len(bases) == 1:
         return msgspec.structs.replace(adapter, model=bases[0])
@@ -477,8 +478,8 @@ def _assign_model(
         )
     if adapter.model not in models:
         raise SettingsError(
-            f"the adapter {adapter.name} adapts {adapter.model!r}, which is not served; there is: "
-            f"{base_names}"
+            f"the adapter {adapter.name} is for the model {adapter.model!r}, which is not served; "
+            f"this server has: {base_names}"
         )
     return adapter
 
@@ -508,29 +509,30 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
-def require_aliases(aliases: Sequence[AliasSettings], served: Collection[str], is_fixed: bool) -> None:
+def require_aliases(aliases: Sequence[AliasSettings], served_names: Collection[str], is_fixed: bool) -> None:
     """Raises SettingsError for an alias whose model does not exist, or that no caller can use.
 
-    `served`: the names of models and adapters. `is_fixed`: whether no adapter can be added while the server
-    runs.
+    `served_names`: the names of models and adapters. `is_fixed`: whether these names cannot change while the
+    server runs, because no adapter can be added.
     """
     names = [alias.name for alias in aliases]
     for index, alias in enumerate(aliases):
         name, model = alias.name, alias.model
         if name in names[:index]:
-            raise SettingsError(f"two aliases are named {name!r}; leave one out")
+            raise SettingsError(f"two aliases are named {name!r}; leave one of them out")
         if name.count(STAR) > 1 or model.count(STAR) > name.count(STAR):
             raise SettingsError(
                 f"the alias {name!r} of {model!r} must have at most one {STAR}, and its model can have one "
-                "only if the "
-                "name has one"
+                "only if the name has one"
             )
-        if name in served:
-            raise SettingsError(f"the alias {name!r} is the name of a model; give it another name")
-        if model in names and model not in served:
-            raise SettingsError(f"the alias {name!r} leads to the alias {model!r}; name the model itself")
-        if is_fixed and STAR not in model and model not in served:
-            served_names = ", ".join(served)
+        if name in served_names:
             raise SettingsError(
-                f"the alias {name!r} leads to {model!r}, which is not served; this server has: {served_names}"
+                f"the alias {name!r} is the name of a model or adapter; give the alias another name"
+            )
+        if model in names and model not in served_names:
+            raise SettingsError(f"the alias {name!r} leads to the alias {model!r}; name the model itself")
+        if is_fixed and STAR not in model and model not in served_names:
+            available = ", ".join(served_names)
+            raise SettingsError(
+                f"the alias {name!r} leads to {model!r}, which is not served; this server has: {available}"
             )

@@ -206,7 +206,7 @@ def is_pattern(name: str) -> bool:
 
 
 def list_providers(model: RoutedModelSettings) -> Iterator[str]:
-    """Yields the providers of a model's routes."""
+    """Yields the name of the provider of each route that has one."""
     return (route.provider for route in model.list_routes() if route.provider is not None)
 
 
@@ -215,17 +215,17 @@ def require_routed_models(
     providers: Mapping[str, ProviderSettings],
     local: Collection[str],
 ) -> None:
-    """Raises SettingsError for a routed model with contradicting names or routes. `local`: the names of local
-    models."""
+    """Raises SettingsError for a routed model whose name or routes cannot be used. `local`: the names of
+    local models."""
     names = set(local)
     for model in models:
         if model.name in names:
-            raise SettingsError(f"two models are named {model.name!r}; give one another name")
+            raise SettingsError(f"two models are named {model.name!r}; give one of them another name")
         names.add(model.name)
         if model.name.count(STAR) > 1 or (is_pattern(model.name) and not model.name.endswith(STAR)):
             raise SettingsError(f"the model {model.name!r} can have one {STAR}, at its end")
         if bool(model.routes) == (model.provider is not None):
-            raise SettingsError(f"the model {model.name!r} must have either routes or a provider")
+            raise SettingsError(f"the model {model.name!r} must have routes or a provider, and not both")
         if model.routes and model.model is not None:
             raise SettingsError(
                 f"the model {model.name!r} has routes, so name the vendor's model in each route"
@@ -240,9 +240,12 @@ def _require_route(
     providers: Mapping[str, ProviderSettings],
     local: Collection[str],
 ) -> None:
-    """Raises SettingsError for a route without a provider or local model."""
+    """Raises SettingsError for a route that does not lead to exactly one provider or local model that
+    exists."""
     if (route.provider is None) == (route.engine is None):
-        raise SettingsError(f"each route of the model {model.name!r} must have either provider or engine")
+        raise SettingsError(
+            f"each route of the model {model.name!r} must have a provider or an engine, and not both"
+        )
     if route.provider is not None and route.provider not in providers:
         provider_names = ", ".join(providers) or "none"
         raise SettingsError(
@@ -257,8 +260,8 @@ def _require_route(
         )
     if route.engine is not None and (route.model is not None or is_pattern(model.name)):
         raise SettingsError(
-            f"a route of the model {model.name!r} has an engine, which has one model only; leave out model, "
-            f"and {STAR} in the name"
+            f"a route of the model {model.name!r} has an engine, which serves one model only; leave out the "
+            f"route's model, and {STAR} in the name"
         )
 
 
@@ -279,7 +282,9 @@ def require_provider(name: str, provider: ProviderSettings) -> None:
             )
     for option, url in (("base_url", provider.base_url), ("proxy", provider.proxy)):
         if url is not None and not _is_address(url):
-            raise SettingsError(f"providers.{name}.{option} has no usable host or port")
+            raise SettingsError(
+                f"providers.{name}.{option} has no usable host or port; write it as https://HOST or https://HOST:PORT"
+            )
 
 
 def _is_address(url: str) -> bool:

@@ -148,17 +148,17 @@ def replace_models(settings: Settings, models: Iterable[ModelSettings]) -> Setti
     return msgspec.structs.replace(settings, models=tuple(models))
 
 
-def replace_reloaded(settings: Settings, loaded: Settings) -> Settings:
-    """Returns the settings with the providers, models and aliases of `loaded`, and without the adapters of
-    models that it does not have."""
-    served = {model.name for model in loaded.models}
+def replace_reloaded(settings: Settings, new_settings: Settings) -> Settings:
+    """Returns the settings with the providers, models and aliases of `new_settings`, and without the adapters
+    of models that `new_settings` do not have."""
+    model_names = {model.name for model in new_settings.models}
     return msgspec.structs.replace(
         settings,
-        models=loaded.models,
-        adapters=tuple(adapter for adapter in settings.adapters if adapter.model in served),
-        aliases=loaded.aliases,
-        providers=loaded.providers,
-        routed_models=loaded.routed_models,
+        models=new_settings.models,
+        adapters=tuple(adapter for adapter in settings.adapters if adapter.model in model_names),
+        aliases=new_settings.aliases,
+        providers=new_settings.providers,
+        routed_models=new_settings.routed_models,
     )
 
 
@@ -194,17 +194,17 @@ def find_knowledge_database(settings: Settings) -> str | None:
     is_postgresql = settings.keys.enabled and store.startswith("postgresql")
     if storage == "database" and not is_postgresql:
         raise SettingsError(
-            'knowledge.storage is "database", and there is no PostgreSQL: set ANTIPHON_KEYS=true and let '
-            "ANTIPHON_STORE be postgresql://..., or leave knowledge.storage out"
+            'knowledge.storage is "database", and there is no PostgreSQL: set ANTIPHON_KEYS=true and '
+            "ANTIPHON_STORE=postgresql://..., or leave knowledge.storage out"
         )
     return store if is_postgresql and storage != "files" else None
 
 
-def with_assigned_models(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:
-    """Returns the same settings, in which each adapter names its model. `embedding` has the same meaning as
-    in `assign_models`. Raises SettingsError."""
+def with_assigned_models(settings: Settings, embedding_models: Collection[str] | None = ()) -> Settings:
+    """Returns the settings with the model of each adapter filled in. `embedding_models` has the same meaning
+    as in `assign_models`. Raises SettingsError."""
     return msgspec.structs.replace(
-        settings, adapters=assign_models(settings.adapters, settings.models, embedding)
+        settings, adapters=assign_models(settings.adapters, settings.models, embedding_models)
     )
 
 
@@ -225,7 +225,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 
 def decode_settings(line: bytes) -> Settings:
-    """Decodes a line of `encode_settings`."""
+    """Decodes a line that `encode_settings` made."""
     return msgspec.json.decode(line, type=Settings)
 
 
@@ -235,4 +235,4 @@ def choose_interpreter(settings: Settings) -> str:
 
 
 TABLE_LISTS = {"models": "model", "adapters": "adapter", "aliases": "alias"}
-"""Settings that are lists of tables, with the noun for one table."""
+"""The settings that are lists of tables. The value is what a message calls one table."""

@@ -10,11 +10,11 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-LONGEST = 31_536_000
-"""Seconds of a year. Much longer times are too long for a timer."""
+MAX_SECONDS = 31_536_000
+"""The largest time in seconds: a year. Timers cannot count much longer times."""
 
-POSITIVE = Meta(gt=0, le=LONGEST)
-AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
+POSITIVE = Meta(gt=0, le=MAX_SECONDS)
+AT_LEAST_ZERO = Meta(ge=0, le=MAX_SECONDS)
 
 
 def describe(env: str, doc: str, example: str = "") -> Meta:

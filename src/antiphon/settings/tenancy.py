@@ -34,9 +34,8 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         describe(
             "ANTIPHON_PEPPER",
-            "The secret for the digests of keys: at least 64 hexadecimal digits, the same on "
-            "every server. None means the file `pepper` in `ANTIPHON_HOME`, which the first "
-            "start makes.",
+            "The secret for the digests of keys: at least 64 hexadecimal digits, the same on every "
+            "server. None means the file `pepper` in `ANTIPHON_HOME`, which the first start makes.",
         ),
     ] = None
 
@@ -139,8 +138,8 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_SPOOL_BYTES",
-            "Most bytes of the spool, at least 4 MiB for each HTTP process. When it is full, requests"
-            " get a 503.",
+            "Most bytes of the spool, at least 4 MiB for each HTTP "
+            "process. When it is full, requests get a 503.",
         ),
         Meta(ge=8 * MIB),
     ] = 64 * MIB
@@ -148,8 +147,8 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_SPOOL_SYNC_INTERVAL",
-            "Seconds until a record is surely on the disk. A power failure can lose the records of "
-            "this time.",
+            "Seconds until a record is surely on the disk. A power "
+            "failure can lose the records of this time.",
         ),
         Meta(gt=0, le=LONGEST_SYNC_S),
     ] = 0.2
@@ -230,23 +229,29 @@ def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:
     keys are on."""
     if limits.webhook is None:
         if limits.webhook_secret is not None or limits.webhook_private:
-            raise SettingsError("limits.webhook is missing: its other settings have no effect without it")
+            raise SettingsError(
+                "limits.webhook_secret and limits.webhook_private have no effect without limits.webhook; set "
+                "limits.webhook (ANTIPHON_LIMITS_WEBHOOK), or leave them out"
+            )
         return
     if limits.webhook_secret is None:
         raise SettingsError(
-            "limits.webhook_secret (ANTIPHON_LIMITS_WEBHOOK_SECRET) is missing: the webhook is signed with it"
+            "limits.webhook_secret (ANTIPHON_LIMITS_WEBHOOK_SECRET) is missing: the "
+            "server signs its messages to the webhook with this secret"
         )
     if not has_keys:
         raise SettingsError(
-            "limits.webhook would never be called, because budgets need keys: ANTIPHON_KEYS=true turns them "
-            "on"
+            "limits.webhook would never be called, because budgets need keys: set keys.enabled "
+            "(ANTIPHON_KEYS=true)"
         )
     if not limits.warn_at:
-        raise SettingsError("limits.warn_at is empty, so limits.webhook would never be called")
+        raise SettingsError(
+            "limits.warn_at is empty, so limits.webhook would never be called; leave warn_at or webhook out"
+        )
     if limits.webhook.startswith("http:") and not limits.webhook_private:
         raise SettingsError(
-            "limits.webhook must be an https address; limits.webhook_private = true allows http in a private "
-            "network"
+            "limits.webhook must be an https address; in a private "
+            "network, limits.webhook_private = true allows http"
         )
 
 
@@ -256,7 +261,8 @@ def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
     if oidc.issuer is None:
         if oidc != OidcSettings():
             raise SettingsError(
-                "oidc.issuer is missing: the other settings of oidc have no effect without it"
+                "the settings of oidc have no effect without oidc.issuer (ANTIPHON_OIDC_ISSUER); set the "
+                "issuer, or leave all settings of oidc out"
             )
         return
     if not has_keys:

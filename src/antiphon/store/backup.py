@@ -2,11 +2,12 @@
 
     <backup>/manifest.json       format, version, revision of the database, digest of each file
     <backup>/database.db         SQLite's database; a PostgreSQL database is not copied
-    <backup>/<part>/...          the files of each part: home, spool, knowledge, adapters
+    <backup>/<name>/...          the files of each directory: home, spool, knowledge, adapters
 
 SQLite's backup function copies each database, so a copy is consistent. The spool is copied before the
-database. An entry that moves from one to the other during the backup is then in both, and the database adds
-it only once. The manifest is written last, so an interrupted backup has none.
+database. So a ledger entry that the server moves from the spool to the database during the backup is in both
+copies, and is not lost. After a restore, the database adds it only once. The manifest is written last, so an
+interrupted backup has none.
 """
 
 import json
@@ -28,10 +29,10 @@ MANIFEST = "manifest.json"
 DATABASE = "database.db"
 SPOOL = "spool"
 SQLITE_HEAD = b"SQLite format 3\0"
-LOCK = ".lock"
-OWN_MODE = 0o600
+LOCK_SUFFIX = ".lock"
+OWNER_ONLY = 0o600
 """The mode of an incomplete copy. Its content can be secret."""
-COMPANIONS = ("-wal", "-shm", "-journal")
+JOURNAL_SUFFIXES = ("-wal", "-shm", "-journal")
 HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
 """The files of the home that are copied. Models can be downloaded again; the other files belong to a
 running server."""
@@ -39,20 +40,20 @@ running server."""
 
 @dataclass(frozen=True, slots=True)
 class BackupSources:
-    """The paths of a server's files, by its settings."""
+    """The paths of a server's own files. The settings determine them."""
 
     database: Path | None
     """SQLite's file; None for PostgreSQL."""
     revision: str | None
     """The revision of the database's schema."""
     home: Path
-    parts: Mapping[str, Path]
-    """The other directories, by their names in the backup."""
+    directories: Mapping[str, Path]
+    """The other directories (spool, knowledge, adapters), by their names in the backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a backup."""
+    """The list of a backup's files, and the version that wrote them."""
 
     version: str
     has_database: bool
@@ -62,12 +63,12 @@ class Manifest:
 
 
 def write_backup(sources: BackupSources, folder: Path) -> Manifest:
-    """Copies everything into a new folder that only its owner can read. Raises StoreRefused."""
+    """Copies the files of a server into a new folder that only its owner can read. Raises StoreRefused."""
     try:
         folder.mkdir(mode=0o700, parents=True)
-        names = sorted(sources.parts, key=lambda name: name != SPOOL)
+        names = sorted(sources.directories, key=lambda name: name != SPOOL)
         for name in names:
-            _copy_part(sources.parts[name], folder / name)
+            _copy_directory(sources.directories[name], folder / name)
         has_database = sources.database is not None and sources.database.exists()
         if sources.database is not None and has_database:
             copy_database(sources.database, folder / DATABASE)
@@ -89,7 +90,10 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         values = json.loads((folder / MANIFEST).read_text("utf-8"))
         if values["format"] != FORMAT:
-            raise StoreRefused(f"{folder} was made by a later version of Antiphon ({values['version']})")
+            raise StoreRefused(
+                f"{folder} was made by a later version of Antiphon "
+                f"({values['version']}); restore it with that version"
+            )
         manifest = Manifest(values["version"], values["has_database"], values["revision"], values["files"])
         damaged = [name for name, digest in manifest.files.items() if _digest(folder / name) != digest]
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -118,15 +122,15 @@ def copy_database(source: Path, target: Path) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     address = f"{source.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True)) as database:
-        target.touch(mode=OWN_MODE, exist_ok=False)
+        target.touch(mode=OWNER_ONLY, exist_ok=False)
         with closing(sqlite3.connect(target)) as copy:
             database.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
     shutil.copymode(source, target)
 
 
-def _copy_part(source: Path, target: Path) -> None:
-    """Copies a directory's files. Skips a file that is removed in the meantime."""
+def _copy_directory(source: Path, target: Path) -> None:
+    """Copies a directory's files. Skips a file that the server removes meanwhile."""
     for path in _list_files(source):
         copy = target / path.relative_to(source)
         with suppress(FileNotFoundError):
@@ -140,7 +144,7 @@ def copy_file(source: Path, target: Path) -> None:
     """Copies a file to a new one. Until the copy is complete, only the owner can read it."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with source.open("rb") as original:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWN_MODE)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
         with os.fdopen(descriptor, "wb") as copy:
             shutil.copyfileobj(original, copy)
     shutil.copymode(source, target)
@@ -150,8 +154,8 @@ def _list_files(folder: Path) -> Iterator[Path]:
     """Yields the regular files, without the lock files and journals of running processes."""
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = (Path(top) / name for name in sorted(names) if not f".{name}".endswith(LOCK))
-        yield from (path for path in paths if path.is_file() and not path.name.endswith(COMPANIONS))
+        paths = (Path(top) / name for name in sorted(names) if not f".{name}".endswith(LOCK_SUFFIX))
+        yield from (path for path in paths if path.is_file() and not path.name.endswith(JOURNAL_SUFFIXES))
 
 
 def _is_database(path: Path) -> bool:
@@ -165,16 +169,16 @@ def _digest(path: Path) -> str:
 
 
 def _find_target(name: str, targets: BackupSources) -> Path:
-    """Returns the path to which a file of a backup is restored. Raises StoreRefused if the path leaves its
-    part."""
-    part, *rest = Path(name).parts
+    """Returns the path to which a file of a backup is restored. Raises StoreRefused if this server has no
+    such directory, or if the path leads out of it."""
+    top, *inner = Path(name).parts
     if name == DATABASE and targets.database is not None:
         return targets.database
-    if part == "home" and len(rest) == 1 and rest[0] in HOME_FILES:
-        return targets.home / rest[0]
-    if part in targets.parts and rest and ".." not in rest:
-        return targets.parts[part].joinpath(*rest)
-    raise StoreRefused(f"the backup has a file that belongs to no part of this server: {name}")
+    if top == "home" and len(inner) == 1 and inner[0] in HOME_FILES:
+        return targets.home / inner[0]
+    if top in targets.directories and inner and ".." not in inner:
+        return targets.directories[top].joinpath(*inner)
+    raise StoreRefused(f"the backup has a file that belongs to no directory of this server: {name}")
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -22,7 +22,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """All projects, users, keys, limits and prices at one moment. Requests read this object and never the
+    """All projects, users, keys, limits and prices, at one revision. Requests read this object and never the
     database."""
 
     projects: tuple[Project, ...] = ()
@@ -55,8 +55,8 @@ class ChangeAuthor:
 
 
 AUDIT_BEFORE, AUDIT_ABOUT = "before", "about"
-"""Two keys of an audit entry's detail. `before` has the earlier values of the changed fields; `about` has the
-fields that identify the changed object."""
+"""Two fields of an audit entry's `detail`. `before` has the earlier values of the changed fields. `about` has
+the fields that identify the changed object."""
 
 
 class StaleDirectory(Exception):
@@ -84,25 +84,25 @@ class TenancyStore(Protocol):
         """Raises Conflict if another project has the name."""
 
     def change_project(self, project: Project, author: ChangeAuthor) -> int:
-        """Replaces the project with that id."""
+        """Replaces the stored project with the same id."""
 
     def add_user(self, user: User, author: ChangeAuthor) -> int:
         """Raises Conflict if another user has the email address."""
 
     def change_user(self, user: User, author: ChangeAuthor) -> int:
-        """Replaces the user with that id."""
+        """Replaces the stored user with the same id."""
 
     def put_membership(self, membership: Membership, author: ChangeAuthor) -> int:
         """Adds a membership, or changes its role."""
 
     def remove_membership(self, project: str, user: str, author: ChangeAuthor) -> int:
-        """Ends a membership."""
+        """Removes a user from a project. Raises NotFound if there is no such membership."""
 
     def add_key(self, stored_key: StoredKey, author: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
         """Adds a key with its limits in one transaction."""
 
     def change_key(self, key: Key, author: ChangeAuthor) -> int:
-        """Replaces the key with that id; its digest stays."""
+        """Replaces the stored key with the same id, but not its digest."""
 
     def rotate_key(self, old: Key, new: StoredKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
         """Adds the new key, changes the old one, and updates the limits, in one transaction."""
@@ -120,7 +120,8 @@ class TenancyStore(Protocol):
         """Writes an audit entry that counts the removed knowledge tables of a project."""
 
     def load_mark(self, name: str) -> str | None:
-        """Returns the value of a mark: a short text about the whole database, such as the pepper's digest."""
+        """Returns the value of a mark; None if it is not set. A mark is a short text about the whole
+        database, such as the pepper's digest."""
 
     def set_mark(self, name: str, value: str) -> None:
         """Sets a mark. Raises Conflict if the mark is set already."""
@@ -134,15 +135,15 @@ class RuleStore(Protocol):
     def add_limit(self, limit: Limit, author: ChangeAuthor) -> int: ...
 
     def change_limit(self, limit: Limit, author: ChangeAuthor) -> int:
-        """Replaces the limit with that id."""
+        """Replaces the stored limit with the same id."""
 
     def remove_limit(self, id_: str, author: ChangeAuthor) -> int: ...
 
     def add_price(self, price: Price, author: ChangeAuthor) -> int: ...
 
     def change_price(self, price: Price, author: ChangeAuthor) -> int:
-        """Replaces the price with that id; `until` ends it. Prices are never removed, because entries of the
-        ledger refer to them."""
+        """Replaces the stored price with the same id. To end a price, set its `until`. Prices are never
+        removed, because entries of the ledger refer to them."""
 
     def find_other_currency(self, currency: str) -> str | None:
         """Returns a currency of the ledger other than `currency`; None if there is no other. Raises
@@ -153,8 +154,9 @@ class WarningStore(Protocol):
     """The budget warnings that were sent."""
 
     def claim(self, warning: BudgetWarning) -> bool:
-        """Returns True only for the first call, among all servers, with this share of this window of the
-        budget. Blocks, so call it in a thread. Raises StoreUnavailable."""
+        """Stores a warning before it is sent. Returns False if a call of any server has already stored a
+        warning about this share of the budget in this window. Blocks, so call it in a thread. Raises
+        StoreUnavailable."""
 
 
 class ChangeFeed(Protocol):
@@ -175,10 +177,10 @@ class RecordStore(Protocol):
         exists. Raises StoreUnavailable."""
 
     def load_page(
-        self, project: str, most: int, before: tuple[int, str] | None = None
+        self, project: str, max_records: int, before: tuple[int, str] | None = None
     ) -> Sequence[RecordedRequest]:
-        """Returns at most `most` records of a project, the latest first. `before`: only records before this
-        time (Unix milliseconds) and id."""
+        """Returns at most `max_records` records of a project, the latest first. `before`: only records before
+        this time (Unix milliseconds) and id."""
 
     def find_record(self, id_: str) -> RecordedRequest | None: ...
 
@@ -204,9 +206,10 @@ class SummaryStore(Protocol):
         """Returns the summaries of a project with these digests, by digest. Skips summaries that expired at
         or before `now` (Unix seconds)."""
 
-    def keep(self, summary: KeptSummary, most: int) -> None:
-        """Adds a summary, and removes the oldest summaries of the project above `most`. Does not add a
-        summary of a request that started before the project's last erasure."""
+    def add(self, summary: KeptSummary, max_summaries: int) -> None:
+        """Adds a summary, and removes the oldest summaries of the project if there are more than
+        `max_summaries`. Does not add a summary of a request that started before the project's last
+        erasure."""
 
 
 class EntryStore(Protocol):
@@ -215,21 +218,24 @@ class EntryStore(Protocol):
     def add(self, entries: Sequence[Entry]) -> None:
         """Adds entries in one transaction. Skips entries whose id exists. Raises StoreUnavailable."""
 
-    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
-        """Sums the entries that started at `since` (Unix milliseconds) or later, in buckets of `grain`
-        milliseconds. `before`: only entries that ended earlier; an aborted entry ended when it started."""
+    def sum_usage(self, since: int, bucket_ms: int, before: int | None = None) -> Iterator[UsedAmounts]:
+        """Yields the sums of the entries that started at `since` (Unix milliseconds) or later: one for each
+        key, user, project and model in each period of `bucket_ms` milliseconds. `before`: only entries that
+        ended before this time. An aborted entry ended when it started."""
 
 
 class UsageStore(Protocol):
     """Reports over the ledger. Every method blocks, so call it in a thread. Each call reads one consistent
     state. Raises StoreUnavailable, and DeadlineExceeded if a report takes too long."""
 
-    def report(self, selection: EntrySelection, dimensions: Sequence[Dimension], most: int) -> LedgerReport:
-        """Returns the totals of the selected entries and, if there are dimensions, at most `most` groups. The
-        groups are ordered by time bucket, then by the number of requests, descending."""
+    def report(
+        self, selection: EntrySelection, dimensions: Sequence[Dimension], max_groups: int
+    ) -> LedgerReport:
+        """Returns the totals of the selected entries and, if there are dimensions, at most `max_groups`
+        groups. The groups are ordered by time bucket, then by the number of requests, descending."""
 
     def load_entries(
-        self, selection: EntrySelection, most: int, after: EntryPosition | None = None
+        self, selection: EntrySelection, max_entries: int, after: EntryPosition | None = None
     ) -> Sequence[Entry]:
-        """Returns at most `most` entries, ordered by start and id. To read the next page, pass the position
-        of the last entry as `after`."""
+        """Returns at most `max_entries` entries, ordered by start and id. To read the next page, pass the
+        position of the last entry as `after`."""

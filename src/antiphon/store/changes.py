@@ -34,32 +34,32 @@ class Change:
     transaction ends."""
 
     connection: Connection
-    by: ChangeAuthor
+    author: ChangeAuthor
     revision: int
     """The directory's revision after the commit."""
 
     def insert(self, table: sa.Table, values: Mapping[str, object]) -> None:
         self.connection.execute(table.insert(), dict(values))
 
-    def put(self, table: sa.Table, values: Mapping[str, object], noun: str) -> dict[str, object]:
-        """Updates the row with that id. Returns the changed values, and the earlier ones under AUDIT_BEFORE.
-        Raises NotFound."""
-        before = self.require(table, str(values["id"]), noun)
+    def update(self, table: sa.Table, values: Mapping[str, object], noun: str) -> dict[str, object]:
+        """Updates the row with the id in `values`. Returns the changed values for the audit entry, with the
+        earlier values under AUDIT_BEFORE. `noun`: what the row is, for the error. Raises NotFound."""
+        before = self.get_row(table, str(values["id"]), noun)
         self.connection.execute(table.update().where(table.c.id == values["id"]).values(**values))
         changes = {name: value for name, value in values.items() if before[name] != value}
         return {**changes, AUDIT_BEFORE: {name: before[name] for name in changes}} if changes else {}
 
-    def require(self, table: sa.Table, id_: str, noun: str) -> Row:
-        """Returns the row with that id. Raises NotFound."""
+    def get_row(self, table: sa.Table, id_: str, noun: str) -> Row:
+        """Returns the row with the id. `noun`: what the row is, for the error. Raises NotFound."""
         row = self.connection.execute(sa.select(table).where(table.c.id == id_)).mappings().first()
         if row is None:
             raise NotFound(f"there is no {noun} {id_[:100]}")
         return row
 
-    def note(self, action: str, target: str, detail: Mapping[str, object]) -> None:
+    def write_audit_entry(self, action: str, target: str, detail: Mapping[str, object]) -> None:
         """Writes the audit entry of this change. `action`: `NOUN.VERB`. `read_changes` uses the noun and the
         target's id to load the changed object."""
-        row = {"at": self.by.at, "actor": self.by.actor, "action": action, "target": target}
+        row = {"at": self.author.at, "actor": self.author.actor, "action": action, "target": target}
         entry = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
         self.insert(schema.audit, row | entry)
 
@@ -83,8 +83,8 @@ def read_revision(connection: Connection) -> int:
 
 
 def _increment_revision(connection: Connection, expected: int | None) -> int:
-    """Increments the revision and returns it. The row stays locked until the transaction ends. Raises
-    StaleDirectory if the revision was not `expected`."""
+    """Increments the revision of the directory, and returns the new one. The row is locked until the
+    transaction ends. Raises StaleDirectory if the revision was not `expected`. None: any revision."""
     update = schema.revision.update().values(number=schema.revision.c.number + 1)
     if expected is not None:
         update = update.where(schema.revision.c.number == expected)
@@ -94,31 +94,32 @@ def _increment_revision(connection: Connection, expected: int | None) -> int:
 
 
 def describe_row(values: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values of a new row for the audit, without empty values and the id."""
+    """Returns the values of a row that is added or removed, for the audit entry. Leaves out the id and empty
+    values."""
     return {name: value for name, value in values.items() if value not in (None, "") and name != "id"}
 
 
-LOOK_S = 0.2
-"""Seconds between two reads of SQLite's counter, and the longest delay before a closed feed ends."""
-READ_S = 1.0
-"""Seconds between two reads of PostgreSQL's revision without a notification."""
-SHORTEST_S, LONGEST_S = 0.1, 2.0
+COUNTER_INTERVAL_S = 0.2
+"""Seconds between two reads of SQLite's counter. A feed that is closed ends within this time."""
+REVISION_INTERVAL_S = 1.0
+"""Seconds between two reads of the revision while PostgreSQL sends no notification."""
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 """The shortest and the longest pause before the feed connects again to a database that failed, in seconds."""
-CLOSING_S = 2.0
-"""Seconds that `close` waits for the thread. A thread that needs longer ends with the process."""
+CLOSE_TIMEOUT_S = 2.0
+"""Seconds that `SqlFeed.close` waits for the thread. A thread that needs longer ends with the process."""
 
 
 class SqlFeed:
     """The `ChangeFeed` of a database: one thread with its own connection."""
 
     def __init__(self, database: Database, wait: Callable[[float], object] | None = None) -> None:
-        """`wait` blocks for a number of seconds, or until another process reports a change. Only the feed of
-        SQLite uses it."""
+        """`wait` blocks for a number of seconds, or until another process reports a change. It is used only
+        for SQLite. PostgreSQL sends notifications."""
         self._database = database
         self._is_closed = threading.Event()
         self._wait = wait or self._is_closed.wait
         self._thread: threading.Thread | None = None
-        self._pause = SHORTEST_S
+        self._pause = MIN_PAUSE_S
 
     def start(self, on_change: Callable[[int], None]) -> None:
         self._thread = threading.Thread(
@@ -129,7 +130,7 @@ class SqlFeed:
     def close(self) -> None:
         self._is_closed.set()
         if self._thread is not None:
-            self._thread.join(CLOSING_S)
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self, on_change: Callable[[int], None]) -> None:
         """Reports revisions until the feed is closed, and connects again after a loss."""
@@ -141,27 +142,28 @@ class SqlFeed:
 
     def _report_revisions(self, on_change: Callable[[int], None]) -> None:
         """Calls `on_change` with each revision until the feed is closed. Raises StoreUnavailable."""
-        with closing(self._revisions()) as revisions:
+        with closing(self._iterate_revisions()) as revisions:
             for revision in revisions:
                 on_change(revision)
-                if self._pause > SHORTEST_S:
+                if self._pause > MIN_PAUSE_S:
                     record("feed_resumed", logging.INFO, database=self._database.display_url)
-                self._pause = SHORTEST_S
+                self._pause = MIN_PAUSE_S
 
     def _report_loss(self, problem: StoreUnavailable) -> None:
-        """Logs once that the database failed, then pauses. Each pause is longer than the one before."""
-        if self._pause == SHORTEST_S:
+        """Logs a failure of the database, unless the failure before was already logged. Then pauses, each
+        time longer than before."""
+        if self._pause == MIN_PAUSE_S:
             record("feed_lost", logging.WARNING, database=self._database.display_url, problem=problem.message)
         self._is_closed.wait(self._pause)
-        self._pause = min(2 * self._pause, LONGEST_S)
+        self._pause = min(2 * self._pause, MAX_PAUSE_S)
 
-    def _revisions(self) -> Generator[int]:
+    def _iterate_revisions(self) -> Generator[int]:
         """Yields the current revision, then each new revision."""
         with self._database.autocommit() as connection:
-            postgresql = connection.dialect.name == "postgresql"
+            is_postgresql = connection.dialect.name == "postgresql"
             signals = (
                 _wait_for_notices(connection, self._is_closed)
-                if postgresql
+                if is_postgresql
                 else self._wait_for_changes(connection)
             )
             last_revision = None
@@ -181,7 +183,7 @@ class SqlFeed:
             if counter != last_counter:
                 last_counter = counter
                 yield
-            self._wait(LOOK_S)
+            self._wait(COUNTER_INTERVAL_S)
 
 
 def _wait_for_notices(connection: Connection, closed: threading.Event) -> Iterator[None]:
@@ -194,7 +196,11 @@ def _wait_for_notices(connection: Connection, closed: threading.Event) -> Iterat
         raise StoreUnavailable("PostgreSQL's driver returned a connection that cannot listen")
     next_read = 0.0
     while not closed.is_set():
-        notices = list(driver.notifies(timeout=LOOK_S, stop_after=1)) if time.monotonic() < next_read else []
+        notices = (
+            list(driver.notifies(timeout=COUNTER_INTERVAL_S, stop_after=1))
+            if time.monotonic() < next_read
+            else []
+        )
         if notices or time.monotonic() >= next_read:
             yield
-            next_read = time.monotonic() + READ_S
+            next_read = time.monotonic() + REVISION_INTERVAL_S

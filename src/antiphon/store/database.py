@@ -35,7 +35,7 @@ UPGRADE = "antiphon store upgrade"
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for another process to finish writing."""
 
-POOL = 4
+POOL_SIZE = 4
 """Connections to PostgreSQL. Few are needed, because requests are not answered from the database."""
 
 CONNECT_S = 10
@@ -61,9 +61,10 @@ LOCK = 0x616E7469
 """The advisory lock under which PostgreSQL's tables are changed, because two servers can start at the same
 time."""
 
-UNCHANGED = "nothing was changed"
-UNCERTAIN = "ask what holds before you repeat the change: it may have been made"
-"""If the connection fails during a commit, it is unknown whether the change was made."""
+NOT_CHANGED = "nothing was changed"
+PERHAPS_CHANGED = "the change may have been made: read the current state before you repeat it"
+"""The message for a connection that fails during a commit, because it is then unknown whether the change was
+made."""
 
 SECRET = re.compile(r"(?<=:)/*.*@")
 """Matches the name and password in an address, also in a malformed one."""
@@ -72,14 +73,14 @@ QUERY_SECRETS = ("password", "sslpassword", "passfile")
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """Compares the schema of the database with the schema of this version."""
+    """How the schema of the database differs from the schema of this version."""
 
     found_revision: str | None
     """The database's revision; None for an empty database."""
     needed_revision: str
     pending: tuple[str, ...]
     """The migrations to apply, in order: number and title."""
-    newer: bool
+    is_newer: bool
     """Whether a later version of Antiphon created the schema."""
 
 
@@ -90,8 +91,8 @@ class Database:
         """Connects to nothing yet. Raises StoreRefused.
 
         `url`: `sqlite:///PATH`, or `postgresql://...`. `show_details`: whether errors name the database and
-        quote its message, for the operator. Otherwise only the log has them, because callers see the errors.
-        `connect_s`: seconds for one attempt to connect; it overrides the address.
+        quote its message, for the operator. HTTP processes leave these details to the log, because callers
+        see their errors. `connect_s`: seconds for one attempt to connect; it overrides the address.
         """
         self._show_details = show_details
         try:
@@ -105,18 +106,18 @@ class Database:
         engine = _make_engine(self._url, self.display_url, connect_s)
         self._opened_file: tuple[int, int] | None = None
         """Device and inode of SQLite's file when it was first opened."""
-        self._may_create = show_details
-        """Whether a missing file is created. HTTP processes never create it."""
+        self._creates_file = show_details
+        """Whether `require_file` creates a missing file of SQLite. HTTP processes never create it."""
         self._is_missing = False
         """Whether the log already reports that the file is missing."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
         # All reads of a transaction see the same state; with SQLite they always do.
-        sqlite = self._url.get_backend_name() == "sqlite"
-        isolation = {} if sqlite else {"isolation_level": "REPEATABLE READ"}
+        is_sqlite = self._url.get_backend_name() == "sqlite"
+        isolation = {} if is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._engine = engine.execution_options(**isolation)
         self._autocommit = engine.execution_options(
-            **({AUTOCOMMIT: True} if sqlite else {"isolation_level": "AUTOCOMMIT"})
+            **({AUTOCOMMIT: True} if is_sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
 
     @property
@@ -127,13 +128,13 @@ class Database:
     def prepare(self) -> None:
         """Creates the tables of an empty database. Raises StoreRefused if another version created the
         tables."""
-        self._may_create = True
-        state = self.schema_state()
-        if state.newer:
+        self._creates_file = True
+        state = self.read_schema_state()
+        if state.is_newer:
             raise StoreRefused(
                 f"the database {self.display_url} was made by a later version of Antiphon (revision "
-                f"{state.found_revision}, this one knows {state.needed_revision}): "
-                "run that version, or another database"
+                f"{state.found_revision}, this version knows {state.needed_revision}): run that later "
+                "version, or use another database"
             )
         if state.found_revision is None:
             self._upgrade()
@@ -144,7 +145,7 @@ class Database:
                 f"run `{UPGRADE}`, which keeps every row"
             )
 
-    def schema_state(self) -> SchemaState:
+    def read_schema_state(self) -> SchemaState:
         """Compares the schema of the database with this version. Raises StoreUnavailable if the database does
         not answer, and StoreRefused if its tables are not Antiphon's."""
         from alembic.runtime.migration import MigrationContext
@@ -157,17 +158,17 @@ class Database:
             if current is None and sa.inspect(connection).get_table_names():
                 raise StoreRefused(f"the database {self.display_url} holds tables that are not Antiphon's")
         revisions = [migration.revision for migration in script.walk_revisions()]
-        newer = current is not None and current not in revisions
-        pending = () if newer else tuple(_list_pending(script, current))
-        return SchemaState(current, newest, pending, newer)
+        is_newer = current is not None and current not in revisions
+        pending = () if is_newer else tuple(_list_pending(script, current))
+        return SchemaState(current, newest, pending, is_newer)
 
     def upgrade(self, backup: Path | None = None) -> Path | None:
-        """Applies all pending migrations, or none. First copies a SQLite file to `backup`, or to a file next
-        to it, and returns the path of the copy. Raises StoreRefused, also if there is a `backup` for
-        PostgreSQL."""
-        state = self.schema_state()
-        if state.newer:
-            self.prepare()
+        """Applies all pending migrations, or none if one fails. First copies a SQLite file to `backup`, or to
+        a file next to the database, and returns the path of the copy. Returns None if nothing was copied.
+        Raises StoreRefused, also for a `backup` of PostgreSQL."""
+        state = self.read_schema_state()
+        if state.is_newer:
+            self.prepare()  # raises the error
         if backup and not self.file:
             raise StoreRefused(
                 f"{self.display_url} is not a file and cannot be copied: leave --backup out and use pg_dump"
@@ -193,13 +194,13 @@ class Database:
             command.upgrade(config, "head")
 
     def require_file(self) -> None:
-        """Creates a missing SQLite file that only its owner can read. Raises StoreUnavailable if the open
-        file was removed or replaced, because later writes would be lost. Logs this once, and once when the
-        file is back."""
+        """Checks that SQLite's file is the file that was opened. Creates a missing file if nothing was opened
+        yet and this process creates files. Raises StoreUnavailable if the file was removed or replaced,
+        because later writes would be lost. Logs that once, and logs once when the file is back."""
         if self.file is None:
             return
         identity = _get_file_identity(self.file)
-        if identity is None and self._opened_file is None and self._may_create:
+        if identity is None and self._opened_file is None and self._creates_file:
             if self.file.parent.is_dir():  # otherwise SQLite reports the error
                 self.file.touch(mode=0o600)
             identity = _get_file_identity(self.file)
@@ -209,7 +210,7 @@ class Database:
             self._is_missing = True
             raise StoreUnavailable(
                 "the file of the database was removed or replaced while it was in use; put it back, or start "
-                f"the server again: {UNCHANGED}"
+                f"the server again: {NOT_CHANGED}"
             )
         elif self._is_missing:
             record("store_back", logging.INFO, database=self.display_url)
@@ -226,21 +227,22 @@ class Database:
         if target.exists():
             raise StoreRefused(f"{target} exists already; move it away, or name another path for the copy")
         with self.reading() as connection, closing(create_copy(target)) as copy:
-            raw = connection.connection.driver_connection
-            if raw is None:
+            driver_connection = connection.connection.driver_connection
+            if driver_connection is None:
                 raise StoreUnavailable(f"the database {self.display_url} does not answer")
-            raw.backup(copy)
+            driver_connection.backup(copy)
         shutil.copymode(source, target)
         return target
 
     @contextmanager
-    def reading(self, within: float | None = None) -> Iterator[Connection]:
-        """Opens a connection for one consistent read. `within`: the time limit of each statement in seconds.
+    def reading(self, timeout_s: float | None = None) -> Iterator[Connection]:
+        """Opens a connection for one consistent read. `timeout_s`: the time limit in seconds, as in
+        `limit_time`.
         Raises StoreUnavailable, and DeadlineExceeded for a slower statement."""
         with (
             self._translate_errors(),
             self._engine.connect() as connection,
-            nullcontext() if within is None else limit_time(connection, within),
+            nullcontext() if timeout_s is None else limit_time(connection, timeout_s),
         ):
             yield connection
 
@@ -254,7 +256,7 @@ class Database:
             connection.begin() as transaction,
         ):
             yield connection
-            with self._translate_errors(UNCERTAIN):
+            with self._translate_errors(PERHAPS_CHANGED):
                 transaction.commit()
 
     @contextmanager
@@ -269,16 +271,16 @@ class Database:
         """Opens one transaction that can rebuild tables. Raises StoreUnavailable, and StoreRefused if a
         foreign key is violated at the end."""
         with self._translate_errors(), self._writer.connect() as connection:
-            sqlite = connection.dialect.name == "sqlite"
-            with _without_foreign_keys(connection) if sqlite else nullcontext(), connection.begin():
+            is_sqlite = connection.dialect.name == "sqlite"
+            with _without_foreign_keys(connection) if is_sqlite else nullcontext(), connection.begin():
                 yield connection
-                if sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+                if is_sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
                     raise StoreRefused(f"rows of {self.display_url} refer to other rows that are missing")
 
     @contextmanager
-    def _translate_errors(self, consequence: str = UNCHANGED) -> Iterator[None]:
-        """Translates the driver's errors to one sentence without the values that were sent. Also checks
-        SQLite's file. `consequence`: the part of the message about the change."""
+    def _translate_errors(self, consequence: str = NOT_CHANGED) -> Iterator[None]:
+        """Calls `require_file`, and turns the driver's errors into errors of one sentence, without the values
+        that were sent. `consequence`: what the error says about the change."""
         try:
             self.require_file()
             yield
@@ -342,17 +344,17 @@ def _make_engine(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
 
 
 def _hide_secrets(url: sa.URL, text: str) -> str:
-    """Returns an address without its name and password. An address of SQLite has none. `text`: the address as
-    it was configured."""
+    """Returns an address without its user name and password. An address of SQLite has none, and is returned
+    unchanged. `text`: the address as it was configured."""
     if url.get_backend_name() == "sqlite":
         return text
-    plain = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
-    address, mark, query = plain.partition("?")
-    return _mask(address) + mark + query
+    public_url = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
+    address, question_mark, query = public_url.partition("?")
+    return _mask(address) + question_mark + query
 
 
 def _mask(address: str) -> str:
-    """Replaces the name and password in an address by `***`."""
+    """Replaces the user name and password in an address by `***`."""
     return SECRET.sub("//***@", address)
 
 
@@ -360,22 +362,21 @@ def _make_postgresql_engine(url: sa.URL, shown_url: str, connect_s: int | None) 
     """Makes the engine of a PostgreSQL database. Raises StoreRefused for an `@` that is not escaped."""
     if "@" in (url.host or ""):  # this "host" contains a part of the password, and the driver would print it
         raise StoreRefused(f"write an @ in a name or password as %40: {shown_url.rpartition('@')[2]}")
-    arguments: dict[str, object] = {
-        "client_encoding": "utf8"
-    }  # so that every database returns text and not bytes
+    # With this encoding every database returns text and not bytes.
+    arguments: dict[str, object] = {"client_encoding": "utf8"}
     arguments |= {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in url.query}
     arguments |= {} if connect_s is None else {"connect_timeout": connect_s}
     return sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
-        pool_size=POOL,
-        max_overflow=POOL,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
         pool_pre_ping=True,
         hide_parameters=True,
         connect_args=arguments,
     )
 
 
-def _require_file(url: sa.URL, shown_url: str) -> None:
+def _require_plain_file(url: sa.URL, shown_url: str) -> None:
     """Raises StoreRefused if an address of SQLite does not name a plain file, because other processes could
     not open the same database."""
     base_url = shown_url.partition("?")[0]
@@ -387,14 +388,14 @@ def _require_file(url: sa.URL, shown_url: str) -> None:
         )
     if url.query:
         raise StoreRefused(
-            f"{base_url} takes no options, as a SQLite file has none: leave out the ? and the rest"
+            f"{base_url} takes no options, because a SQLite file has none: leave out the ? and what follows"
         )
 
 
 def _make_sqlite_engine(url: sa.URL, shown_url: str) -> Engine:
     """Makes the engine of a SQLite file, with its options and transactions set up. Raises StoreRefused if the
     address is no plain file."""
-    _require_file(url, shown_url)
+    _require_plain_file(url, shown_url)
     arguments = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
     engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
@@ -433,14 +434,15 @@ def _without_foreign_keys(connection: Connection) -> Iterator[None]:
 
 
 def _list_pending(script: "ScriptDirectory", current: str | None) -> Iterator[str]:
-    """Yields the number and title of each migration after the revision `current`."""
+    """Yields the number and title of each migration after the revision `current`; None means an empty
+    database."""
     migrations = list(script.iterate_revisions("head", current or "base"))
     for migration in reversed(migrations):
         yield f"{migration.revision} {(migration.doc or '').splitlines()[0]}"
 
 
-STEPS = 50_000
-"""The number of SQLite virtual machine instructions between two checks of the clock. They take some
+STEPS_PER_CHECK = 50_000
+"""The number of SQLite's virtual machine instructions between two checks of the time limit. They take some
 milliseconds."""
 
 CANCELLED = "57014"
@@ -448,22 +450,22 @@ CANCELLED = "57014"
 
 
 @contextmanager
-def limit_time(connection: Connection, within: float) -> Iterator[None]:
+def limit_time(connection: Connection, timeout_s: float) -> Iterator[None]:
     """Limits the time of each statement on PostgreSQL, and of the whole block on SQLite, to `within` seconds.
     Raises DeadlineExceeded."""
     try:
         if connection.dialect.name == "postgresql":
-            statement = sa.text(f"SET LOCAL statement_timeout = {max(1, round(within * 1_000))}")
+            statement = sa.text(f"SET LOCAL statement_timeout = {max(1, round(timeout_s * 1_000))}")
             connection.execute(statement)
             yield
         else:
-            with _interrupt_after(connection, time.monotonic() + within):
+            with _interrupt_after(connection, time.monotonic() + timeout_s):
                 yield
     except sa.exc.DBAPIError as problem:
         if _is_timeout(problem.orig):
             raise DeadlineExceeded(
-                f"the database needs longer than {within:g} s for this: choose a shorter time (since, until) "
-                "or fewer dimensions"
+                f"the database needs longer than {timeout_s:g} s for this: choose a shorter time (since, "
+                "until) or fewer dimensions"
             ) from None
         raise
 
@@ -471,14 +473,14 @@ def limit_time(connection: Connection, within: float) -> Iterator[None]:
 @contextmanager
 def _interrupt_after(connection: Connection, end: float) -> Iterator[None]:
     """Interrupts the statements of a SQLite connection after the monotonic time `end`."""
-    raw = connection.connection.driver_connection
-    if not isinstance(raw, sqlite3.Connection):
-        raise TypeError(f"{type(raw)} is not a connection to SQLite")
-    raw.set_progress_handler(lambda: time.monotonic() > end, STEPS)
+    driver_connection = connection.connection.driver_connection
+    if not isinstance(driver_connection, sqlite3.Connection):
+        raise TypeError(f"{type(driver_connection)} is not a connection to SQLite")
+    driver_connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_PER_CHECK)
     try:
         yield
     finally:
-        raw.set_progress_handler(None, STEPS)
+        driver_connection.set_progress_handler(None, STEPS_PER_CHECK)
 
 
 def _is_timeout(problem: BaseException | None) -> bool:

@@ -30,16 +30,17 @@ from antiphon.store import schema
 from antiphon.store.base import Directory, StoredKey
 from antiphon.store.changes import read_revision
 
-PAGE = 500
+ROWS_PER_FETCH = 500
 """The number of rows per fetch. The driver blocks other threads during a fetch."""
 MAX_CHANGES = 200
-"""If there are more changes, the whole directory is read. Scripts can make many changes, and a server that
-was disconnected can miss many."""
+"""The most changes that are read one by one. After more changes the whole directory is read: a script can
+make many changes, and a server that was disconnected can miss many."""
 T = TypeVar("T")
 
 
 def read_directory(connection: Connection) -> Directory:
-    """Reads the whole directory. Raises ValueError for rows that a later version wrote."""
+    """Reads the whole directory. Raises ValueError for a row with an unknown value, which a later version
+    wrote."""
     return Directory(
         _load_all(connection, schema.projects, _to_project),
         _load_all(connection, schema.users, _to_user),
@@ -52,13 +53,13 @@ def read_directory(connection: Connection) -> Directory:
 
 
 def read_changes(connection: Connection, directory: Directory) -> Directory:
-    """Returns the current directory. Reads only the changes since `directory`, and copies the rest from
-    it."""
+    """Returns the current directory. Reads only what changed since `directory`, and takes the rest from
+    `directory`."""
     revision, entry = read_revision(connection), schema.audit.c
-    later = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > directory.revision)
+    query = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > directory.revision)
     changes = [
         (str(action), str(target), str(detail))
-        for action, target, detail in connection.execute(later.limit(MAX_CHANGES + 1))
+        for action, target, detail in connection.execute(query.limit(MAX_CHANGES + 1))
     ]
     if len(changes) > MAX_CHANGES or len(changes) != revision - directory.revision:
         return read_directory(connection)
@@ -71,7 +72,7 @@ def read_changes(connection: Connection, directory: Directory) -> Directory:
         convert: Callable[[Row], T],
         get_id: Callable[[T], str],
     ) -> tuple[T, ...]:
-        return _merge(objects, ids[noun], _load_all(connection, table, convert, only=ids[noun]), get_id)
+        return _merge(objects, ids[noun], _load_all(connection, table, convert, selected=ids[noun]), get_id)
 
     memberships = _load_all(connection, schema.memberships, _to_membership, "project", ids["membership"])
     return replace(
@@ -79,7 +80,7 @@ def read_changes(connection: Connection, directory: Directory) -> Directory:
         projects=update(directory.projects, schema.projects, "project", _to_project, attrgetter("id")),
         users=update(directory.users, schema.users, "user", _to_user, attrgetter("id")),
         memberships=(
-            *(old for old in directory.memberships if old.project not in ids["membership"]),
+            *(member for member in directory.memberships if member.project not in ids["membership"]),
             *memberships,
         ),
         keys=update(directory.keys, schema.keys, "key", _to_stored_key, attrgetter("key.id")),
@@ -105,15 +106,15 @@ def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, s
 
 
 def _merge(
-    before: Iterable[T], ids: Collection[str], changed: Iterable[T], get_id: Callable[[T], str]
+    objects: Iterable[T], ids: Collection[str], changed: Iterable[T], get_id: Callable[[T], str]
 ) -> tuple[T, ...]:
-    """Replaces the objects with these ids by their current versions in `changed`. An object that is not in
-    `changed` was removed."""
+    """Replaces the objects with these ids by their current versions in `changed`, and removes them if they
+    are not in `changed`. Appends new objects."""
     if not ids:
-        return tuple(before)
-    new = {get_id(item): item for item in changed}
-    merged = [new.pop(get_id(item), None) if get_id(item) in ids else item for item in before]
-    return (*(item for item in merged if item is not None), *new.values())
+        return tuple(objects)
+    current = {get_id(item): item for item in changed}
+    merged = [current.pop(get_id(item), None) if get_id(item) in ids else item for item in objects]
+    return (*(item for item in merged if item is not None), *current.values())
 
 
 def _load_all(
@@ -121,18 +122,17 @@ def _load_all(
     table: sa.Table,
     convert: Callable[[Row], T],
     column: str = "id",
-    only: Collection[str] | None = None,
+    selected: Collection[str] | None = None,
 ) -> tuple[T, ...]:
-    """Loads the rows of a table, the oldest first, and converts each. `only`: loads only rows with these
+    """Loads the rows of a table, the oldest first, and converts each. `selected`: loads only rows with these
     values of `column`."""
-    if only is not None and not only:
+    if selected is not None and not selected:
         return ()
     query = sa.select(table).order_by(table.c.created, table.c[column])
-    if only is not None:
-        query = query.where(table.c[column].in_(only))
-    with connection.execute(
-        query.execution_options(yield_per=PAGE)
-    ) as rows:  # closes the cursor also if `convert` raises
+    if selected is not None:
+        query = query.where(table.c[column].in_(selected))
+    # The context closes the cursor, also if `convert` raises.
+    with connection.execute(query.execution_options(yield_per=ROWS_PER_FETCH)) as rows:
         return tuple(map(convert, rows.mappings()))
 
 

@@ -37,8 +37,8 @@ from antiphon.domain.values import fields
 from antiphon.store import schema
 from antiphon.store.database import Database
 
-PAGE = 1_000
-"""The number of sums that are in memory at once."""
+ROWS_PER_FETCH = 1_000
+"""The number of rows per fetch, which is also the number of sums in memory."""
 ROWS_PER_INSERT = 50
 """The number of rows per statement. Around each statement the driver releases the interpreter lock and waits
 for it. While requests run, this costs more than a row."""
@@ -51,9 +51,9 @@ MAX_INTEGER = 2**63 - 1
 NAMES = tuple(field.name for field in fields(Entry))
 COLUMNS = tuple(name for name in NAMES if name != "tags")
 
-_VALUES = attrgetter(*("source.value" if name == "source" else name for name in COLUMNS))
-_TEXTS = attrgetter(*(field.name for field in fields(Entry) if field.type in (str, str | None)))
-_COUNTS = attrgetter(*(field.name for field in fields(Entry) if field.type in (int, int | None)))
+_get_values = attrgetter(*("source.value" if name == "source" else name for name in COLUMNS))
+_get_texts = attrgetter(*(field.name for field in fields(Entry) if field.type in (str, str | None)))
+_get_integers = attrgetter(*(field.name for field in fields(Entry) if field.type in (int, int | None)))
 
 EntryRow = tuple[object, ...]
 """The values of `COLUMNS`, then the tags."""
@@ -71,23 +71,25 @@ class SqlEntries:
         # The order prevents a deadlock between servers that add the same entries.
         rows = [build_row(entry) for entry in sorted(entries, key=attrgetter("id"))]
         with self._database.writing() as connection:
-            mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+            placeholder = "?" if connection.dialect.paramstyle == "qmark" else "%s"
             for begin in range(0, len(rows), ROWS_PER_INSERT):
                 batch = rows[begin : begin + ROWS_PER_INSERT]
-                connection.exec_driver_sql(_build_insert(mark, len(batch)), tuple(chain.from_iterable(batch)))
+                connection.exec_driver_sql(
+                    _build_insert(placeholder, len(batch)), tuple(chain.from_iterable(batch))
+                )
 
-    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
-        """Yields sums of usage per `grain`, key, user, project and model."""
+    def sum_usage(self, since: int, bucket_ms: int, before: int | None = None) -> Iterator[UsedAmounts]:
+        """See `EntryStore.sum_usage`."""
         row = schema.ledger.c
-        group = (row.at // grain, row.key, row.user, row.project, row.model)
+        group_columns = (row.at // bucket_ms, row.key, row.user, row.project, row.model)
         sums = [sa.func.sum(column) for column in (row.prompt_tokens, row.output_tokens, row.cost)]
         conditions = () if before is None else (row.at + sa.func.coalesce(row.total_ms, 0) < before,)
         query = (
-            sa.select(sa.func.max(row.at), *group[1:], _count_where(row.parent.is_(None)), *sums)
+            sa.select(sa.func.max(row.at), *group_columns[1:], _count_where(row.parent.is_(None)), *sums)
             .where(row.at >= since, *conditions)
-            .group_by(*group)
-            .order_by(group[0])
-            .execution_options(yield_per=PAGE)
+            .group_by(*group_columns)
+            .order_by(group_columns[0])
+            .execution_options(yield_per=ROWS_PER_FETCH)
         )
         with self._database.reading() as connection, connection.execute(query) as rows:
             for at, key, user, project, model, *amounts in rows:
@@ -96,10 +98,10 @@ class SqlEntries:
 
 def build_row(entry: Entry) -> EntryRow:
     """Builds the table row of an entry. Most entries are short ASCII and need no replacement."""
-    text = "".join([value for value in _TEXTS(entry) if value])
-    plain = text.isascii() and "\0" not in text and len(text) <= MAX_INDEXED_LENGTH and not entry.tags
-    if plain and max([count or 0 for count in _COUNTS(entry)]) <= MAX_INTEGER:
-        return (*_VALUES(entry), "{}")
+    text = "".join([value for value in _get_texts(entry) if value])
+    is_plain = text.isascii() and "\0" not in text and len(text) <= MAX_INDEXED_LENGTH and not entry.tags
+    if is_plain and max([count or 0 for count in _get_integers(entry)]) <= MAX_INTEGER:
+        return (*_get_values(entry), "{}")
     values = {name: _replace_unsupported(getattr(entry, name)) for name in COLUMNS}
     for name in INDEXED:
         content = values[name]
@@ -109,19 +111,21 @@ def build_row(entry: Entry) -> EntryRow:
 
 
 def _replace_unsupported(value: object) -> object:
-    """Returns a value that every database can hold."""
+    """Returns the value with characters replaced that a database does not support. Lowers an integer to the
+    largest that a database supports."""
     if isinstance(value, str):
         return value.translate(UNSUPPORTED)
     return min(value, MAX_INTEGER) if isinstance(value, int) else value
 
 
 @cache
-def _build_insert(mark: str, rows: int) -> str:
-    """Builds the SQL that inserts `rows` rows and skips existing ids. `mark`: the placeholder of a value.
-    SQLAlchemy would take more time for each row than the database."""
+def _build_insert(placeholder: str, row_count: int) -> str:
+    """Builds the SQL that inserts `row_count` rows and skips existing ids. `placeholder`: the driver's
+    placeholder of a value. SQLAlchemy is not used here: it would take more time for each row than the
+    database."""
     names = ", ".join(f'"{name}"' for name in (*COLUMNS, "tags"))
-    row_marks = f"({', '.join([mark] * len(NAMES))})"
-    values = ", ".join([row_marks] * rows)
+    row_placeholders = f"({', '.join([placeholder] * len(NAMES))})"
+    values = ", ".join([row_placeholders] * row_count)
     return f"INSERT INTO ledger ({names}) VALUES {values} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
 
 
@@ -130,8 +134,9 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 MONDAY = 3 * DAY
 """Milliseconds from a Monday to the start of 1970."""
-HALF = 1 << 32
-"""Costs are summed in two halves, because a sum above 2**63 is an error in SQLite."""
+COST_BASE = 1 << 32
+"""Costs are split at this value into a high and a low part, which are summed separately. A sum above 2**63
+would be an error in SQLite."""
 
 DURATIONS = ("queue_ms", "ttft_ms", "total_ms")
 TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -148,23 +153,27 @@ class SqlUsage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, selection: EntrySelection, dimensions: Sequence[Dimension], most: int) -> LedgerReport:
+    def report(
+        self, selection: EntrySelection, dimensions: Sequence[Dimension], max_groups: int
+    ) -> LedgerReport:
         with self._database.reading(TIME_LIMIT_S) as connection:
             if not dimensions:
                 return LedgerReport(_load_total(connection, selection))
-            groups = tuple(_load_groups(connection, selection, dimensions, most + 1))
-            if len(groups) > most:
-                return LedgerReport(_load_total(connection, selection), groups[:most], more=True)
+            groups = tuple(_load_groups(connection, selection, dimensions, max_groups + 1))
+            if len(groups) > max_groups:
+                return LedgerReport(
+                    _load_total(connection, selection), groups[:max_groups], has_more_groups=True
+                )
             return LedgerReport(sum((group.totals for group in groups), UsageTotals()), groups)
 
     def load_entries(
-        self, selection: EntrySelection, most: int, after: EntryPosition | None = None
+        self, selection: EntrySelection, max_entries: int, after: EntryPosition | None = None
     ) -> Sequence[Entry]:
         with self._database.reading(TIME_LIMIT_S) as connection:
             query = sa.select(schema.ledger).where(*_build_conditions(selection, connection.dialect.name))
             if after is not None:
                 query = query.where(ledger.at >= after.at, sa.or_(ledger.at > after.at, ledger.id > after.id))
-            rows = connection.execute(query.order_by(ledger.at, ledger.id).limit(most)).mappings()
+            rows = connection.execute(query.order_by(ledger.at, ledger.id).limit(max_entries)).mappings()
             return [_to_entry(row) for row in rows]
 
 
@@ -175,16 +184,15 @@ def _load_total(connection: Connection, selection: EntrySelection) -> UsageTotal
 
 
 def _load_groups(
-    connection: Connection, selection: EntrySelection, dimensions: Sequence[Dimension], most: int
+    connection: Connection, selection: EntrySelection, dimensions: Sequence[Dimension], max_groups: int
 ) -> Iterator[ReportGroup]:
-    """Yields at most `most` groups with their totals, in the order of a report."""
+    """Yields at most `max_groups` groups with their totals, in the order of a report."""
     backend = connection.dialect.name
     keys = [
         _build_expression(dimension, backend).label(f"by_{number}")
         for number, dimension in enumerate(dimensions)
     ]
-    # Columns are referred to by name: with bound values, a database does not recognise the same
-    # expression twice.
+    # Refer to columns by name: a database cannot tell that two expressions with bound values are equal.
     names: list[sa.ColumnElement[str]] = [sa.literal_column(key.name) for key in keys]
     buckets = [
         name for name, dimension in zip(names, dimensions, strict=True) if isinstance(dimension, Bucket)
@@ -196,7 +204,7 @@ def _load_groups(
         .order_by(
             *buckets, sa.literal_column("requests").desc(), *(name.asc().nulls_first() for name in names)
         )
-        .limit(most)
+        .limit(max_groups)
     )
     for row in connection.execute(query).mappings():
         yield ReportGroup(
@@ -225,7 +233,7 @@ def _build_conditions(selection: EntrySelection, backend: str) -> Iterator[sa.Co
 
 def _build_condition(condition: Condition, backend: str) -> sa.ColumnElement[bool]:
     """Builds the SQL of one condition. An empty value also matches NULL."""
-    column = _build_text_column(condition.of, backend)
+    column = _build_text_column(condition.dimension, backend)
     if condition.value:
         return column == condition.value.translate(UNSUPPORTED)  # the row has the translated text
     return sa.or_(column.is_(None), column == "")
@@ -277,8 +285,8 @@ def _build_month_column(backend: str) -> sa.ColumnElement[int]:
 
 
 def _build_sums() -> Iterator[sa.ColumnElement[int]]:
-    """Yields the columns that `_to_totals` reads. Calls that a request made to other models count tokens and
-    cost, but not as requests."""
+    """Yields the sums that `_to_totals` reads. The entry of a call that another request started counts its
+    tokens and cost, but not as a request."""
     is_request = ledger.parent.is_(None)
     yield _count_where(is_request).label("requests")
     for status in (OK, CANCELLED, ABORTED):
@@ -286,8 +294,8 @@ def _build_sums() -> Iterator[sa.ColumnElement[int]]:
     yield _count_where(ledger.price.is_(None)).label("unpriced")
     for name in TOKEN_COUNTS:
         yield _sum(ledger[name]).label(name)
-    yield _sum(ledger.cost // HALF).label("cost_high")
-    yield _sum(ledger.cost % HALF).label("cost_low")
+    yield _sum(ledger.cost // COST_BASE).label("cost_high")
+    yield _sum(ledger.cost % COST_BASE).label("cost_low")
     for name in DURATIONS:
         duration = sa.case((is_request, ledger[name]))
         yield _sum(duration).label(f"{name}_sum")
@@ -324,7 +332,7 @@ def _to_totals(row: Row) -> UsageTotals:
         cached_tokens=get_sum("cached_tokens"),
         output_tokens=get_sum("output_tokens"),
         reasoning_tokens=get_sum("reasoning_tokens"),
-        cost=get_sum("cost_high") * HALF + get_sum("cost_low"),
+        cost=get_sum("cost_high") * COST_BASE + get_sum("cost_low"),
         queue_ms=get_mean("queue_ms"),
         ttft_ms=get_mean("ttft_ms"),
         total_ms=get_mean("total_ms"),

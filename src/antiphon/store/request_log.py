@@ -18,10 +18,10 @@ from antiphon.store.ledger import UNSUPPORTED
 
 RECORDS = schema.requests_logged
 SUMMARIES = schema.summaries
-ERASED = "erased "
-"""The prefix of a mark's name, before the project's id. The mark's value is the time of the last erasure in
-Unix milliseconds. Records that started before it are not added, even if a process still has them in
-memory."""
+ERASURE_MARK = "erased "
+"""The prefix of the name of a mark, before the project's id. The value of the mark is the time of the last
+erasure in Unix milliseconds. Records that started before this time are not added, even if a process still has
+them in memory."""
 
 
 class SqlRecords:
@@ -34,23 +34,23 @@ class SqlRecords:
         if not records:
             return
         with self._database.writing() as connection:
-            erasures = read_erasures(connection, {new.project for new in records})
+            erasures = read_erasures(connection, {record.project for record in records})
             rows = [
-                _build_row(new)
-                for new in sorted(records, key=attrgetter("id"))
-                if new.at > erasures.get(new.project, -1)
+                _build_row(record)
+                for record in sorted(records, key=attrgetter("id"))
+                if record.at > erasures.get(record.project, -1)
             ]
             if rows:
                 connection.execute(build_insert_or_ignore(RECORDS, connection.dialect.name), rows)
 
     def load_page(
-        self, project: str, most: int, before: tuple[int, str] | None = None
+        self, project: str, max_records: int, before: tuple[int, str] | None = None
     ) -> Sequence[RecordedRequest]:
         row = RECORDS.c
         query = sa.select(RECORDS).where(row.project == project)
         if before is not None:
             query = query.where(sa.tuple_(row.at, row.id) < sa.tuple_(*before))
-        query = query.order_by(row.at.desc(), row.id.desc()).limit(most)
+        query = query.order_by(row.at.desc(), row.id.desc()).limit(max_records)
         with self._database.reading() as connection:
             return [RecordedRequest(**values) for values in connection.execute(query).mappings()]
 
@@ -71,28 +71,27 @@ class SqlRecords:
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
         with change_directory(self._database, author, "the requests cannot be removed") as change:
-            row = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
-            change.connection.execute(
-                row.with_for_update()
-            )  # waits until other transactions have added their records
-            change.require(schema.projects, project, "project")
+            project_row = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
+            # Waits until other transactions have added their records.
+            change.connection.execute(project_row.with_for_update())
+            change.get_row(schema.projects, project, "project")
             removed = change.connection.execute(RECORDS.delete().where(RECORDS.c.project == project)).rowcount
             change.connection.execute(SUMMARIES.delete().where(SUMMARIES.c.project == project))
             last_erasure = read_erasures(change.connection, {project}).get(project, until)
-            _set_mark(change.connection, ERASED + project, str(max(until, last_erasure)))
-            change.note("project.erase_requests", project, {"removed": removed})
+            _set_mark(change.connection, ERASURE_MARK + project, str(max(until, last_erasure)))
+            change.write_audit_entry("project.erase_requests", project, {"removed": removed})
         return removed, change.revision
 
 
 def read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
-    """Returns the time of each project's last erasure in Unix milliseconds. No project can be erased until
-    the transaction ends."""
+    """Returns the time of each project's last erasure in Unix milliseconds. Until the transaction ends,
+    nobody can erase the records of these projects."""
     names = sorted(projects)
     rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
     connection.execute(rows.with_for_update(read=True))  # SQLite has only one writer
     mark = schema.marks.c
-    query = sa.select(mark.name, mark.value).where(mark.name.in_([ERASED + name for name in names]))
-    return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(query)}
+    query = sa.select(mark.name, mark.value).where(mark.name.in_([ERASURE_MARK + name for name in names]))
+    return {name.removeprefix(ERASURE_MARK): int(value) for name, value in connection.execute(query)}
 
 
 def _set_mark(connection: Connection, name: str, value: str) -> None:
@@ -115,8 +114,8 @@ def _build_row(record: RecordedRequest) -> dict[str, object]:
 
 
 def build_insert_or_ignore(table: sa.Table, dialect: str) -> sa.Insert:
-    """Builds the insert that skips rows whose key exists. PostgreSQL's dialect takes a tenth of a second to
-    import, so it is imported only if it is used."""
+    """Builds an insert that skips rows whose primary key exists. PostgreSQL's dialect takes a tenth of a
+    second to import, so it is imported only if it is used."""
     if dialect == "postgresql":
         from sqlalchemy.dialects import postgresql
 
@@ -124,7 +123,7 @@ def build_insert_or_ignore(table: sa.Table, dialect: str) -> sa.Insert:
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
-MOST_DIGESTS = 1_000
+MAX_DIGESTS = 1_000
 """The most digests of one statement."""
 
 
@@ -138,15 +137,15 @@ class SqlSummaries:
         column = SUMMARIES.c
         with self._database.reading() as connection:
             texts: dict[str, str] = {}
-            for begin in range(0, len(digests), MOST_DIGESTS):
-                batch = digests[begin : begin + MOST_DIGESTS]
+            for begin in range(0, len(digests), MAX_DIGESTS):
+                batch = digests[begin : begin + MAX_DIGESTS]
                 query = sa.select(column.digest, column.text).where(
                     column.project == project, column.digest.in_(batch), column.expires > now
                 )
                 texts |= {row.digest: row.text for row in connection.execute(query)}
         return texts
 
-    def keep(self, summary: KeptSummary, most: int) -> None:
+    def add(self, summary: KeptSummary, max_summaries: int) -> None:
         row = SUMMARIES.c
         with self._database.writing() as connection:
             if summary.at <= read_erasures(connection, {summary.project}).get(summary.project, -1):
@@ -159,11 +158,13 @@ class SqlSummaries:
                 "text": summary.text.translate(UNSUPPORTED),
             }
             # A summary with the same digest that expires earlier is replaced.
-            same = (row.project == summary.project, row.digest == summary.digest)
-            connection.execute(SUMMARIES.delete().where(*same, row.expires < summary.expires))
+            has_same_digest = (row.project == summary.project, row.digest == summary.digest)
+            connection.execute(SUMMARIES.delete().where(*has_same_digest, row.expires < summary.expires))
             connection.execute(build_insert_or_ignore(SUMMARIES, connection.dialect.name), values)
             # Several summaries of one request are equally old, so the new one is excluded from the removal.
-            others = (row.project == summary.project, row.digest != summary.digest)
-            latest = sa.select(row.digest).where(*others)
-            latest = latest.order_by(row.at.desc(), row.digest).limit(most - 1)
-            connection.execute(SUMMARIES.delete().where(*others, row.digest.not_in(latest.scalar_subquery())))
+            is_other_summary = (row.project == summary.project, row.digest != summary.digest)
+            latest = sa.select(row.digest).where(*is_other_summary)
+            latest = latest.order_by(row.at.desc(), row.digest).limit(max_summaries - 1)
+            connection.execute(
+                SUMMARIES.delete().where(*is_other_summary, row.digest.not_in(latest.scalar_subquery()))
+            )

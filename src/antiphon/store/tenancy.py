@@ -36,7 +36,7 @@ class SqlTenancy:
         except ValueError as problem:
             record("store_not_understood", logging.ERROR, problem=str(problem))
             raise StoreUnavailable(
-                "the database holds rows that this version does not know; nothing was changed"
+                "a later version of Antiphon wrote rows that this version cannot read; nothing was changed"
             ) from None
 
     def load_revision(self) -> int:
@@ -48,27 +48,27 @@ class SqlTenancy:
             self._database, author, f"a project is named {project.name!r} already"
         ) as change:
             change.insert(schema.projects, _build_project_row(project))
-            change.note("project.create", project.id, {"name": project.name})
+            change.write_audit_entry("project.create", project.id, {"name": project.name})
         return change.revision
 
     def change_project(self, project: Project, author: ChangeAuthor) -> int:
         with change_directory(
             self._database, author, f"a project is named {project.name!r} already"
         ) as change:
-            changes = change.put(schema.projects, _build_project_row(project), "project")
-            change.note("project.change", project.id, changes)
+            changes = change.update(schema.projects, _build_project_row(project), "project")
+            change.write_audit_entry("project.change", project.id, changes)
         return change.revision
 
     def add_user(self, user: User, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "a user has that email address already") as change:
             change.insert(schema.users, asdict(user))
-            change.note("user.create", user.id, {"name": user.name, "email": user.email})
+            change.write_audit_entry("user.create", user.id, {"name": user.name, "email": user.email})
         return change.revision
 
     def change_user(self, user: User, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "a user has that email address already") as change:
-            changes = change.put(schema.users, asdict(user), "user")
-            change.note("user.change", user.id, changes)
+            changes = change.update(schema.users, asdict(user), "user")
+            change.write_audit_entry("user.change", user.id, changes)
         return change.revision
 
     def put_membership(self, membership: Membership, author: ChangeAuthor) -> int:
@@ -76,30 +76,34 @@ class SqlTenancy:
         with change_directory(
             self._database, author, f"{user} cannot become a member of {project}"
         ) as change:
-            change.require(schema.projects, project, "project")
-            change.require(schema.users, user, "user")
-            is_same = _is_membership(schema.memberships, project, user)
+            change.get_row(schema.projects, project, "project")
+            change.get_row(schema.users, user, "user")
+            is_membership = _build_membership_condition(schema.memberships, project, user)
             values = asdict(membership)
-            role = change.connection.execute(sa.select(schema.memberships.c.role).where(is_same)).scalar()
+            role = change.connection.execute(
+                sa.select(schema.memberships.c.role).where(is_membership)
+            ).scalar()
             update = change.connection.execute(
-                schema.memberships.update().where(is_same).values(role=membership.role)
+                schema.memberships.update().where(is_membership).values(role=membership.role)
             )
             if not update.rowcount:
                 change.insert(schema.memberships, values)
             detail: dict[str, object] = {"user": user, "role": membership.role}
             if role is not None:
                 detail |= {AUDIT_BEFORE: {"user": user, "role": role}}
-            change.note("membership.put", project, detail)
+            change.write_audit_entry("membership.put", project, detail)
         return change.revision
 
     def remove_membership(self, project: str, user: str, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, f"{user} cannot leave {project}") as change:
             result = change.connection.execute(
-                schema.memberships.delete().where(_is_membership(schema.memberships, project, user))
+                schema.memberships.delete().where(
+                    _build_membership_condition(schema.memberships, project, user)
+                )
             )
             if not result.rowcount:
                 raise NotFound(f"{user} is not a member of {project}")
-            change.note("membership.remove", project, {"user": user})
+            change.write_audit_entry("membership.remove", project, {"user": user})
         return change.revision
 
     def add_key(self, stored_key: StoredKey, author: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
@@ -114,37 +118,43 @@ class SqlTenancy:
                 if limits
                 else {}
             )
-            change.note(
+            change.write_audit_entry(
                 "key.create", stored_key.key.id, describe_row(_build_key_row(stored_key.key)) | limit_details
             )
         return change.revision
 
     def change_key(self, key: Key, author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the key cannot be changed so") as change:
-            changes = change.put(schema.keys, _build_key_row(key), "key")
-            change.note("key.change", key.id, changes)
+        with change_directory(
+            self._database, author, "the project or user of the key does not exist"
+        ) as change:
+            changes = change.update(schema.keys, _build_key_row(key), "key")
+            change.write_audit_entry("key.change", key.id, changes)
         return change.revision
 
     def rotate_key(self, old: Key, new: StoredKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the key cannot be changed so") as change:
-            changes = change.put(schema.keys, _build_key_row(old), "key")
+        with change_directory(
+            self._database, author, "the project or user of the key does not exist"
+        ) as change:
+            changes = change.update(schema.keys, _build_key_row(old), "key")
             change.insert(schema.keys, _build_new_key_row(new))
             for limit in limits:
-                change.put(schema.limits, asdict(limit), "limit")
+                change.update(schema.limits, asdict(limit), "limit")
             details = {"successor": new.key.id, "limits": [limit.id for limit in limits]}
-            change.note("key.rotate", old.id, changes | details)
+            change.write_audit_entry("key.rotate", old.id, changes | details)
         return change.revision
 
     def load_families(self) -> dict[str, str]:
         key = schema.keys.c
         query = sa.select(key.id, key.family).where(key.family.is_not(None))
         with self._database.reading() as connection:
-            return {str(id_): str(first) for id_, first in connection.execute(query)}
+            return {str(id_): str(family) for id_, family in connection.execute(query)}
 
     def note_erasure(self, project: str, removed: Mapping[str, int], author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the removal cannot be noted") as change:
-            change.require(schema.projects, project, "project")
-            change.note("project.erase_knowledge", project, removed)
+        with change_directory(
+            self._database, author, "the removal of knowledge tables cannot be written to the audit"
+        ) as change:
+            change.get_row(schema.projects, project, "project")
+            change.write_audit_entry("project.erase_knowledge", project, removed)
         return change.revision
 
     def load_audit_entries(
@@ -178,7 +188,7 @@ class SqlTenancy:
         self._database.close()
 
 
-def _is_membership(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
+def _build_membership_condition(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
     """Returns the SQL condition that selects one membership."""
     return sa.and_(table.c.project == project, table.c.user == user)
 
@@ -212,36 +222,36 @@ class SqlRules:
         self._database = database
 
     def add_limit(self, limit: Limit, author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the limit is there already") as change:
+        with change_directory(self._database, author, "there is already a limit with this id") as change:
             change.insert(schema.limits, asdict(limit))
-            change.note("limit.create", limit.id, describe_row(asdict(limit)))
+            change.write_audit_entry("limit.create", limit.id, describe_row(asdict(limit)))
         return change.revision
 
     def change_limit(self, limit: Limit, author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the limit cannot be changed so") as change:
-            changes = change.put(schema.limits, asdict(limit), "limit")
+        with change_directory(self._database, author, "the database refuses the changed limit") as change:
+            changes = change.update(schema.limits, asdict(limit), "limit")
             about = {name: getattr(limit, name) for name in ("subject", "target", "measure", "window")}
-            change.note("limit.change", limit.id, changes | {AUDIT_ABOUT: about})
+            change.write_audit_entry("limit.change", limit.id, changes | {AUDIT_ABOUT: about})
         return change.revision
 
     def remove_limit(self, id_: str, author: ChangeAuthor) -> int:
         with change_directory(self._database, author, "the limit cannot be removed") as change:
-            removed = describe_row(dict(change.require(schema.limits, id_, "limit")))
+            removed = describe_row(dict(change.get_row(schema.limits, id_, "limit")))
             change.connection.execute(schema.limits.delete().where(schema.limits.c.id == id_))
-            change.note("limit.remove", id_, removed)
+            change.write_audit_entry("limit.remove", id_, removed)
         return change.revision
 
     def add_price(self, price: Price, author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the price is there already") as change:
+        with change_directory(self._database, author, "there is already a price with this id") as change:
             change.insert(schema.prices, asdict(price))
-            change.note("price.create", price.id, describe_row(asdict(price)))
+            change.write_audit_entry("price.create", price.id, describe_row(asdict(price)))
         return change.revision
 
     def change_price(self, price: Price, author: ChangeAuthor) -> int:
-        with change_directory(self._database, author, "the price cannot be changed so") as change:
-            changes = change.put(schema.prices, asdict(price), "price")
+        with change_directory(self._database, author, "the database refuses the changed price") as change:
+            changes = change.update(schema.prices, asdict(price), "price")
             about = {"models": price.models, "currency": price.currency}
-            change.note("price.change", price.id, changes | {AUDIT_ABOUT: about})
+            change.write_audit_entry("price.change", price.id, changes | {AUDIT_ABOUT: about})
         return change.revision
 
     def find_other_currency(self, currency: str) -> str | None:

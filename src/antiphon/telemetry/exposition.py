@@ -25,7 +25,7 @@ class MetricKind(StrEnum):
     """The kinds of metric families."""
 
     COUNTER = "counter"
-    """A number that only grows, from 0 at the start of its process."""
+    """A number that starts at 0 with its process, and only grows."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     """Durations in seconds, counted by bucket."""
@@ -33,7 +33,8 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric: its name, kind, description and labels."""
+    """A metric family: a name, a kind, a description and labels. Each set of label values has a value of its
+    own."""
 
     name: str
     kind: MetricKind
@@ -66,9 +67,11 @@ class _Page:
         return self.metrics
 
 
-def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
+def _build_metric(
+    metric_class: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]
+) -> "Metric":
     """Converts a family and its values to a metric of the library."""
-    metric = kind(family.name.removesuffix("_total"), family.description, family.kind)
+    metric = metric_class(family.name.removesuffix("_total"), family.description, family.kind)
     for label_values, value in values.items():
         labels = dict(zip(family.labels, label_values, strict=True))
         if isinstance(value, Histogram):
@@ -93,7 +96,7 @@ Sums = dict[str, dict[tuple[str, ...], Number]]
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of one process, or of several together."""
+    """The values of one process's metrics, or the sums over several processes."""
 
     counts: Sums = field(default_factory=dict)
     """Sums that only grow. They stay valid after their process has ended."""
@@ -102,7 +105,7 @@ class Totals:
 
     @staticmethod
     def from_series(series: Iterable[Series]) -> "Totals":
-        """Collects the totals of a process."""
+        """Sorts the values of a process into counts and gauges."""
         totals = Totals()
         for family, values in series:
             sums = totals.gauges if family.kind is MetricKind.GAUGE else totals.counts
@@ -118,12 +121,12 @@ class Totals:
 
 
 def sum_series(
-    own_series: Iterable[Series], others: Totals, is_served: Callable[[str], bool]
+    own_series: Iterable[Series], other_totals: Totals, is_served: Callable[[str], bool]
 ) -> Iterator[Series]:
-    """Yields this process's series, with the totals of the other processes added. The totals of models that
-    this server does not serve are not added."""
+    """Yields this process's series, with the totals of the other processes added. Leaves out the totals of
+    models for which `is_served` returns False."""
     for family, values in own_series:
-        other_sums = others.gauges if family.kind is MetricKind.GAUGE else others.counts
+        other_sums = other_totals.gauges if family.kind is MetricKind.GAUGE else other_totals.counts
         label_index = family.labels.index(MODEL) if MODEL in family.labels else None
         served_values = {
             labels: value
@@ -143,35 +146,35 @@ def _add(target: Sums, added: Sums) -> None:
             totals[labels] = _add_values(totals[labels], value) if labels in totals else value
 
 
-def _add_values(first: Number, second: Number) -> Number:
-    """Returns the sum of two numbers or of two histograms. Raises TypeError for one of each."""
-    if isinstance(first, Histogram) and isinstance(second, Histogram):
-        return Histogram(tuple(map(int.__add__, first.counts, second.counts)), first.total + second.total)
-    if isinstance(first, Histogram) or isinstance(second, Histogram):
+def _add_values(left: Number, right: Number) -> Number:
+    """Returns the sum of two numbers or of two histograms. Raises TypeError for a number and a histogram."""
+    if isinstance(left, Histogram) and isinstance(right, Histogram):
+        return Histogram(tuple(map(int.__add__, left.counts, right.counts)), left.total + right.total)
+    if isinstance(left, Histogram) or isinstance(right, Histogram):
         raise TypeError("a histogram and a number have no sum")
-    return first + second
+    return left + right
 
 
 PREFIX = "antiphon_engine_"
 
 
 def _declare_family(name: str, kind: MetricKind, description: str, *extra_labels: str) -> Family:
-    """Declares a family of engines. Its labels are the model and `extra_labels`."""
+    """Declares a metric family about engines. Its labels are the model and `extra_labels`."""
     return Family(PREFIX + name, kind, description, ("model", *extra_labels))
 
 
 def _declare_gauge(name: str, description: str, *extra_labels: str) -> Family:
-    """Declares a gauge of engines."""
+    """Declares a gauge about engines."""
     return _declare_family(name, MetricKind.GAUGE, description, *extra_labels)
 
 
 def _declare_counter(name: str, description: str, *extra_labels: str) -> Family:
-    """Declares a counter of engines."""
+    """Declares a counter about engines."""
     return _declare_family(name, MetricKind.COUNTER, description, *extra_labels)
 
 
 def _declare_histogram(name: str, description: str) -> Family:
-    """Declares a histogram of engines."""
+    """Declares a histogram about engines."""
     return _declare_family(name, MetricKind.HISTOGRAM, description)
 
 
@@ -284,8 +287,8 @@ FAMILIES = (UP, PARKED, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES,
 
 
 def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
-    """Yields the series of all engines. `loads` and `up` map each model's name to its value. A load is None
-    if it is not known."""
+    """Yields the series of all engines. `loads`: the load of each model's engine; None if it is unknown.
+    `up`: whether each model's engine answered."""
     yield UP, {(model,): int(is_up) for model, is_up in up.items()}
     known_loads = {model: load for model, load in loads.items() if load is not None}
     for family, measure in MEASURES:

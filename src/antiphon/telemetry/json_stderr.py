@@ -16,12 +16,13 @@ from antiphon.telemetry.logs import format_json
 
 STDERR = 2
 
-CHUNK = 65536
+CHUNK_BYTES = 65536
 MAX_LINE_BYTES = 1024 * 1024
 """The most bytes of one line; a longer line is split."""
 
-END_DEADLINE = 5.0
-"""Seconds to wait for the last lines. A process that survives its parent may hold the pipe."""
+END_TIMEOUT_S = 5.0
+"""Seconds to wait for the last lines. It is limited because a child that survives its parent keeps the pipe
+open."""
 
 NOTICE_PREFIX = "antiphon: "
 """The beginning of the lines that Antiphon writes for people."""
@@ -42,15 +43,15 @@ def convert_stderr() -> Iterator[None]:
     finally:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
-        os.dup2(target, STDERR)  # the last writer of the pipe, once all children have ended
-        forwarder.join(END_DEADLINE)
+        os.dup2(target, STDERR)  # closes this process's end of the pipe, so that `_forward` can end
+        forwarder.join(END_TIMEOUT_S)
 
 
 def _forward(source: int, target: int) -> None:
-    """Reads lines until all writers have ended, and writes each as JSON. If the target is closed, it
-    continues to read, so that no writer blocks."""
+    """Reads lines until all writers have closed the pipe, and writes each line as JSON. Continues to read if
+    the target is closed, so that no writer blocks. `source`, `target`: file descriptors."""
     partial_line = b""
-    while chunk := os.read(source, CHUNK):
+    while chunk := os.read(source, CHUNK_BYTES):
         *lines, partial_line = (partial_line + chunk).split(b"\n")
         if len(partial_line) > MAX_LINE_BYTES:
             lines, partial_line = [*lines, partial_line], b""
@@ -67,7 +68,7 @@ def _write(target: int, lines: list[bytes]) -> None:
 
 
 def convert_line(line: bytes) -> bytes:
-    """Returns the line if it is a JSON object, otherwise a record with its text."""
+    """Returns the line unchanged if it is a JSON object. Returns a record with its text if it is not."""
     if line.startswith(b"{"):
         with suppress(ValueError, RecursionError):
             json.loads(line)

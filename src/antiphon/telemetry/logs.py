@@ -1,7 +1,7 @@
 """Structured log records on standard error: one text line or one JSON object each.
 
 A record has an event's name and values. The formatter quotes the values, so no text of a caller can break a
-line. Prompts, answers and credentials must not be passed to it.
+line. Never pass prompts, answers or credentials as values.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ def record(event: str, level: int = logging.INFO, **values: object) -> None:
 
 
 def announce(event: str, **values: object) -> None:
-    """Writes one record at any log level."""
+    """Writes one record, whatever log level is set."""
     _handle(event, logging.INFO, values)
 
 
 def _handle(event: str, level: int, values: Mapping[str, object]) -> None:
     """Makes a record and passes it to the handlers."""
-    line = logging.LogRecord.__new__(logging.LogRecord)
+    log_record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
     attributes = {
         "msg": event,
@@ -49,19 +49,21 @@ def _handle(event: str, level: int, values: Mapping[str, object]) -> None:
         "levelname": logging.getLevelName(level),
         FIELDS: values,
     }
-    line.__dict__.update(_COMMON_ATTRIBUTES, **attributes, created=now, msecs=now % 1 * 1000)
-    LOGGER.handle(line)
+    log_record.__dict__.update(_COMMON_ATTRIBUTES, **attributes, created=now, msecs=now % 1 * 1000)
+    LOGGER.handle(log_record)
 
 
 def record_loop_failure(_: asyncio.AbstractEventLoop, loop_context: Mapping[str, object]) -> None:
-    """Logs an exception that no other code in the event loop handles, by its type and place."""
+    """Logs an exception that no code in the event loop handled: its type and its place in the code. This is a
+    handler for `loop.set_exception_handler`."""
     problem = loop_context.get("exception")
     location = describe_exception(problem) if isinstance(problem, BaseException) else None
     record("event_loop_failure", logging.ERROR, reason=loop_context.get("message"), problem=location)
 
 
-class PlaceFormatter(logging.Formatter):
-    """Formats an exception by its type and place, since its message may contain a caller's text."""
+class ExceptionPlaceFormatter(logging.Formatter):
+    """Formats an exception as its type and its place in the code. Leaves out its message, which can contain a
+    caller's text."""
 
     def formatException(  # noqa: N802 - the name is the standard library's
         self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
@@ -69,7 +71,7 @@ class PlaceFormatter(logging.Formatter):
         return "" if ei[1] is None else describe_exception(ei[1])
 
 
-class JsonFormatter(PlaceFormatter):
+class JsonFormatter(ExceptionPlaceFormatter):
     """Formats a record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -85,7 +87,7 @@ def format_json(created: float, level: str, event: str, values: Mapping[str, obj
     return _encode({"time": _format_time(created), "level": level, "event": event, **values})
 
 
-class TextFormatter(PlaceFormatter):
+class TextFormatter(ExceptionPlaceFormatter):
     """Formats a record as `time level event name=value ...`. A value with special characters is written in
     JSON notation."""
 
@@ -147,7 +149,7 @@ def configure(level: str, log_format: Literal["text", "json"]) -> None:
 
 
 def _record_crash(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
-    """Logs an exception that ends the process, by its type and place."""
+    """Logs an exception that ends the process: its type and its place in the code."""
     if isinstance(problem, KeyboardInterrupt):
         sys.__excepthook__(kind, problem, trace)
     else:
@@ -155,14 +157,14 @@ def _record_crash(kind: type[BaseException], problem: BaseException, trace: Trac
 
 
 PATH_STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
-"""A field's name, with its indices."""
+"""One step of a field's path: a name, with the indices after it."""
 
 UNKNOWN = "(unknown)"
 
 
 def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
-    """Cuts a field's path before the first name that is in none of the sets, because a caller may have
-    invented that name."""
+    """Returns the path of a field up to the first name that is in none of the sets in `names`. A caller may
+    have invented that name, so the log must not contain it."""
     if path is None:
         return None
     name_sets, known_steps = tuple(names), []
@@ -175,7 +177,8 @@ def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
 
 
 def describe_exception(problem: BaseException) -> str:
-    """Returns the type and place of an exception. The message is left out, since it may contain a prompt."""
+    """Returns the type of an exception and its place in the code. Leaves out the message, which can contain a
+    prompt."""
     stack = traceback.extract_tb(problem.__traceback__)
     places = " < ".join(
         f"{_shorten_path(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack)

@@ -1,5 +1,5 @@
 """The metrics of an HTTP process: counts and times of requests by route, and of generations by model. The
-counters are in memory; `Totals` adds the counters of several processes.
+counters are in memory. `Totals` adds the counters of several processes.
 
 Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
 removed after it is unloaded, so the number of series is bounded. No label contains other text of a caller, an
@@ -192,7 +192,7 @@ class Metrics:
 
     running: Counter[str] = field(default_factory=Counter)
     """Generations in progress, by model."""
-    ended_requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    ended_generations: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Generations that ended, by model and status."""
     prompt_tokens: Counter[str] = field(default_factory=Counter)
     completion_tokens: Counter[str] = field(default_factory=Counter)
@@ -214,12 +214,12 @@ class Metrics:
     """Requests refused by limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Costs in nano-units, by model and currency."""
-    leaving: set[str] = field(default_factory=set)
-    """Unloaded models with generations still in progress."""
+    unloaded: set[str] = field(default_factory=set)
+    """Unloaded models that still have running generations."""
 
     def begin_generation(self, model: str) -> None:
         """Counts a generation that starts."""
-        self.leaving.discard(model)
+        self.unloaded.discard(model)
         self.running[model] += 1
 
     def end_generation(self, generation: Generation) -> None:
@@ -227,20 +227,20 @@ class Metrics:
         model = generation.model
         self.running[model] -= 1
         self._add_generation(generation, model)
-        if model in self.leaving:
+        if model in self.unloaded:
             self.forget(model)
 
     def forget(self, model: str) -> None:
-        """Removes the series of an unloaded model, once its last generation has ended."""
+        """Removes the series of an unloaded model: now, or when its last generation ends."""
         if self.running[model] > 0:
-            self.leaving.add(model)
+            self.unloaded.add(model)
             return
-        self.leaving.discard(model)
+        self.unloaded.discard(model)
         for counts in (self.running, self.prompt_tokens, self.completion_tokens, self.cached_tokens):
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds, self.rerank_seconds):
             times.pop(model, None)
-        for counter in (self.ended_requests, self.embeddings, self.reranks, self.cost):
+        for counter in (self.ended_generations, self.embeddings, self.reranks, self.cost):
             for labels in [labels for labels in counter if labels[0] == model]:
                 del counter[labels]
         for route in [route for route in self.routes if route[0] == model]:
@@ -254,13 +254,13 @@ class Metrics:
             del self.routes[labels]
 
     def find_route(self, model: str, route: str) -> RouteCounts:
-        """Returns the counts of a model's route."""
+        """Returns the counts of a model's route. Creates them if they are missing."""
         labels = model, route
         return self.routes.get(labels) or self.routes.setdefault(labels, RouteCounts())
 
     def _add_generation(self, generation: Generation, model: str) -> None:
-        """Adds the figures of a generation to the model's counters."""
-        self.ended_requests[model, generation.status] += 1
+        """Adds the counts and times of a generation to the model's counters."""
+        self.ended_generations[model, generation.status] += 1
         self.prompt_tokens[model] += generation.prompt_tokens
         self.completion_tokens[model] += generation.completion_tokens
         self.cached_tokens[model] += generation.cached_tokens
@@ -288,8 +288,8 @@ class Metrics:
         """Adds the cost of a request, in nano-units."""
         self.cost[model, currency] += cost
 
-    def count_answer(self, route: str, status: str, seconds: float) -> None:
-        """Counts a request that ended, with its status and duration."""
+    def count_response(self, route: str, status: str, seconds: float) -> None:
+        """Counts a response: its route, its status and its duration."""
         self.requests[route, status] += 1
         self.request_seconds[route].add(seconds)
 
@@ -298,7 +298,7 @@ class Metrics:
         yield REQUESTS, {**self.requests}
         yield REQUEST_SECONDS, _build_histograms(self.request_seconds)
         yield RUNNING, {(model,): count for model, count in self.running.items()}
-        yield ENDED, {**self.ended_requests}
+        yield ENDED, {**self.ended_generations}
         yield SECONDS, _build_histograms(self.seconds)
         yield FIRST_TOKEN, _build_histograms(self.first_tokens)
         yield TOKENS, _label_by_type(input=self.prompt_tokens, output=self.completion_tokens)

@@ -1,7 +1,7 @@
 """Sends traces and the metrics of generative AI to an OpenTelemetry collector by OTLP over HTTP.
 
-The extra `otlp` installs the SDK. Batches are sent by threads of the SDK. If the
-collector cannot be reached, spans are lost and a record is logged, but no request is delayed.
+The extra `otlp` installs the SDK. Threads of the SDK send the data in batches. If the collector cannot be
+reached, spans are lost and a record is logged, but no request is delayed.
 """
 
 import os
@@ -32,7 +32,8 @@ from antiphon.settings.server import TracingSettings
 SCOPE = "antiphon"
 
 EXPORT_S = 5.0
-"""The most seconds of one export, retries included. A server that ends waits as long."""
+"""The most seconds of one export, retries included. A server that shuts down waits at most this long for each
+export."""
 
 KINDS = {
     SpanKind.SERVER: OtelKind.SERVER,
@@ -40,42 +41,51 @@ KINDS = {
     SpanKind.INTERNAL: OtelKind.INTERNAL,
 }
 
-SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Bounds of durations, as the conventions give them."""
+DURATION_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+"""Bounds of durations, as OpenTelemetry's conventions define them."""
 
-FIRST_TOKEN = (
+FIRST_TOKEN_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0),
 )
-"""Bounds of the time to the first token, as the conventions give them."""
+"""Bounds of the time to the first token, as the conventions define them."""
 
-PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-"""Bounds of the time per output token, as the conventions give them."""
+TIME_PER_TOKEN_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+"""Bounds of the time per output token, as the conventions define them."""
 
-TOKENS = tuple(float(4**power) for power in range(14))
-"""Bounds of token counts, as the conventions give them."""
+TOKEN_COUNT_BOUNDS = tuple(float(4**power) for power in range(14))
+"""Bounds of token counts, as the conventions define them."""
 
 HISTOGRAMS: Mapping[str, tuple[str, str, tuple[float, ...]]] = {
-    "gen_ai.client.operation.duration": ("s", "Duration of one attempt at a route.", SECONDS),
-    "gen_ai.client.token.usage": ("{token}", "Input and output tokens of operations.", TOKENS),
-    "gen_ai.server.request.duration": ("s", "Duration of an operation, all attempts included.", SECONDS),
-    "gen_ai.server.time_to_first_token": ("s", "From the beginning to the first token.", FIRST_TOKEN),
-    "gen_ai.server.time_per_output_token": ("s", "Time per token after the first one.", PER_TOKEN),
+    "gen_ai.client.operation.duration": ("s", "Duration of one attempt at a route.", DURATION_BOUNDS),
+    "gen_ai.client.token.usage": ("{token}", "Input and output tokens of operations.", TOKEN_COUNT_BOUNDS),
+    "gen_ai.server.request.duration": (
+        "s",
+        "Duration of an operation, all attempts included.",
+        DURATION_BOUNDS,
+    ),
+    "gen_ai.server.time_to_first_token": ("s", "From the beginning to the first token.", FIRST_TOKEN_BOUNDS),
+    "gen_ai.server.time_per_output_token": (
+        "s",
+        "Time per token after the first one.",
+        TIME_PER_TOKEN_BOUNDS,
+    ),
 }
-"""Unit, description and bounds of each metric."""
+"""Unit, description and bucket bounds of each histogram."""
 
-LABELS = (
+METRIC_LABELS = (
     "error.type",
     "gen_ai.operation.name",
     "gen_ai.provider.name",
     "gen_ai.request.model",
     "gen_ai.response.model",
 )
-"""The attributes of a span that its metrics carry. Their values are names of the settings and codes."""
+"""The attributes of a span that become labels of its metrics. Their values are names from the settings, or
+codes, so there are few."""
 
 
 class OtlpTracer:
-    """`Tracer` that exports by OTLP. Its threads run until `close`."""
+    """Implements `Tracer` with OpenTelemetry's SDK. Its threads run until `close`."""
 
     def __init__(self, settings: TracingSettings, instance: str) -> None:
         """`instance`: a name that is unique to this process."""
@@ -86,27 +96,29 @@ class OtlpTracer:
                 "service.instance.id": instance,
             }
         )
-        base = (settings.endpoint or "").rstrip("/")
-        ratio = TraceIdRatioBased(settings.sample_ratio)
-        # A caller's flag can prevent a recording but cannot force one: the operator's ratio decides.
-        sampler = ParentBased(ratio, remote_parent_sampled=ratio)
-        self._spans = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(f"{base}/v1/traces", timeout=EXPORT_S)
-        self._spans.add_span_processor(BatchSpanProcessor(exporter))
-        metrics = OTLPMetricExporter(f"{base}/v1/metrics", timeout=EXPORT_S)
+        base_url = (settings.endpoint or "").rstrip("/")
+        ratio_sampler = TraceIdRatioBased(settings.sample_ratio)
+        # A caller's `sampled` flag can prevent a trace. It cannot force one: the operator's ratio decides.
+        sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
+        self._tracer_provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
+        exporter = OTLPSpanExporter(f"{base_url}/v1/traces", timeout=EXPORT_S)
+        self._tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
+        metric_exporter = OTLPMetricExporter(f"{base_url}/v1/metrics", timeout=EXPORT_S)
         reader = PeriodicExportingMetricReader(
-            metrics,
+            metric_exporter,
             export_interval_millis=settings.metrics_interval * 1000,
             export_timeout_millis=EXPORT_S * 1000,
         )
-        self._meters = MeterProvider(resource=resource, metric_readers=[reader], shutdown_on_exit=False)
-        meter = self._meters.get_meter(SCOPE, __version__)
+        self._meter_provider = MeterProvider(
+            resource=resource, metric_readers=[reader], shutdown_on_exit=False
+        )
+        meter = self._meter_provider.get_meter(SCOPE, __version__)
         histograms = {
             name: meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=bounds)
             for name, (unit, text, bounds) in HISTOGRAMS.items()
         }
-        tracer = self._spans.get_tracer(SCOPE, __version__)
-        self._create = partial(
+        tracer = self._tracer_provider.get_tracer(SCOPE, __version__)
+        self._create_span = partial(
             OtlpSpan, tracer=tracer, histograms=histograms, records_content=settings.content
         )
         self._tracer = tracer
@@ -118,16 +130,16 @@ class OtlpTracer:
             carrier = {"traceparent": traceparents[0].decode("latin-1")}
             parent = self._propagator.extract(carrier, context=parent)
         span = self._tracer.start_span(name, context=parent, kind=OtelKind.SERVER, attributes=attributes)
-        return self._create(span)
+        return self._create_span(span)
 
     def close(self) -> None:
         """Sends the remaining spans and metrics. Blocks for two exports at most."""
-        self._spans.shutdown()
-        self._meters.shutdown(timeout_millis=EXPORT_S * 1000)
+        self._tracer_provider.shutdown()
+        self._meter_provider.shutdown(timeout_millis=EXPORT_S * 1000)
 
 
 class OtlpSpan:
-    """`Span` of the SDK."""
+    """Implements `Span` with a span of the SDK."""
 
     __slots__ = ("_histograms", "_labels", "_span", "_tracer", "records_content")
 
@@ -140,7 +152,7 @@ class OtlpSpan:
         records_content: bool,
         labels: Attributes = NOTHING,
     ) -> None:
-        """`labels`: the span's attributes that its metrics carry."""
+        """`labels`: the attributes of the span that become labels of its metrics."""
         self._span = span
         self._tracer = tracer
         self._histograms = histograms
@@ -185,7 +197,8 @@ class OtlpSpan:
 
 
 def _select_labels(attributes: Attributes) -> Attributes:
-    return {name: attributes[name] for name in LABELS if name in attributes}
+    """Returns the attributes that become labels of metrics."""
+    return {name: attributes[name] for name in METRIC_LABELS if name in attributes}
 
 
 def create_tracer(settings: TracingSettings) -> OtlpTracer:

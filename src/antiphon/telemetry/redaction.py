@@ -1,4 +1,4 @@
-"""Replaces personal data and credentials in texts before they are stored. It finds common notations only, and
+"""Replaces personal data and credentials in texts before they are stored. It finds only common notations, and
 not data that somebody hides on purpose.
 
 A regular expression blocks the interpreter while it searches. Texts are therefore searched in pieces, so
@@ -23,8 +23,8 @@ PIECE_LENGTH = 8 << 10
 BOUNDARY = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
 """A boundary between pieces: no pattern matches across it."""
 
-# The time of each pattern must grow only linearly with the text. So every repetition is bounded, or is
-# possessive and can only start at the first of its characters.
+# The time of a search must grow only linearly with the text. So every repetition in a pattern is bounded, or
+# is possessive and cannot start in the middle of its own characters.
 PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
     Redaction.KEY: re.compile(
         r"\b(?:sk|pk|rk|ak|hf|gh[a-z]|github_pat|glpat|xox[a-z]|AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,400}"
@@ -46,14 +46,14 @@ PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
 def redact(text: str, kinds: Collection[Redaction], max_length: int = sys.maxsize) -> str:
     """Replaces each match by a mark such as `[email]`. A text longer than `max_length` characters is cut at
     the next boundary after that many characters."""
-    redacted: list[str] = []
+    redacted_pieces: list[str] = []
     position = 0
     for piece in _split_pieces(text):
         if position >= max_length:
-            return "".join([*redacted, CUT_MARK])
+            return "".join([*redacted_pieces, CUT_MARK])
         position += len(piece)
-        redacted.append(_redact_piece(piece, kinds))
-    return "".join(redacted)
+        redacted_pieces.append(_redact_piece(piece, kinds))
+    return "".join(redacted_pieces)
 
 
 def _redact_piece(text: str, kinds: Collection[Redaction]) -> str:
@@ -66,8 +66,8 @@ def _redact_piece(text: str, kinds: Collection[Redaction]) -> str:
 
 def redact_json(text: str, kinds: Collection[Redaction], max_length: int = sys.maxsize) -> str:
     """Redacts every string in a JSON text, also the names of fields. Text that is not JSON is redacted as a
-    whole. If the result is longer than `max_length` characters, it is cut there and gets the mark of a
-    cut."""
+    whole. If the result is longer than `max_length` characters, it is cut there, and CUT_MARK is
+    appended."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -77,7 +77,8 @@ def redact_json(text: str, kinds: Collection[Redaction], max_length: int = sys.m
 
 
 class JsonRedactor:
-    """Redacts the values of a JSON document, up to a total length."""
+    """Redacts the values of a JSON document. After `max_length` characters in total, replaces the rest by
+    CUT_MARK."""
 
     def __init__(self, kinds: Collection[Redaction], max_length: int) -> None:
         self._kinds = kinds
@@ -120,7 +121,8 @@ def _split_pieces(text: str) -> Iterator[str]:
 
 
 def _cut(parts: Iterable[str], max_length: int) -> str:
-    """Joins the parts, and cuts the text after `max_length` characters."""
+    """Joins the parts. If the text is longer than `max_length` characters, cuts it there and appends
+    CUT_MARK."""
     pieces, length = [], 0
     for part in parts:
         pieces.append(part)
@@ -131,8 +133,8 @@ def _cut(parts: Iterable[str], max_length: int) -> str:
 
 
 def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
-    """Returns a function for `re.sub`. It returns the mark, or the unchanged match if the kind's check
-    fails."""
+    """Returns the replacement function for `re.sub`. It returns the mark of the kind, or the match unchanged
+    if the match fails the check of the kind."""
     mark, is_confirmed = f"[{kind}]", CHECKS.get(kind)
     return lambda match: mark if is_confirmed is None or is_confirmed(match[0]) else match[0]
 
@@ -146,7 +148,7 @@ def _is_address(text: str) -> bool:
 
 
 def _is_card(digits: str) -> bool:
-    """Whether the check digit of a card number is right (Luhn's algorithm)."""
+    """Whether the check digit of a card number is correct, by Luhn's algorithm."""
     total = 0
     for position, digit in enumerate(int(character) for character in reversed(digits) if character.isdigit()):
         doubled = digit * 2 if position % 2 else digit
@@ -158,4 +160,4 @@ CHECKS: Mapping[Redaction, Callable[[str], bool]] = {
     Redaction.CARD: _is_card,
     Redaction.ADDRESS: _is_address,
 }
-"""Further checks of the texts that a pattern found, by kind."""
+"""By kind: a check of each text that the pattern matches. A text that fails it is not replaced."""

@@ -59,7 +59,7 @@ async def test_any_number_of_layers_gives_the_same_answer(library: Library, mode
     info, reference = await answer(model, library, gpu_layers=0)
     assert info.devices == () and info.load.devices == () and len(reference) == 4
     whole, said = await answer(model, library)
-    layers = whole.devices[0].of_layers
+    layers = whole.devices[0].total_layers
     assert count_layers(whole) == layers > 1, "auto takes all of so small a model"
     assert said == reference
     (memory,) = whole.load.devices
@@ -74,7 +74,7 @@ async def test_a_split_uses_every_device_that_has_a_share(library: Library, mode
     names = tuple(device.name for device in devices)
     info, said = await answer(model, library, devices=names, tensor_split=(1.0,) * len(names))
     assert [device.device for device in info.devices] == list(names)
-    assert count_layers(info) == info.devices[0].of_layers
+    assert count_layers(info) == info.devices[0].total_layers
     assert said == (await answer(model, library, gpu_layers=0))[1]
 
 

@@ -100,7 +100,7 @@ def test_after_a_failed_allocation_fewer_layers_are_tried():
 def test_a_placement_names_only_devices_with_layers():
     placement = LayerPlacement(11, (device("A", 0), device("B", 9)), (0, 4))
     (listed,) = placement.list_devices()
-    assert (listed.device, listed.description, listed.layers, listed.of_layers) == (
+    assert (listed.device, listed.description, listed.layers, listed.total_layers) == (
         "B",
         "product of B",
         4,

@@ -252,7 +252,7 @@ NOW = ClockReading(50_000 * SECOND, 1_800_000_000.0)
 def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic, is_used):
     """Not an old one, nor where a clock was set, nor after another start of the machine."""
     clock, path = FakeClock(NOW.monotonic / SECOND, NOW.wall), tmp_path / KEPT
-    save_snapshot(path, LocalLimiter(clock).snapshot())
+    save_snapshot(path, LocalLimiter(clock).build_snapshot())
     now = ClockReading(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
     assert (pop_snapshot(path, now) is not None) is is_used
     assert not path.exists()
@@ -267,6 +267,6 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path, content):
 
 def test_a_file_of_another_release_is_none(tmp_path):
     path = tmp_path / KEPT
-    save_snapshot(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).snapshot())
+    save_snapshot(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).build_snapshot())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"release": "0"}))
     assert pop_snapshot(path, NOW) is None

@@ -185,7 +185,7 @@ async def test_a_document_goes_on_in_another_process(tmp_path: Path) -> None:
         document = await wait_for(at, DocumentState.READY)
         assert document.id == begun.id
         assert await list_texts(at) == expected
-        batches = -(-len(expected) // documents.BATCH)
+        batches = -(-len(expected) // documents.CHUNKS_PER_BATCH)
         assert len(at.engine.asked) < batches  # what was kept is not made again
         await until(lambda: at.list_uploads() == [])
 
@@ -216,7 +216,7 @@ async def test_a_job_ends_with_the_key_that_uploaded(tmp_path: Path) -> None:
         del at.callers.actors[ALICE.id]
         at.engine.behaviour.hold.set()  # type: ignore[union-attr]
         failed = await wait_for(at, DocumentState.FAILED)
-    assert failed.error == "the key that uploaded this file has ended: upload it again with another"
+    assert failed.error == "the key that uploaded this file has ended: upload the file again with another key"
     assert failed.chunks == 0
     assert at.list_uploads() == []
 
@@ -281,7 +281,7 @@ async def test_a_model_of_other_dimensions_names_both(tmp_path: Path) -> None:
     settings = TableSettings("t", "e", 999)
     async with open_service(tmp_path) as at:
         await at.index.create_table(ALICE.project, settings)
-        expected = r"the table has vectors of 999 numbers, and e now returns \d+"
+        expected = r"the table has vectors of 999 numbers, and e now returns vectors of \d+"
         with pytest.raises(InvalidValue, match=expected):
             await add(at, "a.txt", "apples")
         with pytest.raises(InvalidValue, match=expected):

@@ -47,7 +47,7 @@ def upgrade(
         copied_file = database.upgrade(backup)
         if copied_file is not None:
             print(f"a copy of the old database is in {copied_file}")
-        print(f"the database is at revision {database.schema_state().found_revision}")
+        print(f"the database is at revision {database.read_schema_state().found_revision}")
 
 
 @app.command()
@@ -162,7 +162,7 @@ def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSo
         "adapters": Path(adapters).expanduser().absolute(),
     }
     file = database.file
-    revision = database.schema_state().found_revision if file is None or file.exists() else None
+    revision = database.read_schema_state().found_revision if file is None or file.exists() else None
     return BackupSources(file, revision, home, folders)
 
 
@@ -184,12 +184,12 @@ def _open_database(config: Path | None) -> "Iterator[Database]":
 
 def _print_status(database: "Database") -> bool:
     """Prints the state of the database's schema. Returns whether this version can use the schema as it is."""
-    state = database.schema_state()
+    state = database.read_schema_state()
     print(f"database: {database.display_url}")
     revision = state.found_revision or "none, it is empty"
     print(f"revision: {revision} (this version needs {state.needed_revision})")
     for step in state.pending:
         print(f"pending:  {step}")
-    if state.newer:
+    if state.is_newer:
         print("a later version of Antiphon created this schema: use that version")
-    return not (state.newer or state.pending)
+    return not (state.is_newer or state.pending)

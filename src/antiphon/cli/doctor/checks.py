@@ -383,8 +383,8 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         else:
             yield report_ok("store", f"{file} does not exist yet; the first start creates it")
         return
-    state = database.schema_state()
-    if state.newer:
+    state = database.read_schema_state()
+    if state.is_newer:
         yield report_problem("store-newer", f"a later version of Antiphon created {database.display_url}")
     elif state.found_revision is None:
         yield report_ok("store", f"{database.display_url} is empty; the first start creates its tables")
@@ -426,7 +426,7 @@ def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding
     if mark is None and not configured and not (home / PEPPER_FILE).exists():
         return report_ok("pepper", f"{source} does not exist yet; the first start creates it")
     try:
-        pepper = parse_pepper(configured) if configured else load_pepper(home, make=False)
+        pepper = parse_pepper(configured) if configured else load_pepper(home, create=False)
     except StoreRefused as error:
         return to_finding("pepper-unusable", error)
     if mark not in (None, pepper.mark):

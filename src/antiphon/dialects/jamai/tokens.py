@@ -140,7 +140,7 @@ async def create_token(request: Request, services: Services) -> Answer:
     if actor.user is None:
         raise MissingParameter("X-USER-ID is missing: name the user whose token it is", param="x-user-id")
     expires, project = _read_expiry(body.expiry, actor), body.project_id or None
-    if actor.bound and project not in (None, actor.project):
+    if actor.is_bound and project not in (None, actor.project):
         raise PermissionDenied(
             f"project_id must be {actor.project}, the only project of your own key", param="project_id"
         )
@@ -207,8 +207,8 @@ def _require_name(name: str) -> None:
 def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
     """Returns the expiry in Unix seconds. Raises PermissionDenied if the caller's own key ends earlier."""
     expires = None if expiry is None else int(expiry.timestamp())
-    if actor.until is not None and (expires is None or expires > actor.until):
-        key_end = datetime.fromtimestamp(actor.until, UTC).isoformat()
+    if actor.expires is not None and (expires is None or expires > actor.expires):
+        key_end = datetime.fromtimestamp(actor.expires, UTC).isoformat()
         raise PermissionDenied(f"expiry must be at most {key_end}, when your own key ends", param="expiry")
     return expires
 

@@ -64,7 +64,7 @@ def leave_directory(runtime: Path) -> None:
     """Removes the directory if no socket is left in it. A child whose supervisor is gone calls this after the
     child removed its own socket."""
     with suppress(OSError):
-        remove_unlocked(runtime, whole=False, patience=PATIENCE)
+        remove_unlocked(runtime, keeps_sockets=True, timeout_s=PATIENCE)
 
 
 def find_usable_base(directories: Sequence[str]) -> Path:

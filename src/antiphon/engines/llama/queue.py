@@ -49,20 +49,20 @@ class SequenceQueue(FairQueue[TokenSequence]):
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda preempted: preempted.arrival))
-        self._count += 1
+        self._item_count += 1
 
     def requeue_yielded(self, sequence: TokenSequence) -> None:
         """Queues a sequence that has yielded its place. It comes before its caller's other sequences, except
         those with a lower priority number. All other callers have a turn before this caller."""
         actor_queue = self._lines.setdefault(sequence.actor, deque())
         actor_queue.insert(sum(queued.priority < sequence.priority for queued in actor_queue), sequence)
-        self._count += 1
+        self._item_count += 1
         self._move_to_end(sequence.actor)
 
     def remove(self, sequence: TokenSequence) -> None:
         """Removes a sequence that is admitted or cancelled."""
         if sequence.has_started and sequence in self._preempted:
-            self._count -= 1
+            self._item_count -= 1
             self._preempted.remove(sequence)
         else:
             super().remove(sequence)

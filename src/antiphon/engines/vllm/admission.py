@@ -130,7 +130,7 @@ class Admission:
         if not self._running[actor]:
             del self._running[actor]
         if not len(self._queue):
-            self._queue.note_rest()
+            self._queue.note_empty()
             return
         self._queue.note_end(time.monotonic())
         waiter = min(self._queue.iterate_turns(), key=lambda waiter: self._running[waiter.actor])

@@ -27,7 +27,7 @@ from antiphon.http.admin.resource import (
     decode_request,
 )
 from antiphon.http.admin.tenants import EmptyBody
-from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
+from antiphon.services.limit_validation import MAX_LIMITS, LimitRequest
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import IssuedKey, TenancyService
 
@@ -54,7 +54,7 @@ class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
         return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
 
 
-KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MOST_LIMITS)]
+KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MAX_LIMITS)]
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):

@@ -136,7 +136,7 @@ class RecordingResource:
         actor, limit = request.actor, read_page_size(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
         if "after" in query:
-            last_record = await self._recordings.find_record_position(actor, query["after"])
+            last_record = await self._recordings.find_page_start(actor, query["after"])
             before = last_record.at, last_record.id
         records, has_more = await self._recordings.list_records(actor, _require_project(query), limit, before)
         return answer_list(

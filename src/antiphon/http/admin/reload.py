@@ -69,8 +69,8 @@ def build_reload_card(report: ReloadReport) -> ReloadCard:
         providers=_build_names(report.providers),
         models=_build_names(report.models),
         aliases=_build_names(report.aliases),
-        restart=list(report.restart),
-        late=list(report.late),
+        restart=list(report.restart_settings),
+        late=list(report.unconfirmed_processes),
     )
 
 

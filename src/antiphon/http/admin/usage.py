@@ -301,7 +301,7 @@ class UsageResource:
         if file_format is FileFormat.JSON:
             build_response = partial(self._answer_report, report, selection, dimensions)
             return await self._usage.run_in_thread(build_response)
-        if report.more and "limit" not in query:
+        if report.has_more_groups and "limit" not in query:
             raise InvalidValue(
                 f"there are more than {MAX_GROUPS} groups: choose a shorter time or fewer dimensions, or set "
                 "limit to get only the first groups",
@@ -365,7 +365,7 @@ class UsageResource:
                 currency=self._usage.currency,
                 total=build_totals_card(report.total),
                 data=[build_group_card(group, dimensions) for group in report.groups],
-                more=report.more,
+                more=report.has_more_groups,
             )
         )
 

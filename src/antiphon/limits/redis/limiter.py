@@ -28,7 +28,7 @@ from antiphon.limits.local import LocalLimiter, claim_amount
 from antiphon.limits.redis.messages import (
     CONCURRENT_KIND,
     Argument,
-    ScriptAnswer,
+    ScriptResult,
     encode_claim,
     encode_limits,
     encode_seed,
@@ -39,32 +39,40 @@ from antiphon.limits.seeding import Seeder, SeedReader
 from antiphon.telemetry.logs import record
 
 UNAUTHENTICATED = "already authenticated"
-"""Part of the answer of a Redis that needs a password, to a client that sends none."""
+"""A text in the error of a Redis that needs a password, if the client sends none."""
 
 
-def check_redis(url: str, timeout: float) -> str:
-    """Returns the server's name, version and address, without credentials. `within`: timeout in seconds.
+def check_redis(url: str, timeout_s: float) -> str:
+    """Returns the server's name, version and address, without credentials. `timeout_s`: seconds to wait for
+    an answer.
     Raises SettingsError for an invalid address, and LimitsUnavailable for a server that cannot be used."""
     RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
     address = _strip_credentials(url)
     try:
-        redis_info = asyncio.run(_fetch_info(url, timeout))
+        redis_info = asyncio.run(_fetch_info(url, timeout_s))
     except TimeoutError:
-        raise LimitsUnavailable(f"{address} does not answer within {timeout:g} seconds") from None
+        raise LimitsUnavailable(f"{address} does not answer within {timeout_s:g} seconds") from None
     except (RedisError, OSError) as error:
         if isinstance(error, AuthenticationError) or UNAUTHENTICATED in str(error):
-            raise LimitsUnavailable(f"{address} wants a password, or another one") from None
+            raise LimitsUnavailable(
+                f"{address} refuses the user or password in limits.url, or needs a password"
+            ) from None
         reason = str(error).rstrip(".") or type(error).__name__
         raise LimitsUnavailable(f"{address} cannot be used: {reason}") from None
     if redis_info.get("role") == "slave":
-        raise LimitsUnavailable(f"{address} is a replica, in which nothing can be counted: name its primary")
+        raise LimitsUnavailable(
+            f"{address} is a replica, which cannot count: write the address of its primary into limits.url"
+        )
     name = "valkey" if "valkey_version" in redis_info else "redis"
     return f"{name.capitalize()} {redis_info.get(f'{name}_version', '')} answers at {address}"
 
 
-async def _fetch_info(url: str, seconds: float) -> dict[str, object]:
+async def _fetch_info(url: str, timeout_s: float) -> dict[str, object]:
     """Checks that the server accepts commands, and returns its answer to INFO."""
-    async with asyncio.timeout(seconds), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
+    async with (
+        asyncio.timeout(timeout_s),
+        aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis,
+    ):
         await redis.ping()
         redis_info: dict[str, object] = await redis.info()
         return redis_info
@@ -72,8 +80,8 @@ async def _fetch_info(url: str, seconds: float) -> dict[str, object]:
 
 def _strip_credentials(url: str) -> str:
     """Returns the address without user, password and options."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    split_url = urlsplit(url)
+    return f"{split_url.scheme}://{split_url.netloc.rpartition('@')[2]}{split_url.path}"
 
 
 CONNECTIONS = 32
@@ -82,13 +90,16 @@ TIMEOUT_S = 1.0
 POLL_S = 1.0
 """Seconds between two checks whether Redis is available."""
 RETRY_PAUSE_S = 0.25
-"""Seconds without a new call after a failure."""
+"""Seconds after a failed call in which Redis is not called again."""
 LEASE_S = 30.0
+"""Seconds for which a claim counts as a running request, unless its lease is renewed."""
 RENEWAL_S = 10.0
+"""Seconds between two renewals of a lease."""
 BATCH = 500
-"""Claims per call."""
+"""The most claims in one call."""
 MAX_UNCERTAIN = 10_000
-"""The most claims of unknown state in Redis that wait to be settled. Further ones stay counted."""
+"""The most ended claims that wait to be sent. Above this, a claim that Redis has perhaps counted is not
+settled, and stays counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
@@ -100,7 +111,7 @@ class RedisClaim:
     step: int = 0
     """The number of extensions of the claim, including failed ones."""
     is_uncertain: bool = False
-    """Whether the result of an extension is unknown. Redis can receive the extension after the claim has
+    """Whether the result of an extension is unknown, so that Redis can receive it after the claim has
     ended."""
 
 
@@ -118,7 +129,8 @@ class RedisLimiter:
         custom_scripts: Scripts | None = None,
     ) -> None:
         """Does not connect yet. `fails_open`: whether this process counts by itself while Redis is
-        unavailable. Otherwise it refuses every request then. `custom_scripts` replaces the usual scripts.
+        unavailable. If not, it refuses every request during that time. `custom_scripts` replaces the usual
+        scripts.
         Raises SettingsError for an invalid address."""
         try:
             pool = BlockingConnectionPool.from_url(
@@ -154,7 +166,7 @@ class RedisLimiter:
         self._unreported: dict[str, Limit] = {}
         """Budgets of claims that ended since the last report to the watch."""
         self._send_lock = asyncio.Lock()
-        """Held while claims are sent, so that only the sender removes sent claims."""
+        """Held while claims are sent, so that no claim is sent twice."""
         self._failed_at: float | None = None
         """Monotonic seconds of the last failure; None if the last call was answered."""
 
@@ -184,7 +196,7 @@ class RedisLimiter:
         redis_claim = self._claims.get(claim)
         if redis_claim is None:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
-        # Counts even if no answer arrives: Redis may have run this step, and the next needs another number.
+        # Incremented before the call: Redis may run the step although its answer is lost.
         redis_claim.step += 1
         try:
             return await self._take_amounts(
@@ -212,14 +224,14 @@ class RedisLimiter:
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         try:
-            answer = await self._call_seeded(
+            result = await self._call_seeded(
                 limits, self._read_script, self._encode_limits(limits, [0] * len(limits))
             )
         except LimitsUnavailable:
             if self._fallback is None:
                 raise
             return await self._fallback.read_status(limits)
-        return answer.build_statuses(limits)
+        return result.build_statuses(limits)
 
     async def aclose(self) -> None:
         with suppress(LimitsUnavailable):
@@ -240,14 +252,15 @@ class RedisLimiter:
     # --- helpers ---
 
     def _settle_uncertain(self, claim: str) -> None:
-        """Settles a claim that Redis may have counted, with no used amounts."""
+        """Settles a claim with no used amounts, because Redis may have counted it although the call
+        failed."""
         if len(self._settled) < MAX_UNCERTAIN:
             self._settled.append((claim, Amounts()))
             self._has_settled.set()
 
     async def _wait_for_work(self) -> None:
-        """Waits for settled claims, for at most POLL_S, and then checks whether Redis is available. While
-        Redis is unavailable, always waits POLL_S."""
+        """Waits until a claim is settled. After POLL_S without one, calls Redis, to learn whether it is
+        available. While Redis is unavailable, always waits POLL_S."""
         try:
             async with asyncio.timeout(POLL_S):
                 await (self._has_settled if self.available else asyncio.Event()).wait()
@@ -268,21 +281,21 @@ class RedisLimiter:
         await self._report_usage()
 
     async def _report_usage(self) -> None:
-        """Reports to the watch the usage of budgets that ended requests have used. Raises
+        """Reports to the watch how much is used of the budgets of ended requests. Raises
         LimitsUnavailable."""
         limits = tuple(self._unreported.values())
         if self.watch is None or not limits:
             return
-        answer = await self._call_seeded(
+        result = await self._call_seeded(
             limits, self._read_script, self._encode_limits(limits, [0] * len(limits))
         )
         self._unreported = {id_: limit for id_, limit in self._unreported.items() if limit not in limits}
-        for status in answer.build_statuses(limits):
+        for status in result.build_statuses(limits):
             used = status.limit.amount - status.remaining
             self.watch.observe(status.limit, used, self._clock.wall())
 
     def _report_refusal(self, refusal: BudgetExceeded, limits: Sequence[Limit]) -> None:
-        """Reports to the watch the budget that has no room for a request."""
+        """Reports to the watch the budget that refused a request."""
         used = {
             status.limit.id: status.limit.amount - status.remaining
             for status in refusal.statuses
@@ -307,9 +320,9 @@ class RedisLimiter:
     ) -> tuple[LimitStatus, ...]:
         """Reserves the amounts in Redis, and returns the status of each limit."""
         arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, needed)]
-        answer = await self._call_seeded(limits, self._take_script, arguments)
+        result = await self._call_seeded(limits, self._take_script, arguments)
         try:
-            return answer.build_statuses(limits, needed)
+            return result.build_statuses(limits, needed)
         except BudgetExceeded as refusal:
             self._report_refusal(refusal, limits)
             raise
@@ -320,18 +333,18 @@ class RedisLimiter:
 
     async def _call_seeded(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
-    ) -> ScriptAnswer:
+    ) -> ScriptResult:
         """Runs a script and returns its answer. If counters are missing, creates them and runs the script
         again. Raises LimitsUnavailable."""
         if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_PAUSE_S:
             raise self._build_unavailable()
-        answer = ScriptAnswer.parse(await self._call(script, arguments))
-        if answer.status == "unknown":
-            await self._seed_counters([limits[number] for number in answer.indexes])
-            answer = ScriptAnswer.parse(await self._call(script, arguments))
-        if answer.status == "unknown":
+        result = ScriptResult.parse(await self._call(script, arguments))
+        if result.status == "unknown":
+            await self._seed_counters([limits[index] for index in result.indexes])
+            result = ScriptResult.parse(await self._call(script, arguments))
+        if result.status == "unknown":
             raise self._build_unavailable()
-        return answer
+        return result
 
     async def _seed_counters(self, limits: Sequence[Limit]) -> None:
         """Creates counters in Redis from the ledger. Raises LimitsUnavailable."""

@@ -1,4 +1,4 @@
-"""Arguments and answers of the scripts in `limits.redis.scripts`. Does no I/O."""
+"""Encodes the arguments of the scripts in `limits.redis.scripts`, and parses their results. Does no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,34 +17,37 @@ Argument = str | int
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptAnswer:
-    """An answer of READ_STATUS or TAKE."""
+class ScriptResult:
+    """The result of the scripts READ_STATUS and TAKE."""
 
     status: str
-    """`ok`, `refused` or `unknown`."""
+    """`ok`, `refused`, or `unknown` if limits have no counter."""
     rows: Sequence[Sequence[int]] = ()
     """For each limit: the used amount, and the microseconds until it is 0."""
     indexes: Sequence[int] = ()
     """Indexes of limits without a counter."""
     refusals: Sequence[Sequence[int]] = ()
     """For each limit without room: its index, microseconds until there is room, and the amount that this
-    claim took before its size was known."""
+    claim reserved before the request's size was known."""
     now_ms: int = 0
     """Unix milliseconds."""
 
     @staticmethod
-    def parse(reply: object) -> "ScriptAnswer":
+    def parse(reply: object) -> "ScriptResult":
         """Parses the answer of a script. Raises LimitsUnavailable for an unknown form."""
         match reply:
             case ["ok", [*rows]]:
-                return ScriptAnswer("ok", [_parse_integers(row) for row in rows])
-            case ["unknown", [*numbers]]:
-                return ScriptAnswer("unknown", indexes=[number - 1 for number in _parse_integers(numbers)])
-            case ["refused", [*rows], [*refusals], int(at)]:
-                refused = [(number - 1, wait, own) for number, wait, own in map(_parse_integers, refusals)]
-                return ScriptAnswer(
-                    "refused", [_parse_integers(row) for row in rows], refusals=refused, now_ms=at
-                )
+                return ScriptResult("ok", [_parse_integers(row) for row in rows])
+            case ["unknown", [*lua_indexes]]:
+                indexes = [lua_index - 1 for lua_index in _parse_integers(lua_indexes)]
+                return ScriptResult("unknown", indexes=indexes)
+            case ["refused", [*rows], [*refusals], int(now_ms)]:
+                parsed_refusals = [
+                    (lua_index - 1, wait, reserved)
+                    for lua_index, wait, reserved in map(_parse_integers, refusals)
+                ]
+                statuses = [_parse_integers(row) for row in rows]
+                return ScriptResult("refused", statuses, refusals=parsed_refusals, now_ms=now_ms)
         raise LimitsUnavailable("Redis sent an answer in an unknown form", retry_after=1.0)
 
     def build_statuses(self, limits: Sequence[Limit], needed: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
@@ -56,8 +59,8 @@ class ScriptAnswer:
         if not self.refusals:
             return statuses
         refusals = (
-            (build_refusal(limits[index], needed[index], own, wait / MICRO, self.now_ms / 1_000), index)
-            for index, wait, own in self.refusals
+            (build_refusal(limits[index], needed[index], reserved, wait / MICRO, self.now_ms / 1_000), index)
+            for index, wait, reserved in self.refusals
         )
         raise pick_longest(refusals, statuses)
 
@@ -87,8 +90,8 @@ def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
 
 
 def encode_seed(limit: Limit, amounts: Sequence[tuple[float, int]], now: float) -> list[Argument]:
-    """Encodes the past usage for a new counter. For a calendar period this is the sum. `now`: Unix
-    seconds."""
+    """Encodes the past usage for a new counter: for a calendar period its sum, and for a sliding window each
+    amount. `amounts`: pairs of Unix seconds and amount. `now`: Unix seconds."""
     arguments: list[Argument] = [limit.id, get_counter_kind(limit)]
     if limit.window is None:
         return arguments

@@ -1,4 +1,4 @@
-"""Lua scripts for Redis: the counters of `limits.windows`, kept in Redis and timed by its clock.
+"""Lua scripts for Redis: the counters of `limits.windows`, stored in Redis and timed by its clock.
 
 Each script is one atomic step. If its answer was lost, it can be sent again: it does nothing twice. All keys
 have one prefix and expire:
@@ -7,7 +7,7 @@ have one prefix and expire:
     q:ID  list   the bucket numbers of w:ID, the oldest first
     p:ID  hash   calendar periods: amounts by beginning, and `s`
     r:ID  set    running claims by the end of their lease (milliseconds)
-    k:ID  text   a claim (MessagePack): its step number, and its amounts by limit and place
+    k:ID  text   a claim (MessagePack): its step number, and its amounts by limit and window slot
 
 A counter's kind is `minute`, `day`, `week`, `month` or `running`. The amounts of one request are below 2^53,
 which Lua holds exactly. Totals and limits can reach 2^63, which Redis holds: Lua keeps these as text and
@@ -21,8 +21,8 @@ from antiphon.limits.windows import BUCKET, BUCKETS
 MICROSECOND = 1_000
 """Nanoseconds."""
 DAY_S = 24 * 3600
-"""Seconds until an unused key expires. Keys of calendar periods expire after 40 days. The ledger still has
-the usage."""
+"""Seconds of a day. An unused key expires after a day, and a key of calendar periods after 40 days. Then its
+usage can be read from the ledger again."""
 LATE_S = 60
 """Seconds in which a late call of an ended claim can still arrive."""
 TIME = "redis.call('TIME')"
@@ -30,7 +30,7 @@ TIME = "redis.call('TIME')"
 
 SHARED = """
 local BUCKET, BUCKETS, AGAIN = %BUCKET%, %BUCKETS%, 1000000
-local KEPT = {minute = %DAY%, period = 40 * %DAY%}
+local LIFETIME = {minute = %DAY%, period = 40 * %DAY%}
 local CLAIM, RUNNING = %DAY%, %DAY%
 local OVER, LATE = 2 ^ 53, %LATE%
 local prefix = KEYS[1]
@@ -91,13 +91,13 @@ local function used(limit)
   return redis.call('HGET', hash, 't') or '0'
 end
 
--- Whether the amounts at a place still count.
-local function holds(limit, place)
-  if limit.kind == 'minute' then return place >= math.floor(now / BUCKET) - BUCKETS end
-  return place == period(limit)
+-- Whether the amounts in a window slot still count.
+local function is_current(limit, slot)
+  if limit.kind == 'minute' then return slot >= math.floor(now / BUCKET) - BUCKETS end
+  return slot == period(limit)
 end
 
--- Counts an amount, and returns its place.
+-- Counts an amount, and returns its window slot.
 local function take(limit, amount)
   local id = limit.id
   if limit.kind == 'minute' then
@@ -108,29 +108,29 @@ local function take(limit, amount)
       bucket = newest  -- the clock was set back: keep the order of the buckets
     else
       redis.call('RPUSH', queue, text(bucket))
-      redis.call('EXPIRE', queue, KEPT.minute)
+      redis.call('EXPIRE', queue, LIFETIME.minute)
     end
     redis.call('HINCRBY', hash, text(bucket), text(amount))
     redis.call('HINCRBY', hash, 't', text(amount))
-    redis.call('EXPIRE', hash, KEPT.minute)
+    redis.call('EXPIRE', hash, LIFETIME.minute)
     return bucket
   end
   local begin = period(limit)
   redis.call('HINCRBY', key('p', id), text(begin), text(amount))
-  redis.call('EXPIRE', key('p', id), KEPT.period)
+  redis.call('EXPIRE', key('p', id), LIFETIME.period)
   return begin
 end
 
--- Subtracts an amount at a place, if the place still exists.
-local function give(limit, place, amount)
+-- Subtracts an amount in a window slot, if the slot still exists.
+local function subtract(limit, slot, amount)
   local hash = hashed(limit.kind, limit.id)
-  if redis.call('HEXISTS', hash, text(place)) == 0 then return end
-  local stays = redis.call('HINCRBY', hash, text(place), text(-amount))
+  if redis.call('HEXISTS', hash, text(slot)) == 0 then return end
+  local remaining = redis.call('HINCRBY', hash, text(slot), text(-amount))
   if limit.kind ~= 'minute' then return end
   redis.call('HINCRBY', hash, 't', text(-amount))
-  if stays <= 0 then
-    redis.call('HDEL', hash, text(place))
-    redis.call('LREM', key('q', limit.id), -1, text(place))
+  if remaining <= 0 then
+    redis.call('HDEL', hash, text(slot))
+    redis.call('LREM', key('q', limit.id), -1, text(slot))
   end
 end
 
@@ -162,20 +162,21 @@ local function wait(limit, excess)
   return BUCKETS * BUCKET
 end
 
+-- The open claim with this id; nil if there is none.
 local function claim_of(id)
   local packed = redis.call('GET', key('k', id))
   return packed and cmsgpack.unpack(packed) or nil
 end
 
-local function keep(id, claim)
+local function store_claim(id, claim)
   redis.call('SET', key('k', id), cmsgpack.pack(claim), 'EX', CLAIM)
 end
 
--- Reads limits from ARGV, from index `place` on. Each has eight arguments: id, kind, measure, the limit's
+-- Reads limits from ARGV, from index `start` on. Each has eight arguments: id, kind, measure, the limit's
 -- amount, the requested amount, the beginning of a period, its end, and the end of the next period.
-local function limits_from(place)
+local function limits_from(start)
   local limits = {}
-  for at = place, #ARGV, 8 do
+  for at = start, #ARGV, 8 do
     limits[#limits + 1] = {
       id = ARGV[at], kind = ARGV[at + 1], measure = ARGV[at + 2],
       amount = ARGV[at + 3], asked = tonumber(ARGV[at + 4]),
@@ -211,7 +212,7 @@ local numbers = list_unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
 return {'ok', list_statuses(limits)}
 """
-"""Arguments: limits. Answers the status of each limit (used amount, microseconds until reset), or the
+"""Arguments: limits. Returns the status of each limit (used amount, microseconds until reset), or the
 indexes of the limits that have no counter."""
 
 TAKE = """
@@ -227,11 +228,11 @@ local refusals = {}
 for number, limit in ipairs(limits) do
   local excess = excess_of(used(limit), limit.asked, limit.amount)
   if limit.asked > 0 and excess > 0 then
-    local own = 0
+    local reserved = 0
     for _, part in ipairs(step == 1 and parts[limit.id] or {}) do
-      if holds(limit, part[1]) then own = own + part[2] end
+      if is_current(limit, part[1]) then reserved = reserved + part[2] end
     end
-    refusals[#refusals + 1] = {number, wait(limit, excess), own}
+    refusals[#refusals + 1] = {number, wait(limit, excess), reserved}
   end
 end
 if #refusals > 0 then return {'refused', list_statuses(limits), refusals, math.floor(now / 1000)} end
@@ -257,12 +258,13 @@ for _, limit in ipairs(limits) do
     taken[#taken + 1] = {take(limit, limit.asked), limit.asked}
   end
 end
-keep(id, claim)
+store_claim(id, claim)
 return {'ok', list_statuses(limits)}
 """
 """Arguments: claim, step number, lease in milliseconds, and limits. For an open claim: its limits that still
-exist. Answers as READ_STATUS does, or with refusals and the time in Unix milliseconds. A refusal has the
-index of a limit without room, the wait, and the amount that the claim took before its size was known."""
+exist. Returns what READ_STATUS returns, or refusals and the time in Unix milliseconds. A refusal has the
+index of a limit without room, the wait, and the amount that the claim reserved before the request's size was
+known."""
 
 SETTLE = """
 for at = 1, #ARGV, 5 do
@@ -283,7 +285,7 @@ for at = 1, #ARGV, 5 do
       for number = #held.parts, 1, -1 do
         local less = math.min(excess, held.parts[number][2])
         if less > 0 then
-          give(held, held.parts[number][1], less)
+          subtract(held, held.parts[number][1], less)
           excess = excess - less
         end
       end
@@ -318,7 +320,7 @@ return 'renewed'
 SEED = """
 local id, kind = ARGV[1], ARGV[2]
 if redis.call('HSETNX', hashed(kind, id), 's', '1') == 0 then return 'known' end
-redis.call('EXPIRE', hashed(kind, id), KEPT[kind] or KEPT.period)
+redis.call('EXPIRE', hashed(kind, id), LIFETIME[kind] or LIFETIME.period)
 for at = 3, #ARGV, 2 do
   if kind ~= 'minute' then
     redis.call('HINCRBY', key('p', id), ARGV[at], ARGV[at + 1])
@@ -326,7 +328,7 @@ for at = 3, #ARGV, 2 do
     local bucket = text(math.floor(tonumber(ARGV[at]) / BUCKET))
     if redis.call('HEXISTS', key('w', id), bucket) == 0 then
       redis.call('RPUSH', key('q', id), bucket)
-      redis.call('EXPIRE', key('q', id), KEPT.minute)
+      redis.call('EXPIRE', key('q', id), LIFETIME.minute)
     end
     redis.call('HINCRBY', key('w', id), bucket, ARGV[at + 1])
     redis.call('HINCRBY', key('w', id), 't', ARGV[at + 1])

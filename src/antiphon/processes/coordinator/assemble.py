@@ -107,9 +107,9 @@ async def open_seeder(
 ) -> AsyncIterator[LedgerSeeder]:
     """Yields the reader of the usage that limits count from the start. It can be used until the block ends.
 
-    If `drain` runs in this process, the reader writes the spool to the ledger before it reads. If another
-    process drains the spool, as with two servers that share the spool's directory, the ledger is read as it
-    is. `started_ms`: see `LedgerSeeder`.
+    If `drain` runs in this process, the reader first writes the spool to the ledger. If another process
+    drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: see
+    `LedgerSeeder`.
     """
 
     def drain_spool() -> None:

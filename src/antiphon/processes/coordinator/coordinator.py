@@ -95,7 +95,7 @@ class Coordinator:
         """Writes the current counters for the next coordinator."""
         if self._limiter is not None and self._snapshot_file is not None:
             try:
-                save_snapshot(self._snapshot_file, self._limiter.snapshot())
+                save_snapshot(self._snapshot_file, self._limiter.build_snapshot())
             except OSError as problem:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 

@@ -1,4 +1,4 @@
-"""Adds documents: stores an uploaded file, reads it, embeds its chunks and puts them into the index.
+"""Adds documents: stores an uploaded file, reads it, embeds its chunks and puts the chunks into the index.
 
 A job continues after its request, and after the end of its process. The file stays in `uploads` until the
 document is READY or FAILED. A process that finds a file without a running job continues at the next missing
@@ -51,35 +51,36 @@ from antiphon.telemetry.logs import record
 MAX_JOBS = 2
 """The most documents that one process reads at the same time."""
 
-BATCH = 64
+CHUNKS_PER_BATCH = 64
 """Chunks per batch."""
 
 MAX_BATCHES_AHEAD = 2
 """The most batches that are embedded before the first of them is in the index."""
 
-LOOK_S = 15.0
+SEARCH_INTERVAL_S = 15.0
 """Seconds between two searches for files without a running job."""
 
-POLL_S = 0.2
+STATE_POLL_S = 0.2
 """Seconds between two reads of the state of a document that another process works on."""
 
-TRIES = 6
-"""The most attempts at a step that fails with a temporary error. Then the job ends, and the next search for
-files starts it again. Meanwhile other documents are read."""
+MAX_TRIES = 6
+"""The most attempts at a step that fails with a temporary error. After them the job ends, so that other
+documents are read. The next search for files starts the job again."""
 
 MAX_ENGINE_DEATHS = 2
-"""How often a step is tried again after its engine died. A document that ends the engine each time fails."""
+"""How many deaths of the engine a step survives. At the next death the document fails, because it may be the
+cause."""
 
-PAUSE_S = 1.0
+FIRST_PAUSE_S = 1.0
 """Seconds before the second attempt. Each later pause is twice as long."""
 
-LONGEST_PAUSE_S = 60.0
+MAX_PAUSE_S = 60.0
 
-CALL_S = 600.0
+EMBEDDING_TIMEOUT_S = 600.0
 """The time limit of one embedding call in seconds."""
 
 WAITING_TEXT = "is kept, and goes on by itself"
-"""The state of a document that waits for its model."""
+"""The words of messages about a document that waits for its model. They follow `the document`."""
 
 MAX_KNOWN_VECTORS = 20_000
 """The most vectors that are read from an earlier version of a document. Equal chunks are then not embedded
@@ -91,12 +92,12 @@ MAX_SEARCHED_PAGES = 10
 T = TypeVar("T")
 
 FindActor = Callable[[Uploader], Actor | None]
-"""Returns the caller who uploaded a file, with its current rights; None if its key has ended."""
+"""Returns the caller who uploaded a file, with the caller's current rights; None if the key has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class IngestParts:
-    """The dependencies of a job."""
+class IngestDependencies:
+    """What a job needs: the index, the models, the reader, the uploads, and the clock."""
 
     index: KnowledgeIndex
     models: EmbeddingModels
@@ -106,21 +107,22 @@ class IngestParts:
     clock: Clock
     origin: Origin
     """The origin of the jobs' embedding calls, for the ledger."""
-    pause: float = PAUSE_S
+    pause: float = FIRST_PAUSE_S
     """Seconds before the second attempt."""
-    search_interval: float = LOOK_S
+    search_interval: float = SEARCH_INTERVAL_S
 
 
 class DocumentJobs:
     """The jobs of one process."""
 
-    def __init__(self, parts: IngestParts, group: asyncio.TaskGroup) -> None:
-        self.reader = parts.reader
-        self._parts = parts
+    def __init__(self, dependencies: IngestDependencies, group: asyncio.TaskGroup) -> None:
+        self.reader = dependencies.reader
+        self._dependencies = dependencies
         self._group = group
         self._slots = asyncio.Semaphore(MAX_JOBS)
-        self._running: dict[str, asyncio.Future[DocumentInfo | None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._results: dict[str, asyncio.Future[DocumentInfo | None]] = {}
+        """The results of running jobs, by the upload's id."""
+        self._job_tasks: set[asyncio.Task[None]] = set()
 
     async def add(
         self, table: TableInfo, upload: FileUpload, context: Context, *, wait: bool = False
@@ -133,47 +135,49 @@ class DocumentJobs:
             raise InvalidValue("the file is empty; send a file that has text", param="file")
         order = build_order(table, upload, context)
         self.reader.require_sizes(order.sizes)
-        parts, model = self._parts, table.settings.embedding_model
+        dependencies, model = self._dependencies, table.settings.embedding_model
         if model is not None:
-            await parts.models.find(model, context.actor)
-        await asyncio.to_thread(parts.uploads.keep, order, upload.content)
+            await dependencies.models.find(model, context.actor)
+        await asyncio.to_thread(dependencies.uploads.store, order, upload.content)
         try:
-            document = await parts.index.begin_document(order.project, order.table, order.document)
+            document = await dependencies.index.begin_document(order.project, order.table, order.document)
         except BaseException:
-            if order.id not in self._running:
-                await asyncio.to_thread(parts.uploads.remove, order.id)
+            if order.id not in self._results:
+                await asyncio.to_thread(dependencies.uploads.remove, order.id)
             raise
         if document.state is DocumentState.READY:
-            await asyncio.to_thread(parts.uploads.remove, order.id)
+            await asyncio.to_thread(dependencies.uploads.remove, order.id)
             return document
-        if not parts.uploads.has(order.id):  # another job of the file failed and removed it
-            await asyncio.to_thread(parts.uploads.keep, order, upload.content)
+        if not dependencies.uploads.is_complete(order.id):  # an earlier job failed and removed the upload
+            await asyncio.to_thread(dependencies.uploads.store, order, upload.content)
         job = self.start(order)
         return await self._wait(order, document, job) if wait else document
 
     def start(self, order: UploadOrder) -> "asyncio.Future[DocumentInfo | None]":
-        """Starts the job of an upload, unless this process has started it."""
-        if order.id not in self._running:
-            done: asyncio.Future[DocumentInfo | None] = asyncio.get_running_loop().create_future()
-            self._running[order.id] = done
-            task = self._group.create_task(self._run(order, done))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return self._running[order.id]
+        """Starts the job of an upload, unless this process runs it already. Returns the future result, which
+        is None if another process works on the file."""
+        if order.id not in self._results:
+            result: asyncio.Future[DocumentInfo | None] = asyncio.get_running_loop().create_future()
+            self._results[order.id] = result
+            task = self._group.create_task(self._run(order, result))
+            self._job_tasks.add(task)
+            task.add_done_callback(self._job_tasks.discard)
+        return self._results[order.id]
 
     def cancel(self) -> None:
         """Ends all jobs. Their files stay, so that a later process continues."""
-        for task in self._tasks:
+        for task in self._job_tasks:
             task.cancel()
 
     async def has_uploads(self, project: str, table: str) -> bool:
-        """Whether a file of a table is still being read or waits to be read."""
-        orders = await asyncio.to_thread(self._parts.uploads.list_orders)
+        """Whether the job of a file of a table runs or waits."""
+        orders = await asyncio.to_thread(self._dependencies.uploads.list_orders)
         return any((order.project, order.table) == (project, table) for order in orders)
 
     async def remove_uploads(self, project: str, table: str, digest: str | None = None) -> None:
-        """Removes the unread files of a table. `digest`: only the file with this digest."""
-        uploads = self._parts.uploads
+        """Removes the uploaded files of a table that are not in the index yet. `digest`: only the file with
+        this digest."""
+        uploads = self._dependencies.uploads
         for order in await asyncio.to_thread(uploads.list_orders):
             if (order.project, order.table) == (project, table) and digest in (None, order.digest):
                 await asyncio.to_thread(uploads.remove, order.id)
@@ -181,10 +185,10 @@ class DocumentJobs:
     async def describe(
         self, project: str, table: str, documents: Sequence[DocumentInfo]
     ) -> list[DocumentInfo]:
-        """Returns the documents. A document that waits gets the reason as its error."""
+        """Returns the documents. If a document waits for its model, its `error` is the reason."""
 
         def read() -> list[DocumentInfo]:
-            uploads = self._parts.uploads
+            uploads = self._dependencies.uploads
             return [
                 replace(document, error=uploads.read_note(make_id(project, table, document.digest)))
                 if document.state is DocumentState.INDEXING
@@ -197,14 +201,14 @@ class DocumentJobs:
         return list(documents)
 
     async def resume(self) -> None:
-        """Starts a job for each file that has none, again and again."""
+        """Starts a job for each uploaded file without one, and repeats this until cancelled."""
         while True:
             try:
-                for order in await asyncio.to_thread(self._parts.uploads.list_orders):
+                for order in await asyncio.to_thread(self._dependencies.uploads.list_orders):
                     _ = self.start(order)  # nobody waits for it
             except OSError as problem:
                 record("knowledge_uploads_unreadable", logging.WARNING, cause=problem.strerror)
-            await asyncio.sleep(self._parts.search_interval)
+            await asyncio.sleep(self._dependencies.search_interval)
 
     async def _wait(
         self, order: UploadOrder, document: DocumentInfo, job: "asyncio.Future[DocumentInfo | None]"
@@ -212,40 +216,44 @@ class DocumentJobs:
         """Returns the document when it is READY. Raises the job's error, or InvalidValue if the document is
         FAILED."""
         try:
-            result = await asyncio.shield(job)
+            document_info = await asyncio.shield(job)
         except AntiphonError as error:
             if error.retryable:
                 error.message = f"the document {WAITING_TEXT}: {error.message}"
             raise
-        while result is None or result.state is DocumentState.INDEXING:
-            await asyncio.sleep(POLL_S)
-            result = await self._parts.index.get_document(order.project, order.table, document.id)
-        if result.state is DocumentState.FAILED:
-            raise InvalidValue(result.error or "the document cannot be read", param="file")
-        return result
+        while document_info is None or document_info.state is DocumentState.INDEXING:
+            await asyncio.sleep(STATE_POLL_S)
+            document_info = await self._dependencies.index.get_document(
+                order.project, order.table, document.id
+            )
+        if document_info.state is DocumentState.FAILED:
+            raise InvalidValue(document_info.error or "the document cannot be read", param="file")
+        return document_info
 
-    async def _run(self, order: UploadOrder, done: "asyncio.Future[DocumentInfo | None]") -> None:
-        """Runs the job of an upload unless another process works on it, and sets the result of `done`."""
+    async def _run(self, order: UploadOrder, result: "asyncio.Future[DocumentInfo | None]") -> None:
+        """Runs the job of an upload, unless another process works on it, and sets `result`."""
         try:
             async with self._slots:
-                with self._parts.uploads.lock(order.id) as locked_order:
-                    done.set_result(
-                        None if locked_order is None else await DocumentJob(self._parts, locked_order).run()
+                with self._dependencies.uploads.lock(order.id) as locked_order:
+                    result.set_result(
+                        None
+                        if locked_order is None
+                        else await DocumentJob(self._dependencies, locked_order).run()
                     )
         except AntiphonError as error:
-            done.set_exception(error)
-            done.exception()  # marks the error as seen: it is possible that nobody waits
+            result.set_exception(error)
+            result.exception()  # marks the error as seen: it is possible that nobody waits
         finally:
-            if not done.done():
-                done.cancel()
-            del self._running[order.id]
+            if not result.done():
+                result.cancel()
+            del self._results[order.id]
 
 
 class DocumentJob:
-    """Turns one uploaded file into a document."""
+    """The job of one uploaded file: reads it, embeds its chunks, and puts them into the index."""
 
-    def __init__(self, parts: IngestParts, order: UploadOrder) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: IngestDependencies, order: UploadOrder) -> None:
+        self._dependencies = dependencies
         self._order = order
         self._vectors: dict[bytes, bytes] = {}
         """Known vectors, by the digest of their text."""
@@ -255,13 +263,13 @@ class DocumentJob:
         """Whether the upload can have a note that its document waits."""
 
     async def run(self) -> DocumentInfo | None:
-        """Returns the READY document; None if the document or its table was removed meanwhile. Sets the
-        document to FAILED and raises the error if the file cannot be read."""
-        order, parts = self._order, self._parts
+        """Runs the job to its end. Returns the READY document; None if the document or its table was removed
+        meanwhile. If the file cannot be read, sets the document to FAILED and raises the error."""
+        order, dependencies = self._order, self._dependencies
         document = None
         try:
             document = await self._retry(
-                lambda: parts.index.begin_document(order.project, order.table, order.document)
+                lambda: dependencies.index.begin_document(order.project, order.table, order.document)
             )
             if document.state is not DocumentState.READY:
                 document = await self._index_guarded(document)
@@ -270,14 +278,15 @@ class DocumentJob:
         except AntiphonError as error:
             if error.retryable or isinstance(error, KnowledgeUnavailable):
                 raise  # a later job continues
-            await self._fail(document, error)
-            await asyncio.to_thread(parts.uploads.remove, order.id)
+            await self._mark_failed(document, error)
+            await asyncio.to_thread(dependencies.uploads.remove, order.id)
             raise
-        await asyncio.to_thread(parts.uploads.remove, order.id)
+        await asyncio.to_thread(dependencies.uploads.remove, order.id)
         return document
 
     async def _index_guarded(self, document: DocumentInfo) -> DocumentInfo:
-        """Indexes the file. Raises InternalError for a defect of the server."""
+        """Calls `_index`. Raises InternalError for an unexpected exception, which is a defect of the
+        server."""
         try:
             return await self._index(document)
         except AntiphonError:
@@ -289,62 +298,70 @@ class DocumentJob:
 
     async def _index(self, document: DocumentInfo) -> DocumentInfo:
         """Reads and embeds the file, and puts its chunks into the index."""
-        order, parts = self._order, self._parts
-        table = await self._retry(lambda: parts.index.get_table(order.project, order.table))
+        order, dependencies = self._order, self._dependencies
+        table = await self._retry(lambda: dependencies.index.get_table(order.project, order.table))
         model, self._dimensions = table.settings.embedding_model, table.settings.dimensions
         self._find_actor()
-        split = await self._read(model)
+        split = await self._split_file(model)
         if model is not None:
             await self._load_known_vectors(document)
-        await self._put_all(document, split, model)
+        await self._put_missing_batches(document, split, model)
         return await self._retry(
-            lambda: parts.index.finish_document(order.project, order.table, document.id, split.notes)
+            lambda: dependencies.index.finish_document(order.project, order.table, document.id, split.notes)
         )
 
-    async def _read(self, model: str | None) -> SplitDocument:
-        """Returns the chunks of the file. Raises InvalidValue if it has none."""
-        order, parts = self._order, self._parts
+    async def _split_file(self, model: str | None) -> SplitDocument:
+        """Reads the file and splits it into chunks. Raises InvalidValue if it contains no text."""
+        order, dependencies = self._order, self._dependencies
         rule = None
         if model is not None:
-            info = await self._retry_model(lambda: parts.models.find(model, self._find_actor()))
+            info = await self._retry_model(lambda: dependencies.models.find(model, self._find_actor()))
             if info.longest_text is not None:
                 rule = TokenRule(self._build_token_counter(model), info.longest_text)
-        file = StoredFile(parts.uploads.get_path(order.id), order.name, order.media_type)
-        return await self._retry(lambda: parts.reader.read(file, order.sizes, rule))
+        file = StoredFile(dependencies.uploads.get_path(order.id), order.name, order.media_type)
+        return await self._retry(lambda: dependencies.reader.read(file, order.sizes, rule))
 
     def _build_token_counter(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
         """Returns a function that counts a model's tokens."""
 
         async def count(texts: Sequence[str]) -> Sequence[int]:
             actor = self._find_actor()
-            return await self._retry_model(lambda: self._parts.models.count_tokens(model, texts, actor))
+            return await self._retry_model(
+                lambda: self._dependencies.models.count_tokens(model, texts, actor)
+            )
 
         return count
 
-    async def _put_all(self, document: DocumentInfo, split: SplitDocument, model: str | None) -> None:
-        """Embeds the batches that are missing in the index, and puts them there in order."""
-        parts, order = self._parts, self._order
+    async def _put_missing_batches(
+        self, document: DocumentInfo, split: SplitDocument, model: str | None
+    ) -> None:
+        """Embeds the batches that are missing in the index, and puts them into the index in order."""
+        dependencies, order = self._dependencies, self._order
         total = len(split.chunks)
-        starts = [start for start in range(0, total, BATCH) if start // BATCH not in document.batches]
-        ahead: deque[tuple[int, asyncio.Task[list[ChunkInput]]]] = deque()
+        starts = [
+            start
+            for start in range(0, total, CHUNKS_PER_BATCH)
+            if start // CHUNKS_PER_BATCH not in document.batches
+        ]
+        embedding_tasks: deque[tuple[int, asyncio.Task[list[ChunkInput]]]] = deque()
 
         async def put_next() -> None:
-            start, task = ahead.popleft()
+            start, task = embedding_tasks.popleft()
             chunks = await task
             percent = min(99, (start + len(chunks)) * 100 // total)
             await self._retry(
-                lambda: parts.index.put_chunks(
-                    order.project, order.table, document.id, start // BATCH, chunks, percent
+                lambda: dependencies.index.put_chunks(
+                    order.project, order.table, document.id, start // CHUNKS_PER_BATCH, chunks, percent
                 )
             )
 
         async with task_group() as group:
             for start in starts:
-                batch = split.chunks[start : start + BATCH]
-                ahead.append((start, group.create_task(self._embed(batch, model))))
-                if len(ahead) > MAX_BATCHES_AHEAD:
+                batch = split.chunks[start : start + CHUNKS_PER_BATCH]
+                embedding_tasks.append((start, group.create_task(self._embed(batch, model))))
+                if len(embedding_tasks) > MAX_BATCHES_AHEAD:
                     await put_next()
-            while ahead:
+            while embedding_tasks:
                 await put_next()
 
     async def _embed(self, chunks: Sequence[ChunkInput], model: str | None) -> list[ChunkInput]:
@@ -359,55 +376,65 @@ class DocumentJob:
 
     async def _call_model(self, model: str, texts: list[str]) -> list[bytes]:
         """Embeds texts with the rights of the caller who uploaded the file."""
-        parts = self._parts
-        deadline = parts.clock.monotonic() + CALL_S
+        dependencies = self._dependencies
+        deadline = dependencies.clock.monotonic() + EMBEDDING_TIMEOUT_S
         context = Context(
-            self._order.request_id, self._find_actor(), deadline, parts.clock, origin=parts.origin
+            self._order.request_id,
+            self._find_actor(),
+            deadline,
+            dependencies.clock,
+            origin=dependencies.origin,
         )
-        return await embed_texts(parts.models, model, self._dimensions, texts, context, ["file"] * len(texts))
+        return await embed_texts(
+            dependencies.models, model, self._dimensions, texts, context, ["file"] * len(texts)
+        )
 
     async def _load_known_vectors(self, document: DocumentInfo) -> None:
         """Loads the vectors of the version that this document replaces, if there is one."""
-        parts, order = self._parts, self._order
+        dependencies, order = self._dependencies, self._order
         for page in range(MAX_SEARCHED_PAGES):
-            documents = await parts.index.list_documents(
+            documents = await dependencies.index.list_documents(
                 order.project, order.table, page * MAX_PAGE, MAX_PAGE
             )
             for older in documents.items:
                 if older.name == order.name and older.id != document.id:
-                    await self._load_version(older)
+                    await self._load_vectors_of(older)
                     return
             if len(documents.items) < MAX_PAGE:
                 return
 
-    async def _load_version(self, older: DocumentInfo) -> None:
+    async def _load_vectors_of(self, older: DocumentInfo) -> None:
         """Loads at most MAX_KNOWN_VECTORS vectors of a document."""
-        parts, order = self._parts, self._order
-        for offset in range(0, min(older.chunks, MAX_KNOWN_VECTORS), BATCH):
-            page = await parts.index.list_chunks(
-                order.project, order.table, older.id, offset, BATCH, with_vectors=True
+        dependencies, order = self._dependencies, self._order
+        for offset in range(0, min(older.chunks, MAX_KNOWN_VECTORS), CHUNKS_PER_BATCH):
+            page = await dependencies.index.list_chunks(
+                order.project, order.table, older.id, offset, CHUNKS_PER_BATCH, with_vectors=True
             )
             self._vectors.update((_digest(chunk.text), chunk.vector) for chunk in page.items)
 
     def _find_actor(self) -> Actor:
-        """Returns the caller who uploaded the file. Raises PermissionDenied if its key has ended."""
-        actor = self._parts.find_actor(self._order.uploader)
+        """Returns the caller who uploaded the file. Raises PermissionDenied if the caller's key has ended."""
+        actor = self._dependencies.find_actor(self._order.uploader)
         if actor is None:
-            raise PermissionDenied("the key that uploaded this file has ended: upload it again with another")
+            raise PermissionDenied(
+                "the key that uploaded this file has ended: upload the file again with another key"
+            )
         return actor
 
-    async def _fail(self, document: DocumentInfo | None, error: AntiphonError) -> None:
-        """Sets the document to FAILED, with the error."""
+    async def _mark_failed(self, document: DocumentInfo | None, error: AntiphonError) -> None:
+        """Sets the document to FAILED, with the error, and logs the failure."""
         order = self._order
         if document is not None:
             with suppress(NotFound):
-                await self._parts.index.fail_document(order.project, order.table, document.id, error.message)
+                await self._dependencies.index.fail_document(
+                    order.project, order.table, document.id, error.message
+                )
         record("knowledge_document_failed", logging.INFO, code=error.code, request_id=order.request_id)
 
     async def _retry_model(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call of the embedding model. While the model is unavailable, the upload's note tells the
-        reason."""
-        uploads, id_ = self._parts.uploads, self._order.id
+        """Makes a call of the embedding model, and repeats it as `_retry` does. While the model is
+        unavailable, the upload's note contains the reason."""
+        uploads, id_ = self._dependencies.uploads, self._order.id
 
         async def try_call() -> T:
             try:
@@ -425,31 +452,35 @@ class DocumentJob:
         return await self._retry(try_call)
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call. Repeats it after temporary errors, and after some deaths of the engine."""
-        pause, deaths = self._parts.pause, 0
-        for _ in range(TRIES - 1):
+        """Makes a call, and repeats it after temporary errors and after some deaths of the engine. Raises the
+        last error after MAX_TRIES attempts."""
+        pause, deaths = self._dependencies.pause, 0
+        for _ in range(MAX_TRIES - 1):
             try:
                 return await call()
             except AntiphonError as error:
                 deaths += isinstance(error, EngineDied)
                 if not (error.retryable or (isinstance(error, EngineDied) and deaths <= MAX_ENGINE_DEATHS)):
                     raise
-                wait = min(LONGEST_PAUSE_S, max(pause, error.retry_after or 0.0))
+                wait = min(MAX_PAUSE_S, max(pause, error.retry_after or 0.0))
             await asyncio.sleep(wait)
             pause *= 2
         return await call()
 
 
 def build_order(table: TableInfo, upload: FileUpload, context: Context) -> UploadOrder:
-    """Returns the order for an uploaded file. The sizes of its chunks are the table's, unless the caller
-    chose others."""
+    """Returns the order for an uploaded file. The chunk sizes of the request come before those of the table.
+    Raises InvalidValue if the chunks would be counted in tokens without an embedding model."""
     settings, actor = table.settings, context.actor
     unit = upload.chunk_unit or settings.chunk_unit
     size = settings.chunk_size if upload.chunk_size is None else upload.chunk_size
     overlap = settings.chunk_overlap if upload.chunk_size is None else size // OVERLAP_DIVISOR
     overlap = overlap if upload.chunk_overlap is None else upload.chunk_overlap
     if unit is SizeUnit.TOKENS and settings.embedding_model is None:
-        raise InvalidValue("chunk_unit can be tokens only with an embedding model", param="chunk_unit")
+        raise InvalidValue(
+            "the table has no embedding model, so chunk_unit cannot be tokens; send characters",
+            param="chunk_unit",
+        )
     sizes = ChunkSizes(size, overlap, unit)
     digest = digest_upload(upload.content, upload.name, upload.media_type, sizes)
     return UploadOrder(
@@ -472,11 +503,11 @@ def _digest(text: str) -> bytes:
 
 
 @asynccontextmanager
-async def run_jobs(parts: IngestParts) -> AsyncIterator[DocumentJobs]:
-    """Runs jobs for this process until the context ends, and continues those of dead processes. The files of
-    unfinished jobs stay on the disk."""
+async def run_jobs(dependencies: IngestDependencies) -> AsyncIterator[DocumentJobs]:
+    """Yields the jobs of this process. They run while the context lasts, also for files that a dead process
+    left. The files of unfinished jobs stay on the disk."""
     async with task_group() as group:
-        jobs = DocumentJobs(parts, group)
+        jobs = DocumentJobs(dependencies, group)
         resuming = group.create_task(jobs.resume())
         try:
             yield jobs

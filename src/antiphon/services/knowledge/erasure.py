@@ -1,4 +1,4 @@
-"""Removes everything that a project keeps in knowledge tables, for its owners and the operator."""
+"""Removes all knowledge tables and uploads of a project, for its owners and the operator."""
 
 import asyncio
 
@@ -12,6 +12,8 @@ from antiphon.store.base import TenancyStore
 
 
 class KnowledgeErasure:
+    """Removes everything that a project stores in knowledge tables."""
+
     def __init__(
         self, changes: DirectoryChanges, tenancy: TenancyStore, index: KnowledgeIndex, uploads: UploadFolder
     ) -> None:
@@ -21,19 +23,21 @@ class KnowledgeErasure:
         self._uploads = uploads
 
     async def erase(self, actor: Actor, project: str) -> int:
-        """Removes all tables of a project and all unread files. Returns the number of removed tables. Damaged
-        tables and tables of an archived project are removed too. Raises NotFound, PermissionDenied and
-        KnowledgeUnavailable."""
+        """Removes all tables of a project, and all its uploaded files that are not in a table yet. Returns
+        the number of removed tables. Damaged tables and tables of an archived project are removed too. Raises
+        NotFound, PermissionDenied and KnowledgeUnavailable."""
         self._require_owner(actor, project)
         await asyncio.to_thread(self._remove_uploads, project)
-        removed = await self._index.delete_project_tables(project)
+        table_count = await self._index.delete_project_tables(project)
 
-        def note() -> None:
+        def write_audit_entry() -> None:
             author = self._changes.attribute_to(actor)
-            self._changes.learn(self._tenancy.note_erasure(project, {"tables": removed}, author))
+            self._changes.update_directory(
+                self._tenancy.note_erasure(project, {"tables": table_count}, author)
+            )
 
-        await self._changes.apply(note)
-        return removed
+        await self._changes.apply(write_audit_entry)
+        return table_count
 
     def _require_owner(self, actor: Actor, project: str) -> None:
         policy = self._changes.policy

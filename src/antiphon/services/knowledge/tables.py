@@ -1,5 +1,5 @@
-"""Knowledge tables of the caller's project: tables, chunks and search. `documents` adds files.
-`KnowledgeErasure` removes everything for owners and the operator."""
+"""Knowledge tables of the caller's project: tables, documents, chunks and search. The module `documents` runs
+the jobs that put files into a table. `KnowledgeErasure` removes everything for owners and the operator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,12 +42,12 @@ from antiphon.services.knowledge.vectors import (
 
 
 class KnowledgeService:
-    """The `KnowledgeTables` of one HTTP process."""
+    """Implements `KnowledgeTables` in one HTTP process, with the rights of each caller."""
 
     def __init__(
         self, index: KnowledgeIndex, models: EmbeddingModels, jobs: DocumentJobs, limits: IndexLimits
     ) -> None:
-        """`limits`: what the index allows one project."""
+        """`limits`: the maximum sizes of one project's tables, which `count_usage` returns."""
         self._index = index
         self._models = models
         self._jobs = jobs
@@ -67,7 +67,10 @@ class KnowledgeService:
         require_addressable(request.name)
         project = context.actor.project
         if any(table.settings.name == request.name for table in await self._index.list_tables(project)):
-            raise Conflict(f"this project has a knowledge table {request.name!r}", param="name")
+            raise Conflict(
+                f"this project already has a knowledge table {request.name!r}; choose another name",
+                param="name",
+            )
         model = await self._find_model(request, context.actor)
         sizes = choose_sizes(model, request.chunk_size, request.chunk_overlap, request.chunk_unit)
         self._jobs.reader.require_sizes(sizes)
@@ -208,22 +211,22 @@ class KnowledgeService:
     async def _embed_chunks(
         self, table: str, chunks: Sequence[ChunkInput], context: Context
     ) -> list[ChunkInput]:
-        """Returns the chunks with vectors, which the caller sent or the model makes. Raises InvalidValue for
-        a blank text."""
+        """Returns the chunks, each with a vector. The table's model makes the vectors that the caller did not
+        send. Without a model, returns the chunks unchanged. Raises InvalidValue for a blank text."""
         info = await self._index.get_table(context.actor.project, table)
         for index, chunk in enumerate(chunks):
             if not chunk.text.strip():
                 raise InvalidValue("text is empty; send at least one word", param=f"chunks[{index}].text")
         model = info.settings.embedding_model
-        missing = [index for index, chunk in enumerate(chunks) if not chunk.vector]
-        if model is None or not missing:
+        without_vector = [index for index, chunk in enumerate(chunks) if not chunk.vector]
+        if model is None or not without_vector:
             return list(chunks)
-        texts = [chunks[index].text for index in missing]
+        texts = [chunks[index].text for index in without_vector]
         dimensions = info.settings.dimensions
-        fields = ["text" if len(chunks) == 1 else f"chunks[{index}].text" for index in missing]
+        fields = ["text" if len(chunks) == 1 else f"chunks[{index}].text" for index in without_vector]
         vectors = await embed_texts(self._models, model, dimensions, texts, context, fields)
         embedded = list(chunks)
-        for index, vector in zip(missing, vectors, strict=True):
+        for index, vector in zip(without_vector, vectors, strict=True):
             embedded[index] = replace(embedded[index], vector=vector)
         return embedded
 
@@ -248,7 +251,7 @@ class KnowledgeService:
 
 
 def require_addressable(name: str) -> None:
-    """Raises InvalidValue if the API's paths cannot contain a table's name."""
+    """Raises InvalidValue if a table's name cannot be a part of a URL's path."""
     if "/" in name or not name.strip("."):
         raise InvalidValue(
             "a table's name must not contain a slash, and must not be dots alone", param="name"

@@ -1,8 +1,8 @@
-r"""Uploaded files that are not read yet. They stay on the disk when the process ends.
+"""Uploaded files that are not in the index yet. They stay on the disk when the process ends.
 
-<directory>/<id>.data    the file
-    <directory>/<id>.json    the order; it is written last, when the file is complete
-    <directory>/<id>.note    why the document waits
+    <directory>/<id>.data    the file
+    <directory>/<id>.json    the order, which tells how to read the file; it is written last
+    <directory>/<id>.note    why the document waits for its model
 
 An id is a digest of the table and the content, so equal files are stored once. The process that works on a
 file holds a lock on it. The lock ends with the process.
@@ -35,7 +35,7 @@ LONGEST_NOTE = 1000
 STALE_S = 3600.0
 """Seconds after which a file without an order is removed: its process died."""
 
-VERSION = 1
+SPLIT_VERSION = 1
 """The version of the rules that split files into chunks. Increment it when you change the rules."""
 
 
@@ -51,7 +51,7 @@ class Uploader:
 
 @dataclass(frozen=True, slots=True)
 class UploadOrder:
-    """How to read an uploaded file."""
+    """The job to put one uploaded file into a knowledge table: the table, the file, and how to split it."""
 
     id: str
     table: str
@@ -81,8 +81,8 @@ class UploadOrder:
 
 def digest_upload(content: bytes, name: str, media_type: str, sizes: ChunkSizes) -> str:
     """Returns a digest of the content and of everything that changes its chunks."""
-    rules = json.dumps([VERSION, name, media_type, sizes.size, sizes.overlap, sizes.unit])
-    return sha256(rules.encode() + b"\n" + sha256(content).digest()).hexdigest()
+    split_rules = json.dumps([SPLIT_VERSION, name, media_type, sizes.size, sizes.overlap, sizes.unit])
+    return sha256(split_rules.encode() + b"\n" + sha256(content).digest()).hexdigest()
 
 
 def make_id(project: str, table: str, digest: str) -> str:
@@ -91,16 +91,17 @@ def make_id(project: str, table: str, digest: str) -> str:
 
 
 class UploadFolder:
-    """The folder of all uploads. Its methods block."""
+    """The folder of all uploads. Methods take the id of an upload. They block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def get_path(self, upload: str) -> Path:
-        return self._directory / (upload + DATA)
+    def get_path(self, upload_id: str) -> Path:
+        return self._directory / (upload_id + DATA)
 
-    def keep(self, order: UploadOrder, content: bytes) -> None:
-        """Writes a file and its order to the disk, unless they exist. Raises KnowledgeUnavailable."""
+    def store(self, order: UploadOrder, content: bytes) -> None:
+        """Writes a file and then its order to the disk. Does not overwrite files that exist. Raises
+        KnowledgeUnavailable."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self.get_path(order.id), content)
@@ -108,7 +109,7 @@ class UploadFolder:
         except OSError as problem:
             reason = "is full" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
             raise KnowledgeUnavailable(
-                f"the disk of the knowledge tables {reason}, and nothing was kept: tell the operator",
+                f"the disk of the knowledge tables {reason}, and the file was not stored: tell the operator",
                 cause=problem.strerror,
             ) from None
 
@@ -130,12 +131,12 @@ class UploadFolder:
         finally:
             os.close(folder)
 
-    def has(self, upload: str) -> bool:
-        """Whether an upload exists and is complete."""
-        return (self._directory / (upload + ORDER)).exists()
+    def is_complete(self, upload_id: str) -> bool:
+        """Whether the file and the order of an upload exist."""
+        return (self._directory / (upload_id + ORDER)).exists()
 
     def list_orders(self) -> list[UploadOrder]:
-        """Returns the orders of complete uploads, the oldest first. Removes incomplete files of dead
+        """Returns the orders of complete uploads, the oldest first. Also removes incomplete uploads of dead
         processes."""
         try:
             paths = sorted(self._directory.iterdir(), key=lambda path: path.name)
@@ -143,46 +144,47 @@ class UploadFolder:
             return []
         self._remove_stale(paths)
         dated = [(self._get_age(path), path.stem) for path in paths if path.suffix == ORDER]
-        orders = [self.read(id_) for _, id_ in sorted(dated, reverse=True)]
+        orders = [self.read_order(id_) for _, id_ in sorted(dated, reverse=True)]
         return [order for order in orders if order is not None]
 
-    def read(self, upload: str) -> UploadOrder | None:
+    def read_order(self, upload_id: str) -> UploadOrder | None:
         """Returns an order; None if it is missing or unreadable."""
         try:
-            fields = json.loads((self._directory / (upload + ORDER)).read_bytes())
+            fields = json.loads((self._directory / (upload_id + ORDER)).read_bytes())
             return replace(UploadOrder(**fields), uploader=Uploader(**fields["uploader"]))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def write_note(self, upload: str, text: str) -> None:
-        """Writes why a document waits; an empty text removes the note. Ignores errors of the disk."""
-        path = self._directory / (upload + NOTE)
+    def write_note(self, upload_id: str, text: str) -> None:
+        """Stores why a document waits. An empty text removes the note. Ignores errors of the disk."""
+        path = self._directory / (upload_id + NOTE)
         with suppress(OSError):
-            if text and self.has(upload):
+            if text and self.is_complete(upload_id):
                 path.write_text(text[:LONGEST_NOTE], "utf-8")
             else:
                 path.unlink(missing_ok=True)
 
-    def read_note(self, upload: str) -> str | None:
-        """Returns why a document waits; None if it does not wait."""
+    def read_note(self, upload_id: str) -> str | None:
+        """Returns why a document waits; None if there is no note."""
         try:
-            return (self._directory / (upload + NOTE)).read_text("utf-8") or None
+            return (self._directory / (upload_id + NOTE)).read_text("utf-8") or None
         except (OSError, ValueError):
             return None
 
-    def remove(self, upload: str) -> None:
-        """Removes an upload. The order is removed first."""
+    def remove(self, upload_id: str) -> None:
+        """Removes the order, the note and the file of an upload. The order is removed first, so that an
+        interrupted removal leaves no order without a file. Ignores errors of the disk."""
         with suppress(OSError):
-            (self._directory / (upload + ORDER)).unlink(missing_ok=True)
-            (self._directory / (upload + NOTE)).unlink(missing_ok=True)
-            self.get_path(upload).unlink(missing_ok=True)
+            (self._directory / (upload_id + ORDER)).unlink(missing_ok=True)
+            (self._directory / (upload_id + NOTE)).unlink(missing_ok=True)
+            self.get_path(upload_id).unlink(missing_ok=True)
 
     @contextmanager
-    def lock(self, upload: str) -> Iterator[UploadOrder | None]:
+    def lock(self, upload_id: str) -> Iterator[UploadOrder | None]:
         """Locks an upload for this process and yields its order. Yields None if another process holds the
         lock, or if the upload is missing."""
         try:
-            fd = os.open(self.get_path(upload), os.O_RDONLY)
+            fd = os.open(self.get_path(upload_id), os.O_RDONLY)
         except OSError:
             yield None
             return
@@ -192,15 +194,15 @@ class UploadFolder:
             except OSError:
                 yield None
                 return
-            yield self.read(upload)
+            yield self.read_order(upload_id)
         finally:
             os.close(fd)
 
     def _remove_stale(self, paths: list[Path]) -> None:
-        """Removes incomplete files of dead processes."""
-        orders = {path.stem for path in paths if path.suffix == ORDER}
+        """Removes the files of incomplete uploads that are older than STALE_S."""
+        complete_ids = {path.stem for path in paths if path.suffix == ORDER}
         for path in paths:
-            is_complete = path.suffix == ORDER or (path.suffix in (DATA, NOTE) and path.stem in orders)
+            is_complete = path.suffix == ORDER or (path.suffix in (DATA, NOTE) and path.stem in complete_ids)
             if not is_complete and self._get_age(path) > STALE_S:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)

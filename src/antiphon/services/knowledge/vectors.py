@@ -1,4 +1,4 @@
-"""Embeds texts by the server's embedding models, with the caller's rights."""
+"""Embeds texts with the server's embedding models. Each call has the rights of a caller."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.knowledge import ChunkSizes
 
-BATCH = 64
+TEXTS_PER_CALL = 64
 """Texts per embedding call."""
 
 RESERVED_TOKENS = 6
@@ -28,8 +28,8 @@ DEFAULT_CHUNK_CHARACTERS = 2000
 OVERLAP_DIVISOR = 10
 """The default overlap of chunks is this fraction of their size: one tenth."""
 
-INPUT = re.compile(r"input(?:\[(\d+)\])?")
-"""The field in an error about one of the texts."""
+INPUT_FIELD = re.compile(r"input(?:\[(\d+)\])?")
+"""Matches the field that an error about one of the texts names: `input`, or `input[3]`."""
 
 PROBE_TEXT = "word"
 """This text is embedded to measure the dimensions of a model."""
@@ -50,7 +50,8 @@ class EmbeddingModelInfo:
 
     @property
     def longest_text(self) -> int | None:
-        """The most tokens of a chunk; None if tokens cannot be counted or the model has no known limit."""
+        """The most tokens of a chunk; None if this server cannot count the tokens or does not know the
+        limit."""
         if self.context_length is None or not self.counts_tokens:
             return None
         return max(1, self.context_length - RESERVED_TOKENS)
@@ -60,10 +61,11 @@ class EmbeddingModels(Protocol):
     """The server's embedding models."""
 
     async def find(self, name: str, actor: Actor) -> EmbeddingModelInfo:
-        """Raises ModelNotFound, PermissionDenied, and UnsupportedParameter if the model does not embed."""
+        """Returns the model with this name or alias. Raises ModelNotFound, PermissionDenied, and
+        UnsupportedParameter if the model does not make vectors."""
 
     async def find_first(self, actor: Actor) -> EmbeddingModelInfo | None:
-        """Returns the first embedding model that the actor can use."""
+        """Returns the first embedding model that the actor can use; None if there is none."""
 
     async def count_tokens(self, model: str, texts: Sequence[str], actor: Actor) -> list[int]:
         """Returns the number of tokens of each text, without special tokens."""
@@ -77,19 +79,20 @@ def choose_sizes(
 ) -> ChunkSizes:
     """Returns the sizes of chunks, with defaults for missing values. Raises InvalidValue if the model does
     not support them."""
-    longest = None if model is None else model.longest_text
+    max_tokens = None if model is None else model.longest_text
     if unit is None:
-        unit = SizeUnit.CHARACTERS if longest is None else SizeUnit.TOKENS
+        unit = SizeUnit.CHARACTERS if max_tokens is None else SizeUnit.TOKENS
     if unit is SizeUnit.TOKENS:
-        if longest is None:
+        if max_tokens is None:
             raise InvalidValue(
-                "chunk_unit can be tokens only with an embedding model of this server; send characters",
+                "chunk_unit can be tokens only if this server can count the tokens of the embedding model "
+                "and knows its context length; send characters",
                 param="chunk_unit",
             )
-        size = min(DEFAULT_CHUNK_TOKENS, longest) if size is None else size
-        if size > longest:
+        size = min(DEFAULT_CHUNK_TOKENS, max_tokens) if size is None else size
+        if size > max_tokens:
             raise InvalidValue(
-                f"chunk_size can be at most {longest} tokens, the most that the embedding model reads",
+                f"chunk_size can be at most {max_tokens} tokens, the most that the embedding model reads",
                 param="chunk_size",
             )
     size = DEFAULT_CHUNK_CHARACTERS if size is None else size
@@ -104,12 +107,13 @@ async def embed_texts(
     context: Context,
     fields: Sequence[str],
 ) -> list[bytes]:
-    """Returns the vector of each text, in order. Equal texts are embedded once. `fields`: the request field
-    of each text, for errors. Raises InvalidValue if the model's dimensions are no longer the table's."""
+    """Returns the vector of each text, in order. Equal texts are embedded once. `dimensions`: those of the
+    table. `fields`: the request field of each text, for errors. Raises InvalidValue if the model now makes
+    vectors of other dimensions."""
     vectors: dict[str, bytes] = {}
     unique_texts = list(dict.fromkeys(texts))
-    for start in range(0, len(unique_texts), BATCH):
-        batch = unique_texts[start : start + BATCH]
+    for start in range(0, len(unique_texts), TEXTS_PER_CALL):
+        batch = unique_texts[start : start + TEXTS_PER_CALL]
         request = EmbeddingRequest(model, tuple(RawPrompt(text) for text in batch))
         try:
             embeddings = await models.embed(request, context)
@@ -120,8 +124,8 @@ async def embed_texts(
         if embeddings.dimensions != dimensions:
             raise InvalidValue(
                 f"the table has vectors of {dimensions} numbers, and {model} now returns "
-                f"{embeddings.dimensions}: serve the model that the table was created with, or create "
-                "a new table",
+                f"vectors of {embeddings.dimensions}: serve the model that the table was "
+                "created with, or create another knowledge table",
                 param="table",
             )
         vectors.update(zip(batch, embeddings, strict=True))
@@ -134,9 +138,9 @@ async def measure_dimensions(models: EmbeddingModels, model: str, context: Conte
 
 
 def _rename_field(error: E, fields: Sequence[str]) -> E:
-    """Changes an error about an input to an error about the caller's field. `fields`: the field of each
-    input."""
-    match = INPUT.fullmatch(error.param or "")
+    """Changes an error about `input[N]` to an error about the field of the caller's request, and returns it.
+    `fields`: the field of each input."""
+    match = INPUT_FIELD.fullmatch(error.param or "")
     if match is not None:
         field = fields[int(match[1] or 0)]
         error.message = error.message.replace(match[0], field)

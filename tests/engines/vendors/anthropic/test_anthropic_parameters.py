@@ -420,7 +420,7 @@ def test_the_choice_of_tools_is_the_vendors(tools: Tools, choice: object):
 def test_tools_keep_the_callers_schema():
     parameters = {"properties": {"city": {"type": "string", "minLength": 2}}}
     kept = {"properties": {"city": {"type": "string"}}}
-    tool = Tool("weather", "Tells the weather.", parameters, strict=True, kept=kept)
+    tool = Tool("weather", "Tells the weather.", parameters, strict=True, supported_schema=kept)
     assert read_body(chat(tools=Tools((tool,))))["tools"] == [
         {
             "name": "weather",
