@@ -93,7 +93,7 @@ OTHER_NAMES = frozenset(
     parallel_tool_calls guided_whitespace_pattern cache_salt priority
     """.split()
 ) | {"prompt (token ids)", ALL_LOGPROBS, SCHEMA, CHOSEN_TOOLS, LAST_ANSWER}
-"""Names of parameters that are neither sampling options nor `HostedOptions`."""
+"""Names of parameters that are neither sampling options nor `VendorOptions`."""
 
 
 RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
