@@ -21,7 +21,8 @@ from antiphon.assembly.models import (
 from antiphon.assembly.vendors import build_vendors
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep, StatusPipe
+from antiphon.engines.host.control import StatusPipe
+from antiphon.engines.host.news import News, ReloadOrder, ReloadReply, ReloadStep
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
-from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, HostOrder, News, Status
+from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, HostOrder, Status
+from antiphon.engines.host.news import News
 from antiphon.engines.host.ray.config import ClusterAddress
 from antiphon.engines.host.runtime import build_socket_path
 from antiphon.errors import AntiphonError

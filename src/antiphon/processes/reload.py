@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep
+from antiphon.engines.host.news import News, ReloadOrder, ReloadReply, ReloadStep
 from antiphon.errors import AntiphonError, ErrorReport, SettingsError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line

@@ -154,7 +154,9 @@ class Database:
         with self.reading() as connection:
             if not sa.inspect(connection).has_table(REVISION_TABLE):
                 return False
-            found = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(REVISION_TABLE)))
+            found = connection.execute(
+                sa.select(sa.column("version_num")).select_from(sa.table(REVISION_TABLE))
+            )
             return found.scalars().all() == [find_newest_revision()]
 
     def schema_state(self) -> SchemaState:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, News, StatusPipe
+from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.news import News
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings

@@ -6,6 +6,9 @@ configuration, so secrets and paths are never arguments. Later lines are news. I
 supervisor is gone, for any reason. A second pipe, whose number is in the configuration, carries the child's
 status back. Every line is one JSON object.
 
+Engine hosts import this module, so it imports no settings and no knowledge tables: `news` has the lines about
+reloads, and `processes.knowledge.config` has KnowledgeConfig.
+
   engine host    in: HostConfig                                   out: Status
   HTTP process   in: settings.encode(), HttpConfig, News*         out: Status
   coordinator    in: settings.encode(), CoordinatorConfig         out: Status
@@ -18,15 +21,13 @@ import select
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.processes.ipc import to_line
-from antiphon.retrieval.base import IndexLimits
-from antiphon.settings.changes import ReloadReport
 
 STDIN = 0
 
@@ -88,24 +89,6 @@ class CoordinatorConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class KnowledgeConfig:
-    """The configuration of the knowledge process. Its only secret is the database's password."""
-
-    socket: str
-    """The path on which it listens; its directory is the runtime directory."""
-    status_fd: int
-    directory: str
-    """Where the files of knowledge tables are."""
-    database: str | None = field(repr=False)
-    """The address of the PostgreSQL database that has the tables; None where files have them."""
-    limits: IndexLimits
-    memory_bytes: int
-    """Vectors in memory."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-
-
-@dataclass(frozen=True, slots=True)
 class EngineNews:
     """The state of one engine host, as the supervisor knows it."""
 
@@ -116,50 +99,6 @@ class EngineNews:
     """For FAILED, the message that callers get. For PARKED, the reason why the model cannot be loaded now."""
     retry_after: float = 0.0
     """Seconds that the reason of a PARKED model holds."""
-
-
-class ReloadStep(StrEnum):
-    """The steps of a reload. Every process prepares before any process applies, so a refusal changes
-    nothing."""
-
-    PREPARE = "prepare"
-    """Build everything that the settings name, and keep it apart."""
-    APPLY = "apply"
-    """Serve by the settings from now on."""
-    DROP = "drop"
-    """Forget what was prepared."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadOrder:
-    """One step of a reload. An HTTP process answers it with a report of the same number."""
-
-    number: int
-    step: ReloadStep
-    settings: str
-    """All settings, encoded."""
-    sockets: dict[str, str]
-    """The path of each engine host's socket, by the host's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadReply:
-    """The end of a reload that an HTTP process asked for."""
-
-    number: int
-    """The number of the question."""
-    report: ReloadReport | None = None
-    error: ErrorReport | None = None
-    """The refusal; the settings are as before."""
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """One line from the supervisor to an HTTP process. One of its fields is set."""
-
-    engine: EngineNews | None = None
-    order: ReloadOrder | None = None
-    reply: ReloadReply | None = None
 
 
 class ChildState(StrEnum):
