@@ -19,7 +19,7 @@ from antiphon.cli.bootstrap import STORE_FILE
 from antiphon.domain.models import Load
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.client import open_host_engine
-from tests.support.processes import bare_environment
+from tests.support.processes import bare_environment, list_children
 from tests.support.stores import open_new_store
 from tests.support.waiting import wait_until
 
@@ -45,7 +45,7 @@ class Server:
 
     def children(self, word: str) -> list[psutil.Process]:
         """Children whose command holds the word: `engines.host`, `assembly`."""
-        return [child for child in self.supervisor.children() if word in _command(child)]
+        return [child for child in list_children(self.supervisor) if word in _command(child)]
 
     def host(self) -> psutil.Process:
         (only,) = self.children("engines.host")
