@@ -38,8 +38,7 @@ def list_children(process: psutil.Process) -> list[psutil.Process]:
 def descendants(pid: int, module: str = "", *, recursive: bool = True) -> list[int]:
     """Processes below this one whose command line names the module; only its children without `recursive`."""
     try:
-        process = psutil.Process(pid)
-        family = process.children(recursive=True) if recursive else list_children(process)
+        family = psutil.Process(pid).children(recursive=recursive)
     except psutil.NoSuchProcess:
         return []
     return [process.pid for process in family if not module or module in _command(process)]
