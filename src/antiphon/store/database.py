@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).parent / "migrations"
 REVISION_TABLE = "alembic_version"
 """The table in which Alembic keeps the revision of the database."""
+REVISION_QUERY = "SELECT version_num FROM alembic_version"
 
 UPGRADE = "antiphon store upgrade"
 """The command that migrates a database to this version's schema."""
@@ -154,10 +155,8 @@ class Database:
         with self.reading() as connection:
             if not sa.inspect(connection).has_table(REVISION_TABLE):
                 return False
-            found = connection.execute(
-                sa.select(sa.column("version_num")).select_from(sa.table(REVISION_TABLE))
-            )
-            return found.scalars().all() == [find_newest_revision()]
+            found: list[str] = list(connection.execute(sa.text(REVISION_QUERY)).scalars())
+            return found == [find_newest_revision()]
 
     def schema_state(self) -> SchemaState:
         """Compares the schema of the database with this version. Raises StoreUnavailable if the database does
