@@ -24,7 +24,7 @@ sys.dont_write_bytecode = False
 trust_nobody()
 
 # Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
-hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True, max_examples=30)
+hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True, max_examples=20)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=2_000)
 hypothesis.settings.load_profile("antiphon")
 

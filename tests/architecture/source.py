@@ -24,8 +24,13 @@ class Module:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree. Many tests look at them, and a walk takes longer than what they look for."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def functions(self) -> list[Function]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+        return [node for node in self.nodes if isinstance(node, Function)]
 
     def within(self, *places: str) -> bool:
         return any(covers(place, self.name) for place in places)
@@ -52,7 +57,7 @@ def dotted(path: Path) -> str:
 
 def imports(module: Module) -> Iterator[tuple[ast.stmt, str]]:
     """Every imported name, TYPE_CHECKING and late imports included: `from a import b` is `a.b`."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from tests.architecture.source import Module, covers, expect_none, imports, modules
 
@@ -170,6 +171,7 @@ SERVED = (
 SUPERVISED = frozenset({"msgspec"})  # settings are decoded with it; nothing else may reach the supervisor
 
 
+@cache
 def layer(name: str) -> int | None:
     if name == "antiphon":
         return LAYERS[name]

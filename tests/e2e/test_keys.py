@@ -16,7 +16,10 @@ CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max
 
 @pytest.fixture
 def env(tmp_path):
-    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+    """A home of nothing. The address of the database is the default; with it the server makes its own."""
+    home = tmp_path / "home"
+    store = f"sqlite:///{home}/antiphon.db"
+    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_STORE": store}
 
 
 def bearer(token):

@@ -23,7 +23,7 @@ COUNTING = str(Path(__file__).parent / "counting")
 EACH = 16
 """Requests of each kind before anything is counted: what is made once is made then. So many that each of two
 processes gets every kind; with 6, one kind in 64 missed one of them, and its thread began later."""
-ASKED = 600
+ASKED = 300
 """Between one count and the next, of which there are three: only what grows both times is a leak. Some things
 fill up to a bound: what a database's driver has prepared, the keys that a decoder has seen, constraints that
 were understood."""

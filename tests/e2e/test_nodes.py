@@ -58,13 +58,21 @@ def pair(away, tmp_path_factory):
         yield servers
 
 
+@pytest.fixture(scope="module")
+def sqlite_pair(tmp_path_factory):
+    """Two servers of one file, and the file. Tests move it; it is in its place again when they end."""
+    folder = tmp_path_factory.mktemp("sqlite")
+    with nodes(folder, f"sqlite:///{folder}/shared.db") as servers:
+        yield *servers, folder / "shared.db"
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def servers(request, tmp_path):
+def servers(request):
+    """Two servers of either database."""
     if request.param == "postgresql":
-        yield request.getfixturevalue("pair")
-        return
-    with nodes(tmp_path, f"sqlite:///{tmp_path}/shared.db") as servers:
-        yield servers
+        return request.getfixturevalue("pair")
+    *servers, _ = request.getfixturevalue("sqlite_pair")
+    return servers
 
 
 def test_what_one_server_changes_holds_on_the_other(servers, tmp_path):
@@ -151,20 +159,11 @@ def test_nothing_is_lost_while_the_database_is_away(away, pair):
     assert PASSWORD not in "\n".join(first.lines)
 
 
-@pytest.fixture(scope="module")
-def moved(tmp_path_factory):
-    """A server whose database tests move; it is in its place again when they end."""
-    folder = tmp_path_factory.mktemp("moved")
-    with serving(env=environment(folder / "one", f"sqlite:///{folder}/kept.db")) as server:
-        yield server, folder
-
-
 @pytest.mark.parametrize("replaced", [False, True])
-def test_removing_or_replacing_the_open_database_loses_nothing(moved, replaced):
-    server, folder = moved
-    path, aside = folder / "kept.db", folder / "aside.db"
+def test_removing_or_replacing_the_open_database_loses_nothing(sqlite_pair, replaced):
+    _, _, admin, server, _, path = sqlite_pair
+    aside = path.with_name("aside.db")
     with server.client() as client:
-        admin = bearer((folder / "one" / "admin.key").read_text())
 
         def answered():
             return client.get("/admin/v1/usage", headers=admin).json()["total"]["requests"]

@@ -20,11 +20,11 @@ CHAT = {
     "messages": [{"role": "user", "content": "Tell a long story."}],
     "ignore_eos": True,
 }
-BEGUN = 20
+BEGUN = 10
 """Pieces of a stream after which something changes."""
-ATTEMPTS = 5
+ATTEMPTS = 10
 """Streams of which one must be caught before its limit is used up."""
-ENOUGH = 850
+ENOUGH = 450
 """Pieces after which a stream is left that goes on."""
 
 
@@ -94,13 +94,13 @@ def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: LimitedServer) -> N
                 return found
         raise AssertionError("the limit was always used up before it was changed")
 
-    pieces, last = tried(800, "PATCH", note="as it was")
-    assert pieces < 810 and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
-    pieces, last = tried(800, "PATCH", amount=10_000)
+    pieces, last = tried(400, "PATCH", note="as it was")
+    assert pieces < 410 and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
+    pieces, last = tried(400, "PATCH", amount=10_000)
     assert pieces == ENOUGH and "error" not in last
-    pieces, last = tried(10_000, "PATCH", amount=800)
+    pieces, last = tried(10_000, "PATCH", amount=400)
     assert pieces < ENOUGH and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
-    pieces, last = tried(800, "DELETE")
+    pieces, last = tried(400, "DELETE")
     assert pieces == ENOUGH and "error" not in last
 
 

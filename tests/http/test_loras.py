@@ -225,15 +225,15 @@ async def test_many_deployments_at_once_wait_for_their_turn(isolated):
 # --- what cannot be had -------------------------------------------------------------------------------------
 
 
-async def test_what_the_hub_refuses_is_an_error_that_names_the_field(isolated):
+async def test_what_the_hub_refuses_is_an_error_that_names_the_field(caller):
     for asked, param, words in (
         ({"model_name": "ada/unknown"}, "model_name", "there is no repository"),
         ({"model_name": PIRATE, "hf_token": "hf_wrong"}, "hf_token", "refuses the token"),
         ({"model_name": PIRATE, "hf_revision": "away"}, "hf_revision", "has no revision away"),
     ):
-        error = await isolated.refused(**asked)
+        error = await caller.refused(**asked)
         assert (error["status"], error["param"]) == (400, param), error
-        assert words in error["message"] and str(isolated.lora.registry) not in error["message"], error
+        assert words in error["message"] and str(caller.lora.registry) not in error["message"], error
 
 
 async def test_a_gated_repository_uses_the_callers_unsaved_token(isolated, hub, caplog):

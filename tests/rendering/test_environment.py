@@ -95,7 +95,7 @@ LASTING = {
 """Too much time, in little memory."""
 ENDLESS = LASTING["loops"]
 SHORT = Limits(seconds=0.25)
-SMALL = Limits(memory=128 * 1024 * 1024)
+SMALL = Limits(seconds=0.5, memory=128 * 1024 * 1024)
 """A refusal costs all that the limits allow, so most are shown under lower ones; a good proof needs less."""
 EACH_KIND = {
     *("format filter", "format method", "tilde", "plus lists", "block", "macro", "replace filter", "join"),

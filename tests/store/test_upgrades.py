@@ -131,6 +131,23 @@ def test_the_second_revision_is_a_real_one_in_both_databases(
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
+def test_the_newest_file_has_the_newest_revision(tmp_path: Path) -> None:
+    with closing(Database(f"sqlite:///{tmp_path}/empty.db")) as empty:
+        assert module.find_newest_revision() == empty.read_schema_state().needed_revision
+
+
+def test_a_database_of_today_is_opened_without_alembic(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/antiphon.db"
+    with closing(Database(url)) as database:
+        database.prepare()
+    opened = (
+        "import sys; from antiphon.store.database import Database; "
+        f"Database({url!r}).prepare(); print('alembic' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", opened], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
+
+
 def only(revision: str, folder: Path) -> Path:
     """The revisions up to one: what a server of that time knew."""
     migrations = Path(shutil.copytree(module.MIGRATIONS, folder / f"only-{revision}"))
@@ -190,7 +207,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") 
     migrations = shutil.copytree(module.MIGRATIONS, folder / "migrations")
     with closing(Database(f"sqlite:///{folder}/empty.db")) as empty:
         head = empty.read_schema_state().needed_revision
-    (migrations / "versions" / "next.py").write_text(NEXT.format(head=head, then=then))
+    (migrations / "versions" / "rnext_budgets.py").write_text(NEXT.format(head=head, then=then))
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
 
 

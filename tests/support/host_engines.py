@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
 
 from antiphon.engines.base import (
     EngineInfo,
@@ -18,10 +19,12 @@ from antiphon.engines.base import (
     TokenSegment,
     Vocabulary,
 )
-from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import EngineUnavailable, LibraryError
 from antiphon.processes.ipc import MAX_MESSAGE
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+
+if TYPE_CHECKING:
+    from antiphon.engines.llama import LlamaTokenEngine
 
 SPEC = LoadSpec("no file")
 PROMPT = (TokenSegment((1, 20, 30)),)
@@ -61,7 +64,10 @@ class _PrefixSet(set[str]):
         return any(str(text).startswith(prefix) for prefix in self)
 
 
-def create_llama_engine() -> LlamaTokenEngine:
+def create_llama_engine() -> "LlamaTokenEngine":
+    """llama.cpp takes longer to import than all that the scripted engines need, so only its own host does."""
+    from antiphon.engines.llama import LlamaTokenEngine
+
     return LlamaTokenEngine()
 
 

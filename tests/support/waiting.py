@@ -8,14 +8,21 @@ from collections.abc import Awaitable, Callable
 PATIENCE = 50.0
 """Default timeout in seconds. Conditions take less than five seconds, but the machine may be busy."""
 
+PAUSES = (0.01, 0.04)
+ASYNC_PAUSES = (0.002, 0.02)
+"""The first and the longest pause between two looks at a condition, in seconds. Each pause is a tenth longer
+than the one before: a condition often asks another process, which costs both of them CPU time."""
+
 
 def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: object = "") -> float:
     """Waits until the condition is true, and returns the seconds. Raises AssertionError after `within`
     seconds."""
     began = time.monotonic()
+    pause, longest = PAUSES
     while not condition():
         assert time.monotonic() - began < within, f"not within {within:g} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.1, longest)
     return time.monotonic() - began
 
 
@@ -24,9 +31,11 @@ async def await_until(
 ) -> float:
     """Like `wait_until`, without blocking the event loop. The condition may be a coroutine function."""
     began = time.monotonic()
+    pause, longest = ASYNC_PAUSES
     while not (await found if inspect.isawaitable(found := condition()) else found):
         assert time.monotonic() - began < within, f"not within {within:g} s: {what}"
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.1, longest)
     return time.monotonic() - began
 
 

@@ -31,7 +31,8 @@ from antiphon.domain.context import SystemClock
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.host.control import HttpConfig, Lifeline, ReloadOrder, StatusPipe
+from antiphon.engines.host.control import HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.supervisor_messages import ReloadOrder
 from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,

@@ -22,7 +22,8 @@ from antiphon.assembly.models import (
 from antiphon.assembly.vendors import build_vendors
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.host.control import ReloadOrder, ReloadReply, ReloadStep, StatusPipe, SupervisorMessage
+from antiphon.engines.host.control import StatusPipe
+from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState

@@ -14,14 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.engines.host.control import (
-    EngineStateNotice,
-    HttpConfig,
-    Lifeline,
-    StatusPipe,
-    SupervisorMessage,
-)
+from antiphon.engines.host.control import EngineStateNotice, HttpConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave_directory
+from antiphon.engines.host.supervisor_messages import SupervisorMessage
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
 

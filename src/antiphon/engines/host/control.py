@@ -6,11 +6,14 @@ configuration, so secrets and paths are never arguments. Later lines are orders 
 that the supervisor is gone, for any reason. A second pipe, whose number is in the configuration, carries the
 child's status back. Every line is one JSON object.
 
+Engine hosts import this module, so it imports no settings and no knowledge tables: `supervisor_messages` has the
+lines of an HTTP process, and `processes.knowledge.config` has KnowledgeConfig.
+
   engine host    in: HostConfig, HostOrder*                                 out: Status
   Ray driver     in: HostConfig, DriverConfig, HostOrder*                   out: Status
   Ray node       in: NodeConfig                                             out: Status
-  HTTP process   in: settings.encode(), HttpConfig, SupervisorMessage*      out: Status
-  coordinator    in: settings.encode(), CoordinatorConfig                   out: Status
+  HTTP process   in: encode_settings(settings), HttpConfig, SupervisorMessage*      out: Status
+  coordinator    in: encode_settings(settings), CoordinatorConfig                   out: Status
   knowledge      in: KnowledgeConfig                                        out: Status
 """
 
@@ -20,15 +23,13 @@ import select
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.processes.ipc import to_line
-from antiphon.retrieval.base import IndexLimits
-from antiphon.settings.changes import ReloadReport
 
 STDIN = 0
 
@@ -91,24 +92,6 @@ class CoordinatorConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class KnowledgeConfig:
-    """The configuration of the knowledge process. Its only secret is the database's password."""
-
-    socket: str
-    """The path on which it listens; its directory is the runtime directory."""
-    status_fd: int
-    directory: str
-    """Where the files of knowledge tables are."""
-    database: str | None = field(repr=False)
-    """The address of the PostgreSQL database that contains the tables; None if files contain them."""
-    limits: IndexLimits
-    memory_bytes: int
-    """The most bytes of vectors that stay in memory."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-
-
-@dataclass(frozen=True, slots=True)
 class EngineStateNotice:
     """The state of one engine host, as the supervisor knows it."""
 
@@ -119,50 +102,6 @@ class EngineStateNotice:
     """For FAILED, the message that callers get. For PARKED, the reason why the model cannot be loaded now."""
     retry_after: float = 0.0
     """Seconds that the reason of a PARKED model holds."""
-
-
-class ReloadStep(StrEnum):
-    """The steps of a reload. Every process prepares before any process applies, so a refusal changes
-    nothing."""
-
-    PREPARE = "prepare"
-    """Build everything that the settings name, without serving it yet."""
-    APPLY = "apply"
-    """Serve by the settings from now on."""
-    DROP = "drop"
-    """Discard everything that PREPARE has built."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadOrder:
-    """One step of a reload. An HTTP process replies with a report of the same number."""
-
-    number: int
-    step: ReloadStep
-    settings: str
-    """All settings, encoded."""
-    sockets: dict[str, str]
-    """The path of each engine host's socket, by the host's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadReply:
-    """The result of a reload that an HTTP process has requested."""
-
-    number: int
-    """The number of the ASKS_RELOAD report."""
-    report: ReloadReport | None = None
-    error: ErrorReport | None = None
-    """Why the reload was refused; the settings have not changed. None if it was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorMessage:
-    """One line from the supervisor to an HTTP process. Exactly one of its fields is set."""
-
-    engine: EngineStateNotice | None = None
-    order: ReloadOrder | None = None
-    reply: ReloadReply | None = None
 
 
 class ChildState(StrEnum):

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.confine import confine
-from antiphon.engines.host.control import KnowledgeConfig, Lifeline, StatusPipe
+from antiphon.engines.host.control import Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.ipc import FrameError, from_line, remove_socket
+from antiphon.processes.knowledge.config import KnowledgeConfig
 from antiphon.processes.knowledge.server import serve_index
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.retrieval.sqlite.index import SqliteIndex

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.child import Child, ChildWatch, start_child
-from antiphon.engines.host.control import KnowledgeConfig
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.engine_hosts import HOST_VARIABLES
 from antiphon.processes.ipc import to_line
+from antiphon.processes.knowledge.config import KnowledgeConfig
 from antiphon.processes.knowledge.restart_pause import clear_pause, write_pause
 from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.schema import Settings, find_knowledge_database
