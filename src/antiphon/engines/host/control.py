@@ -6,8 +6,8 @@ configuration, so secrets and paths are never arguments. Later lines are orders 
 that the supervisor is gone, for any reason. A second pipe, whose number is in the configuration, carries the
 child's status back. Every line is one JSON object.
 
-Engine hosts import this module, so it imports no settings and no knowledge tables: `supervisor_messages` has the
-lines of an HTTP process, and `processes.knowledge.config` has KnowledgeConfig.
+Engine hosts import this module, so it imports no settings and no knowledge tables. `supervisor_messages` has
+the lines of an HTTP process, and `processes.knowledge.config` has KnowledgeConfig.
 
   engine host    in: HostConfig, HostOrder*                                 out: Status
   Ray driver     in: HostConfig, DriverConfig, HostOrder*                   out: Status
