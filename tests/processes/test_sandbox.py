@@ -69,10 +69,10 @@ async def test_a_helper_that_somebody_ends_says_nothing_of_its_data(number: sign
 
 def test_only_a_job_that_waited_is_reported_as_a_busy_server() -> None:
     with pytest.raises(ServerBusy) as raised:
-        JobStopped(Stop.WAIT, "it was not done after 20 s").raise_if_waited()
+        JobStopped(Stop.WAIT, "it was not done after 20 s").raise_if_machine_was_busy()
     assert raised.value.retry_after and "20 s" in (raised.value.cause or "")
     for stop in set(Stop) - {Stop.WAIT}:
-        JobStopped(stop, "the data's own fault").raise_if_waited()
+        JobStopped(stop, "the data's own fault").raise_if_machine_was_busy()
 
 
 async def test_a_helper_that_cannot_start_does_not_blame_its_data(

@@ -35,8 +35,8 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+from antiphon.weights.adapters.adapter_store import AdapterStore
 from antiphon.weights.adapters.hub_adapters import NO_TOKEN, HubAdapters
-from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 from tests.support.http_server import Reply, Served, serving_edge
 

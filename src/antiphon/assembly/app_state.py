@@ -50,10 +50,10 @@ from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import LoraSettings, list_host_names
 from antiphon.settings.schema import MemorySettings, Settings
 from antiphon.telemetry.metrics import Metrics
+from antiphon.weights.adapters.adapter_store import AdapterStore
 from antiphon.weights.adapters.hub_adapters import HubAdapters
 from antiphon.weights.adapters.import_job import read_stored_adapter
 from antiphon.weights.adapters.kept_names import KeptNamesFile, compute_fingerprint
-from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
 

@@ -14,8 +14,8 @@ from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, replace_lora, with_assigned_models
+from antiphon.weights.adapters.adapter_store import get_default_registry, make_readable
 from antiphon.weights.adapters.import_job import AdapterFile, import_for_model
-from antiphon.weights.adapters.registry import get_default_registry, make_readable
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.cache import HubCache, get_default_directory
 from antiphon.weights.hub.download import FetchProgress, Hub, ReportProgress, Stage

@@ -91,7 +91,7 @@ def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, obje
     accept keys that they do not list. Returns None if the grammar alone keeps all keys unique."""
     if not any(map(has_open_objects, schemas)):
         return None
-    return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
+    return replace(places, keys_can_run_out=any(map(has_key_patterns, schemas)))
 
 
 def _build_schema(call: CallFormat) -> dict[str, object]:

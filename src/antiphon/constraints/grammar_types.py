@@ -130,7 +130,7 @@ class JsonPlaces:
     """Marks anywhere in the text. Never empty."""
     after_json: tuple[Marks, ...] = ()
     """Marks after which a value begins anywhere in the text. No entry is empty."""
-    keys_run_out: bool = False
+    keys_can_run_out: bool = False
     """Whether keys must match patterns. Such an object can reach a state in which no new key is possible."""
 
     def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
@@ -147,7 +147,7 @@ class JsonPlaces:
             (*self.at_start, *other.at_start),
             (*self.anywhere, *other.anywhere),
             (*self.after_json, *other.after_json),
-            self.keys_run_out or other.keys_run_out,
+            self.keys_can_run_out or other.keys_can_run_out,
         )
 
 

@@ -261,7 +261,7 @@ class JsonFinder:
         self._last_bytes = frozenset(mark[-1] for mark in self._anywhere)
         self._longest = max(map(len, self._anywhere), default=0)
         self._after_json = tuple(map(spell, places.after_json))
-        self.is_single_value = replace(places, keys_run_out=False) == WHOLE_TEXT
+        self.is_single_value = replace(places, keys_can_run_out=False) == WHOLE_TEXT
         """Whether the text is one value and nothing else."""
         at_start = PartialMarks(tuple(map(spell, places.at_start)))
         if self.is_single_value:

@@ -1,7 +1,8 @@
 """Keeps the keys of JSON objects unique, because a grammar cannot do this.
 
 A guard follows the JSON of one text token by token. It removes from each mask the tokens that would repeat or
-misspell a key. It must be fast, so it does not read every token of the vocabulary. Tables have the effect of
+misspell a key. A key is misspelled if it is not in the one spelling that `json_text` allows, because another
+spelling could hide a repetition. The guard must be fast, so it does not read every token of the vocabulary. Tables have the effect of
 every token on keys, for each state of a text. A state is the expected next part, and whether an object is
 open. Most tokens have no effect on a key. All other tokens are in three groups: tokens that are always
 refused, tokens that are refused for some keys of the open object, and tokens that must be read."""
@@ -113,7 +114,9 @@ class KeyTables:
         object is open, and the incomplete escape."""
         key_start = UNKNOWN if mode is JsonMode.KEY else b""
         start = JsonText(mode, (frozenset() if in_object else None,), key_start, escape)
-        refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
+        refused, tokens = (
+            self._classify_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
+        )
         undecided = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for token in tokens:
@@ -131,9 +134,9 @@ class KeyTables:
                 by_key[key.removeprefix(UNKNOWN)].append(token)
         return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), undecided)
 
-    def _sort_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
-        """Sorts the tokens for a text inside a key, with this incomplete escape. Returns the tokens whose
-        first byte misspells the key, and the tokens that can complete or misspell the key."""
+    def _classify_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
+        """Finds the tokens that matter inside a key, after this incomplete escape. Returns the tokens whose first
+        byte misspells the key, and the tokens that can complete or misspell it."""
         refused, tokens = list[int](), list[int]()
         for token, piece in enumerate(self.spellings):
             longer_escape = escape + piece[:1]
@@ -184,7 +187,7 @@ class KeyGuard:
         self._finder = JsonFinder(places, tables.spellings.__getitem__)
         self._text_state = self._finder.start
         self._last_search = KeySearch(frozenset(), b"", [])
-        self.keys_run_out = places.keys_run_out
+        self.keys_can_run_out = places.keys_can_run_out
         """Whether the text can reach a state in which no new key is possible."""
         self.continuations: dict[TextState, bool] = {}
         """Whether the text can continue, for states that it can reach soon. The entries are valid while the

@@ -180,7 +180,7 @@ class Matcher:
         if self._key_guard is None:
             return mask
         mask = self._key_guard.restrict(mask)
-        if not self._key_guard.keys_run_out:
+        if not self._key_guard.keys_can_run_out:
             return mask
         search = DeadEndSearch(self._matcher, self._key_guard, self._key_guard.continuations)
         return remove_tokens(mask, search.find_dead_ends(mask))

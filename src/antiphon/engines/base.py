@@ -61,7 +61,7 @@ class EngineState(StrEnum):
 
     STARTING = "starting"
     PARKED = "parked"
-    """Not loaded. The first request has it loaded."""
+    """Not loaded. The first request loads it."""
     LOADING = "loading"
     """It loads because a request needs it."""
     READY = "ready"

@@ -93,7 +93,7 @@ class JobStopped(Exception):
         super().__init__(message)
         self.stop = stop
 
-    def raise_if_waited(self) -> None:
+    def raise_if_machine_was_busy(self) -> None:
         """Raises ServerBusy if the job waited too long. Use it only for jobs that wait for nothing but the
         machine: their data cannot be the reason."""
         if self.stop is Stop.WAIT:

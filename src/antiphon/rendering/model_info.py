@@ -111,7 +111,7 @@ async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
             return
         except JobStopped as stopped:
             if trial == TRIALS:
-                stopped.raise_if_waited()
+                stopped.raise_if_machine_was_busy()
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 

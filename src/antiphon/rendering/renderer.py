@@ -121,7 +121,7 @@ class Renderer:
     async def profile(self) -> Profile:
         """Returns the model's profile. Does not load a parked model."""
         if self._model_info is None and self._state() in (EngineState.PARKED, EngineState.LOADING):
-            raise EngineUnavailable("the model is not loaded; its first request has it loaded")
+            raise EngineUnavailable("the model is not loaded; its first request loads it")
         return (await self._refresh_info()).profile
 
     def state(self) -> EngineState:

@@ -151,7 +151,7 @@ def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSo
     from antiphon.cli.commands.serve import resolve_knowledge_directory
     from antiphon.cli.serve_options import ServeOptions, find_home
     from antiphon.store.backup import SPOOL, BackupSources
-    from antiphon.weights.adapters.registry import get_default_registry
+    from antiphon.weights.adapters.adapter_store import get_default_registry
 
     settings = resolve_knowledge_directory(ServeOptions(config=config).load_settings())
     home = find_home(os.environ, Path.home())

@@ -150,10 +150,10 @@ def _read_text_constraints(
         source = _dump_json(choice, f"{prefix}choice")
         yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{prefix}choice"))
     if grammar is not None:
-        yield RelaxedConstraint(build_grammar(grammar, f"{prefix}grammar"))
+        yield RelaxedConstraint(build_grammar_constraint(grammar, f"{prefix}grammar"))
 
 
-def build_grammar(text: str, field: str) -> Constraint:
+def build_grammar_constraint(text: str, field: str) -> Constraint:
     """Builds a constraint from a grammar in llama.cpp's notation or in Lark's."""
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 

@@ -239,7 +239,7 @@ class DecodeLoop:
         self._apply_constraints()
         started_at = self._clock()
         plan = self._scheduler.plan(self._compute_budget(), started_at)
-        self._announce_admitted(plan)
+        self._begin_plan(plan)
         for call in plan.calls:
             if not self._run_call(call) or (call.spans and self._should_replan(started_at)):
                 break
@@ -287,7 +287,7 @@ class DecodeLoop:
         is_late = self._clock() - started_at > self._scheduler.policy.step_latency
         return not self.inbox.is_empty or (is_late and self._scheduler.has_decoding())
 
-    def _announce_admitted(self, plan: StepPlan) -> None:
+    def _begin_plan(self, plan: StepPlan) -> None:
         """Applies the plan's cache changes and sends SequenceStarted for admitted sequences."""
         apply_changes(self._context, plan.changes)
         now = self._clock()

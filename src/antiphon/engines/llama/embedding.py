@@ -2,7 +2,7 @@
 
 The file tells whether a model makes tokens or vectors. Loading blocks, so it runs on the embedding thread. A
 text is computed in one step, and nothing of it stays in the cache. Actors take turns: a step takes one text
-of each actor in turn, and the requests of one actor take turns too. So many texts or long texts of one actor
+of each actor in turn, and the requests of one actor take turns too. Therefore many or long texts of one actor
 delay the other actors by one step at most.
 """
 

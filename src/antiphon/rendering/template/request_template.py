@@ -73,7 +73,7 @@ class TemplateHelper:
         except TemplateRefused as refused:
             raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None
         except JobStopped as stopped:
-            stopped.raise_if_waited()
+            stopped.raise_if_machine_was_busy()
             reason = STOP_REASONS[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_name_owner(f"{ERROR_PREFIX} {reason}"), param=TEMPLATE_FIELD) from None
         pieces, read_counts = await asyncio.to_thread(_parse_result, result)

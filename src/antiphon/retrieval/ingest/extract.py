@@ -51,7 +51,7 @@ async def extract(
     try:
         result = await run_job(JOB, payload, job_limits)
     except JobStopped as stopped:
-        stopped.raise_if_waited()
+        stopped.raise_if_machine_was_busy()
         reason = REASONS[stopped.stop].format(seconds=limits.cpu_seconds, mebibytes=limits.memory_bytes >> 20)
         raise build_refusal(file_name, reason) from None
     return convert(result, ExtractedDocument)

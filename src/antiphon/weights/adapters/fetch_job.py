@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetchError, SettingsError
+from antiphon.weights.adapters.adapter_store import build_storage_error
 from antiphon.weights.adapters.import_job import PEFT_FILES
-from antiphon.weights.adapters.registry import build_storage_error
 from antiphon.weights.hub.cache import HubCache
 from antiphon.weights.hub.download import DISK, UNAVAILABLE, FetchProgress, Hub, HubCaller
 from antiphon.weights.hub.reference import ENDING, PREFIX, Reference, parse

@@ -15,7 +15,7 @@ from pathlib import Path
 from antiphon.domain.models import DeploymentRequest, FetchedAdapter
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
-from antiphon.weights.adapters.registry import OWN_MEMORY, create_staging_directory
+from antiphon.weights.adapters.adapter_store import OWN_MEMORY, create_staging_directory
 from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
 JOB = "antiphon.weights.adapters.fetch_job:fetch_job"

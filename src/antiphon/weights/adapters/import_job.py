@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from antiphon.domain.models import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
-from antiphon.weights.adapters.registry import GGUF_SUFFIX, PEFT_SUFFIX, build_storage_error, sanitize
+from antiphon.weights.adapters.adapter_store import GGUF_SUFFIX, PEFT_SUFFIX, build_storage_error, sanitize
 from antiphon.weights.gguf import Header, read_gguf, read_header
 
 MATRIX_SUFFIXES = (".lora_a", ".lora_b")

@@ -22,7 +22,7 @@ from pathlib import Path
 from antiphon.domain.models import Adapter, KeptName, NameChange
 from antiphon.processes.ipc import FrameError, from_line, to_line
 from antiphon.telemetry.logs import record
-from antiphon.weights.adapters.registry import GGUF_SUFFIX, PEFT_SUFFIX
+from antiphon.weights.adapters.adapter_store import GGUF_SUFFIX, PEFT_SUFFIX
 
 NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
 CHANGES_LOCK = "changes.lock"

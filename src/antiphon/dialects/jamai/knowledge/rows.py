@@ -179,7 +179,7 @@ async def add_rows(request: Request, services: Services) -> Answer:
     paths, columns = [f"data[{index}]" for index in range(len(body.data))], load_columns(info)
     chunks = [read_row(row, columns, path) for row, path in zip(body.data, paths, strict=True)]
     context = build_context(request, services, "/rows/add")
-    with name_cells(paths):
+    with name_cells_in_errors(paths):
         added_chunks = await services.knowledge.add_chunks(body.table_id, chunks, context)
     if body.stream:
         return Response(STREAM_END, media_type=EVENT_STREAM)
@@ -257,7 +257,7 @@ async def change_rows(request: Request, services: Services) -> Answer:
     for row, cells in body.data.items():
         chunk = await tables.get_chunk(request.actor, table, row)
         changed_chunks[row] = read_row(cells, columns, f"data.{row}", copy_content(chunk))
-    with name_cells([f"data.{row}" for row in changed_chunks]):
+    with name_cells_in_errors([f"data.{row}" for row in changed_chunks]):
         await tables.update_chunks(table, changed_chunks, build_context(request, services, "/rows"))
     return answer_done()
 
@@ -288,7 +288,7 @@ def read_view(query: ListQuery, info: TableInfo) -> RowView:
 
 
 @contextmanager
-def name_cells(paths: Sequence[str]) -> Iterator[None]:
+def name_cells_in_errors(paths: Sequence[str]) -> Iterator[None]:
     """Changes an error about a chunk's field to an error about a cell. `paths`: the paths of the rows."""
     try:
         yield

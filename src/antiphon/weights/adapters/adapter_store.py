@@ -90,7 +90,7 @@ class AdapterStore:
             result = await self.run(JOB, payload, self._build_limits(base), NOTHING)
             return self._store(staging, result)
         except JobStopped as error:
-            error.raise_if_waited()
+            error.raise_if_machine_was_busy()
             raise InvalidValue(f"{sanitize(path)} cannot be used: {error}", param="lora_path") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
