@@ -2,10 +2,11 @@
 
 A guard follows the JSON of one text token by token. It removes from each mask the tokens that would repeat or
 misspell a key. A key is misspelled if it is not in the one spelling that `json_text` allows, because another
-spelling could hide a repetition. The guard must be fast, so it does not read every token of the vocabulary. Tables have the effect of
-every token on keys, for each state of a text. A state is the expected next part, and whether an object is
-open. Most tokens have no effect on a key. All other tokens are in three groups: tokens that are always
-refused, tokens that are refused for some keys of the open object, and tokens that must be read."""
+spelling could hide a repetition. The guard must be fast, so it does not read every token of the vocabulary.
+Tables have the effect of every token on keys, for each state of a text. A state is the expected next part,
+and whether an object is open. Most tokens have no effect on a key. All other tokens are in three groups:
+tokens that are always refused, tokens that are refused for some keys of the open object, and tokens that must
+be read."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -135,8 +136,8 @@ class KeyTables:
         return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), undecided)
 
     def _classify_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
-        """Finds the tokens that matter inside a key, after this incomplete escape. Returns the tokens whose first
-        byte misspells the key, and the tokens that can complete or misspell it."""
+        """Finds the tokens that matter inside a key, after this incomplete escape. Returns the tokens whose
+        first byte misspells the key, and the tokens that can complete or misspell it."""
         refused, tokens = list[int](), list[int]()
         for token, piece in enumerate(self.spellings):
             longer_escape = escape + piece[:1]

@@ -1,9 +1,9 @@
 """One request from start to end: resolve, remember, retrieve, attempt, meter. The HTTP edge calls only this
 module.
 
-Each stage is in the module of its name. `resolve` also checks the caller's rights. `attempt` prepares the request
-for each route that it tries, and reserves its size in the limits before the route starts. `embed` handles
-embeddings and rankings.
+Each stage is in the module of its name. `resolve` also checks the caller's rights. `attempt` prepares the
+request for each route that it tries, and reserves its size in the limits before the route starts. `embed`
+handles embeddings and rankings.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
