@@ -280,11 +280,14 @@ def calls(around: TextAround, **more: Any) -> Grammar:
     ("grammar", "before"),
     [
         (calls(TextAround.NOTHING), "<call>f("),
-        (calls(TextAround.TEXT, again=("\n",)), 'Say {"a": 1, "a": 2}: <call>ff('),
-        (calls(TextAround.TEXT, again=("\n",)), '<call>f({"a": 1})</call>\n<call>f('),
+        (calls(TextAround.TEXT, between_groups=("\n",)), 'Say {"a": 1, "a": 2}: <call>ff('),
+        (calls(TextAround.TEXT, between_groups=("\n",)), '<call>f({"a": 1})</call>\n<call>f('),
         (calls(TextAround.NOTHING, between=("; ",)), '<call>f({"a": 1, "b": "; f("}); ff('),
-        (calls(TextAround.TEXT, open=(), close=(), between=("; ",), sign=r"f+\("), "f("),
-        (calls(TextAround.TEXT, open=(), close=(), between=("; ",), sign=r"f+\("), 'ff({"a": 1}); f('),
+        (calls(TextAround.TEXT, open=(), close=(), between=("; ",), call_pattern=r"f+\("), "f("),
+        (
+            calls(TextAround.TEXT, open=(), close=(), between=("; ",), call_pattern=r"f+\("),
+            'ff({"a": 1}); f(',
+        ),
     ],
 )
 def test_keys_are_watched_in_the_arguments_of_calls(grammar: Grammar, before: str) -> None:

@@ -174,7 +174,7 @@ def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, obje
     if not equals and name in bundled_adapters:
         return {"name": name, "path": bundled_adapters[name]}
     if not (equals and name and path):
-        hint = f"; names without a path: {', '.join(bundled_adapters)}" if bundled_adapters else ""
+        hint = f"; names that need no path: {', '.join(bundled_adapters)}" if bundled_adapters else ""
         raise SettingsError(f"write an adapter as NAME=PATH, not {text!r}{hint}")
     return {"name": name, "path": path}
 

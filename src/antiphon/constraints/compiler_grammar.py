@@ -68,7 +68,7 @@ def _write_marks(marks: Marks, group: CallGroup) -> str:
     A call and a text of the answer's format can both be JSON objects. The compiler follows both only while
     their units are equal. In that case the marks are split into the compiler's units of JSON.
     """
-    if group.sign is None or not group.can_be_format:
+    if group.call_pattern is None or not group.can_be_format:
         return format_marks(marks)
     return format_marks([unit for mark in marks for unit in LEXEME.findall(str(mark))])
 
@@ -103,7 +103,7 @@ def _build_schema(call: CallFormat) -> dict[str, object]:
 
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
     """Yields the rules of the whole output, and of the text in it."""
-    if group.sign is not None:
+    if group.call_pattern is not None:
         if group.can_be_format:
             yield f"start: group | @{FORMAT}"
             return
@@ -113,10 +113,10 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
             TextAround.TEXT_ALONE: "TEXT?",
         }
         yield f"start: {output_rules[group.around]}"
-        yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
+        yield f"TEXT: {ANYTHING} & ~/{group.call_pattern}(.|\n)*/"
         return
-    first_mark, again = format_mark(group.open[0]), group.again
-    more_groups = "" if again is None else f"({format_marks(again)} {first_mark} group)*"
+    first_mark, between_groups = format_mark(group.open[0]), group.between_groups
+    more_groups = "" if between_groups is None else f"({format_marks(between_groups)} {first_mark} group)*"
     if group.frames:
         text = f"@{FORMAT}" if group.can_be_format else "TEXT?"
         yield from _build_framed_rules(group.frames, group.around, f"{first_mark} group {more_groups}", text)
@@ -131,7 +131,7 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
         exclusion = "" if isinstance(mark, int) else f" & ~/(.|\n)*{escape_literal(mark)}(.|\n)*/"
         yield f"TEXT: {ANYTHING}{exclusion}"
     else:
-        yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
+        yield "start: (head group)* TEXT?" if between_groups is not None else "start: head group | TEXT?"
         # `lazy` matches the shortest text that ends with the mark. So no text contains the mark.
         yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first_mark}"
         yield f"TEXT: {ANYTHING}"

@@ -125,7 +125,7 @@ def find_answer_format(constraint: Constraint) -> AnswerFormat | None:
     group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
     if group is None or group.format is None or not group.can_be_format:
         return None
-    return AnswerFormat(group.format, _build_answer_grammar(group.format), group.heads)
+    return AnswerFormat(group.format, _build_answer_grammar(group.format), group.forbidden_prefixes)
 
 
 def _build_calls_grammar(group: CallGroup) -> Grammar:

@@ -64,17 +64,17 @@ class CallGroup:
     close: Marks
     between: Marks | None = None
     """The marks before each further call; with None, a group has one call."""
-    again: Marks | None = None
+    between_groups: Marks | None = None
     """The marks before each further group."""
-    sign: str | None = None
-    """A regular expression for the beginning of a group. No text may begin with a match. If `sign` is set,
+    call_pattern: str | None = None
+    """A regular expression for the beginning of a group. No text may begin with a match. If it is set,
     `open` is empty."""
     frames: tuple[TextFrame, ...] = ()
     """The frames that contain all text. They come before groups. Closed frames are allowed even if `around`
     allows no text."""
     format: Constraint | None = None
     """The caller's constraint on an output without calls; None allows any text."""
-    heads: tuple[str, ...] = ()
+    forbidden_prefixes: tuple[str, ...] = ()
     """The beginnings of calls. No text of `format` may begin with one of them."""
 
     @property
@@ -178,7 +178,7 @@ def find_argument_places(group: CallGroup) -> JsonPlaces:
     # If no mark comes before groups, calls occur at the beginning only.
     return (
         JsonPlaces((), first_marks, later_marks)
-        if group.sign is None
+        if group.call_pattern is None
         else JsonPlaces(first_marks, (), later_marks)
     )
 

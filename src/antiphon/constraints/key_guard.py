@@ -190,9 +190,9 @@ class KeyGuard:
         self._last_search = KeySearch(frozenset(), b"", [])
         self.keys_can_run_out = places.keys_can_run_out
         """Whether the text can reach a state in which no new key is possible."""
-        self.continuations: dict[TextState, bool] = {}
-        """Whether the text can continue, for states that it can reach soon. The entries are valid while the
-        same objects and keys are open."""
+        self.can_continue_by_state: dict[TextState, bool] = {}
+        """Results of the search for dead ends in `matching`: whether any text can follow, by the state after a
+        possible next token. Cleared when the open objects or their keys change."""
 
     def copy(self) -> "KeyGuard":
         """Returns an independent copy with the same text."""
@@ -205,7 +205,7 @@ class KeyGuard:
             if text_state is None:
                 raise EngineError("the text got a token that repeats or misspells a key")
             if not _are_alike(text_state, self._text_state):
-                self.continuations = {}
+                self.can_continue_by_state = {}
             self._text_state = text_state
 
     def read_token(self, token: int) -> TextState | None:

@@ -43,9 +43,9 @@ class DeadEndSearch:
         state = self.key_guard.read_token(token)
         if state is None:
             return False
-        if state in self.continuations or len(self.continuations) >= MAX_STATES:
-            return self.continuations.get(state, True)
-        ahead = DeadEndSearch(self.matcher.deep_copy(), self.key_guard.copy(), self.continuations)
+        if state in self.can_continue_by_state or len(self.can_continue_by_state) >= MAX_STATES:
+            return self.can_continue_by_state.get(state, True)
+        ahead = DeadEndSearch(self.matcher.deep_copy(), self.key_guard.copy(), self.can_continue_by_state)
         ahead.matcher.consume_token(token)
         ahead.key_guard.consume([token])
         mask = ahead.key_guard.restrict(ahead.matcher.compute_bitmask())
@@ -54,7 +54,7 @@ class DeadEndSearch:
         risky_tokens = ahead.key_guard.find_risky_tokens(mask)
         has_other_tokens = bool(remove_tokens(mask, risky_tokens).strip(b"\0"))
         can_continue = has_other_tokens or any(ahead._can_continue(each) for each in risky_tokens)
-        self.continuations[state] = can_continue
+        self.can_continue_by_state[state] = can_continue
         return can_continue
 
 
@@ -182,7 +182,7 @@ class Matcher:
         mask = self._key_guard.restrict(mask)
         if not self._key_guard.keys_can_run_out:
             return mask
-        search = DeadEndSearch(self._matcher, self._key_guard, self._key_guard.continuations)
+        search = DeadEndSearch(self._matcher, self._key_guard, self._key_guard.can_continue_by_state)
         return remove_tokens(mask, search.find_dead_ends(mask))
 
     def find_forced(self) -> list[int]:

@@ -146,9 +146,9 @@ def _find_with_other_prefix(
 def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -> str | None:
     """Returns a declared path whose last segments are similar to those of the wrong path, or None. `tails`:
     the segments of the wrong path below the dialect's prefix: all, then without the first, and so on."""
-    full_paths = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
+    plain_paths = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
     for tail in tails:
-        paths_by_end = {_join_path("", path.split("/")[-len(tail) :]): path for path in reversed(full_paths)}
+        paths_by_end = {_join_path("", path.split("/")[-len(tail) :]): path for path in reversed(plain_paths)}
         if similar_ends := difflib.get_close_matches(
             _join_path("", tail), paths_by_end, n=1, cutoff=SIMILARITY
         ):

@@ -95,14 +95,15 @@ class Server(uvicorn.Server):
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Closes the sockets and all connections, and waits until they have ended or the time is up."""
+        """Closes the sockets, and each connection after its running request. Cancels what is left at the
+        deadline."""
         for server in self.servers:
             server.close()
         for sock in sockets or []:
             sock.close()
         self._close_connections()
         loop, state = asyncio.get_running_loop(), self.server_state
-        while (state.connections or state.tasks) and loop.time() < self._closing_deadline:  # noqa: ASYNC110 - no one event
+        while (state.connections or state.tasks) and loop.time() < self._closing_deadline:  # noqa: ASYNC110 - no single event
             await asyncio.sleep(POLL_SECONDS)
         for task in state.tasks:
             task.cancel()

@@ -137,7 +137,7 @@ async def try_routes(
             continue
         use = RouteUse(route, model, context, policy)
         try:
-            if route.in_flight_limit is None or await use.count_in_limit(model):
+            if route.in_flight_limit is None or await use.count_in_limit():
                 return await start(use)
             search.add_full(route)
         except AntiphonError as error:

@@ -86,7 +86,7 @@ class RouteUse:
         if self._is_probe:
             state.is_probed = True
 
-    async def count_in_limit(self, model: Model) -> bool:
+    async def count_in_limit(self) -> bool:
         """Counts the request in the route's limit of requests in flight over all processes. Returns whether
         the limit allows the request. All models of a pattern share the limit. Raises LimitsUnavailable."""
         max_in_flight, limiter = self.route.in_flight_limit, self._limiter
@@ -94,7 +94,7 @@ class RouteUse:
             return True
         if limiter is None:
             return self._counts.in_flight <= max_in_flight
-        name = f"{model.label}\0{self.route.label}"
+        name = f"{self._model.label}\0{self.route.label}"
         limit = Limit(f"route:{name}", Subject.MODEL, name, Measure.CONCURRENT, max_in_flight, 0)
         claim = self.context.clock.unique()
         try:

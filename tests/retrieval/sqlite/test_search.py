@@ -112,7 +112,7 @@ async def test_frequent_words_are_left_out_of_large_tables(index: SqliteIndex, t
     texts = [f"the word{number % 3} rare{number}" for number in range(FREQUENT_FROM)]
     for start in range(0, len(texts), 500):
         await index.add_chunks(PROJECT, WORDS_ONLY.name, make_chunks(texts[start : start + 500]))
-    with index._catalog.get_project(PROJECT).use(WORDS_ONLY.name) as file, file.read() as connection:
+    with index._catalog.get_project(PROJECT).use(WORDS_ONLY.name) as file, file.reading() as connection:
 
         def choose(query: str) -> list[str]:
             return [
@@ -200,7 +200,7 @@ async def test_loading_ends_however_often_others_write(tmp_path: Path) -> None:
                 add_loose_chunks(change, make_chunks(["b", "c"], DIMENSIONS, 5))
 
         def is_written() -> bool:
-            with file.read() as connection:
+            with file.reading() as connection:
                 return read_revision(connection) == revision + 1
 
         slow.wait = lambda: wait_until(is_written, what="the write")
@@ -208,7 +208,7 @@ async def test_loading_ends_however_often_others_write(tmp_path: Path) -> None:
             group.create_task(asyncio.to_thread(write))
             rows = await asyncio.to_thread(file.memory.get, slow, revision)
         slow.close()
-        with file.read() as connection:
+        with file.reading() as connection:
             assert rows is not None and file.memory.get(connection, revision + 1) is rows
     hits = await index.search(PROJECT, TABLE, SearchQuery(vector=make_vector(5), k=10))
     assert texts_of(hits)[0] == "b" and len(hits) == 2

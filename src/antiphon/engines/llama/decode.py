@@ -402,8 +402,8 @@ class DecodeLoop:
             row_start += span.stop - span.start
 
     def _send_prompt_scores(self, span: PromptSpan, logits: Logits) -> None:
-        """Sends the scores of the prompt tokens after each token of a span. `logits`: the rows of the
-        span."""
+        """Sends the scores of prompt tokens. `logits`: the rows of the span; each row scores the token after
+        it."""
         sequence, scored_end = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
         prompt_tokens = np.frombuffer(sequence.tokens[span.start + 1 : scored_end], np.int32)
         width = sequence.request.prompt_logprobs or 0

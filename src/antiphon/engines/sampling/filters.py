@@ -79,12 +79,12 @@ def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
     `keys`: not negative.
     """
     sums = sum_by_bin(keys, weights).cumsum()
-    last_kept = find_first_reaching(sums, mass)
-    indices = np.flatnonzero(keys >> SHIFTS[0] == last_kept)
-    remaining_mass = mass - float(sums[last_kept - 1]) if last_kept else mass
+    boundary_bin = find_first_reaching(sums, mass)
+    indices = np.flatnonzero(keys >> SHIFTS[0] == boundary_bin)
+    remaining_mass = mass - float(sums[boundary_bin - 1]) if boundary_bin else mass
     indices = indices[find_smallest(keys[indices], weights[indices], remaining_mass)]
     kept_weights = weights[indices]
-    weights *= keys < last_kept << SHIFTS[0]
+    weights *= keys < boundary_bin << SHIFTS[0]
     weights[indices] = kept_weights
 
 
@@ -123,10 +123,10 @@ def find_smallest(keys: Keys, weights: Floats | Doubles, mass: float) -> Ids:
         bins = keys[indices] >> shift
         bins -= bins.min()
         sums = np.bincount(bins, weights[indices]).cumsum()
-        last_kept = find_first_reaching(sums, mass)
-        included.append(indices[bins < last_kept])
-        mass -= float(sums[last_kept - 1]) if last_kept else 0.0
-        indices = indices[bins == last_kept]
+        boundary_bin = find_first_reaching(sums, mass)
+        included.append(indices[bins < boundary_bin])
+        mass -= float(sums[boundary_bin - 1]) if boundary_bin else 0.0
+        indices = indices[bins == boundary_bin]
     # The remaining keys are few, or all equal.
     if len(indices) <= SORTABLE:
         indices = indices[keys[indices].argsort(kind="stable")]

@@ -53,11 +53,14 @@ class RoleSupport:
     """Whether the template shows a system message after other messages."""
 
     def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Rewrites the messages for the template. System messages that the template would not show are
-        appended to the first system message, in order, with an empty line between them."""
+        """Rewrites the messages for the template, where it needs that: makes developer messages system messages,
+        moves later system messages to the beginning, and joins several into one, with an empty line between
+        them. If the template shows no system message at all, only the roles change."""
         if not any(message.role in INSTRUCTING_ROLES for message in messages):
             return messages
-        unchanged_count = 0 if not self.shows_developer else len(messages) if self.shows_both_roles else 1
+        unchanged_count = 0  # the messages before this index keep their role
+        if self.shows_developer:
+            unchanged_count = len(messages) if self.shows_both_roles else 1
         messages = (*messages[:unchanged_count], *map(_make_system, messages[unchanged_count:]))
         if not self.shows_system or (self.shows_several and self.shows_later):
             return messages

@@ -120,8 +120,8 @@ class CallNotation:
     def build_constraint(
         self, tools: Tools, controls: Mapping[str, int], text_format: Constraint | None = None
     ) -> Constraint:
-        """Builds the constraint of a choice. `controls`: ids of control tokens by name. `text_format`: the
-        format of a choice without calls. Raises UnsupportedParameter for a format that cannot be
+        """Builds the constraint of one output. `controls`: ids of control tokens by name. `text_format`: the
+        format of an output without calls. Raises UnsupportedParameter for a format that cannot be
         distinguished from calls."""
         if text_format is not None and tools.choice is ToolChoice.AUTO:
             self._require_separable(text_format)
@@ -133,13 +133,13 @@ class CallNotation:
             between=None
             if self.between_calls is None or not tools.parallel
             else to_marks(self.between_calls, controls),
-            again=None
+            between_groups=None
             if self.between_groups is None or not tools.parallel
             else to_marks(self.between_groups, controls),
-            sign=self.call_pattern,
+            call_pattern=self.call_pattern,
             frames=tuple(frame.with_ids(controls) for frame in self.channels),
             format=text_format,
-            heads=() if text_format is None else self._list_forbidden_prefixes(tools),
+            forbidden_prefixes=() if text_format is None else self._list_forbidden_prefixes(tools),
         )
         return Constraint(ConstraintKind.CALLS, group.dump(), field=TOOLS_FIELD)
 

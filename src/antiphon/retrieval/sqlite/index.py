@@ -216,7 +216,7 @@ class SqliteIndex:
 
     async def _read(self, project: str, table: str, read: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
-            with self._catalog.get_project(project).use(table) as file, file.read() as connection:
+            with self._catalog.get_project(project).use(table) as file, file.reading() as connection:
                 return read(connection)
 
         return await self._run_read(run)

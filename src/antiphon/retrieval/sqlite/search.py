@@ -50,7 +50,7 @@ def _search_once(
     so that the search must be repeated. `is_last`: whether to search nevertheless, because this is the last
     attempt. It then ranks by another revision's vectors, or by words only."""
     depth = max(query.k, query.depth)
-    with table.read() as connection:
+    with table.reading() as connection:
         revision = read_revision(connection)
         document_numbers = find_document_numbers(connection, query.documents) if query.documents else []
         if query.documents and not document_numbers:

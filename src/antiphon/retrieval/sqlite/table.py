@@ -254,7 +254,7 @@ class TableFile:
         return marks
 
     @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
         """Runs statements that all see the same state of the table."""
         with translate_errors(self.path):
             connection = self._take_reader()

@@ -1,4 +1,4 @@
-"""Decodes a body of the older API to a generation request, with the product's defaults."""
+"""Decodes a body of the older API to a generation request, with SGP's defaults."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -152,7 +152,7 @@ def _build_prompt(wire: LegacyTextRequest) -> Prompt:
 
 
 def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> GenerationCall:
-    """Builds the call, with the product's defaults."""
+    """Builds the call, with SGP's defaults."""
     parameters = wire.model_parameters or NO_PARAMETERS
     sampling = SamplingOptions(
         temperature=TEMPERATURE if parameters.temperature is None else parameters.temperature,
