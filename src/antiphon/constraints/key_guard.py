@@ -191,8 +191,8 @@ class KeyGuard:
         self.keys_can_run_out = places.keys_can_run_out
         """Whether the text can reach a state in which no new key is possible."""
         self.can_continue_by_state: dict[TextState, bool] = {}
-        """Results of the search for dead ends in `matching`: whether any text can follow, by the state after a
-        possible next token. Cleared when the open objects or their keys change."""
+        """Results of the search for dead ends in `matching`: whether any text can follow, by the state after
+        a possible next token. Cleared when the open objects or their keys change."""
 
     def copy(self) -> "KeyGuard":
         """Returns an independent copy with the same text."""

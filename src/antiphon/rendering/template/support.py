@@ -53,9 +53,9 @@ class RoleSupport:
     """Whether the template shows a system message after other messages."""
 
     def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Rewrites the messages for the template, where it needs that: makes developer messages system messages,
-        moves later system messages to the beginning, and joins several into one, with an empty line between
-        them. If the template shows no system message at all, only the roles change."""
+        """Rewrites the messages for the template, where it needs that: makes developer messages system
+        messages, moves later system messages to the beginning, and joins several into one, with an empty
+        line between them. If the template shows no system message at all, only the roles change."""
         if not any(message.role in INSTRUCTING_ROLES for message in messages):
             return messages
         unchanged_count = 0  # the messages before this index keep their role
