@@ -31,7 +31,7 @@ class DeadEndSearch:
 
     matcher: LLMatcher
     key_guard: KeyGuard
-    continuations: dict[TextState, bool]
+    can_continue_by_state: dict[TextState, bool]
     """Whether the text can continue, for each examined state."""
 
     def find_dead_ends(self, mask: bytes) -> list[int]:
