@@ -291,6 +291,6 @@ def test_a_group_is_read_back_with_its_format():
     form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", field="guided_json")
     source = CALL_FAMILIES["hermes"]("").build_constraint(TOOLS, IDS, form).source
     group = load_group(source)
-    assert (group.format, group.heads, group.can_be_format) == (form, ("<t",), True)
+    assert (group.format, group.forbidden_prefixes, group.can_be_format) == (form, ("<t",), True)
     assert group.format is not None and group.format.field == "guided_json"
     assert load_group(group.dump()) == group

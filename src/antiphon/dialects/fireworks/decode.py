@@ -11,7 +11,7 @@ from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
-    build_grammar,
+    build_grammar_constraint,
     read_response_format,
     shorten_names,
 )
@@ -233,7 +233,7 @@ def read_fireworks_format(response_format: FireworksResponseFormat | None, stric
     if response_format.type == "grammar":
         if response_format.grammar is None:
             raise MissingParameter(f"{FORMAT_FIELD}.grammar is missing", param=f"{FORMAT_FIELD}.grammar")
-        return RelaxedConstraint(build_grammar(response_format.grammar, f"{FORMAT_FIELD}.grammar"))
+        return RelaxedConstraint(build_grammar_constraint(response_format.grammar, f"{FORMAT_FIELD}.grammar"))
     schema, json_schema = response_format.schema, response_format.json_schema
     if isinstance(schema, str):
         schema = _read_schema(schema, f"{FORMAT_FIELD}.schema")
