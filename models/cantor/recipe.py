@@ -189,7 +189,7 @@ COURSES = (
         kept=0.15,
     ),
 )
-FURTHER = 4  # courses that made the shipped file; what follows goes on with it
+FURTHER = 4  # courses that made the sixth edition; the last one went on with its file
 LEGS = tuple(leg for course in COURSES for leg in course.legs)
 MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
