@@ -139,7 +139,7 @@ def test_a_busy_model_is_not_unloaded(server: Server, both: list[Line]) -> None:
             status, error = both[1].ask("POST", CHAT, {"model": "brief", "messages": QUESTION})
             assert status == 503
             assert error["error"]["code"] == "model_not_loaded"
-            assert "are in use" in error["error"]["message"]
+            assert "models that are idle would not free enough" in error["error"]["message"]
             assert both[1].ask("GET", "/health/ready")[0] == 200
             host.resume()
             assert running.result(PATIENCE) == 200

@@ -163,7 +163,7 @@ def test_a_stream_outlives_its_route(gateway: Gateway, both: list[Line], upstrea
         ("[providers.third]\nkind = 'openai'\nbase_url = 'http://10.0.0.1/v1'\n", "private"),
         (
             "[providers.third]\nkind = 'openai'\nbase_url = 'http://x/v1'\nkey = 'env:GONE'\n",
-            "GONE is not set",
+            "GONE is empty or not set",
         ),
         ("[[models]]\nname = 'no'\npath = '/no/such.gguf'\n", "/no/such.gguf"),
         ("[[models]]\nname = 'two'\nroutes = [{{ provider = 'nobody' }}]\n", "nobody"),

@@ -242,7 +242,7 @@ def test_a_redirect_is_not_followed(client: openai.OpenAI):
 def test_a_missing_key_or_private_address_ends_the_start(tmp_path: Path):
     file = tmp_path / "antiphon.toml"
     for text, env, said in (
-        (EXAMPLE.format(url="http://127.0.0.1:1/v1"), {}, "FIRST_KEY is not set"),
+        (EXAMPLE.format(url="http://127.0.0.1:1/v1"), {}, "FIRST_KEY is empty or not set"),
         (
             EXAMPLE.format(url="http://10.0.0.1/v1").replace("private = true", ""),
             {"FIRST_KEY": KEY},

@@ -198,7 +198,7 @@ async def test_a_table_of_words_takes_no_vector(index: KnowledgeIndex) -> None:
 async def test_batches_are_bounded(index: KnowledgeIndex) -> None:
     begun = await index.begin_document(PROJECT, TABLE, make_document("a"))
     for chunks, match in (
-        (make_chunks(["x"] * (MAX_BATCH + 1)), "513 chunks"),
+        (make_chunks(["x"] * (MAX_BATCH + 1)), "at most 512 chunks, not 513"),
         (make_chunks(["x" * LONGEST_TEXT] * 200), "send fewer"),
     ):
         with pytest.raises(InvalidValue, match=match):
