@@ -173,7 +173,7 @@ def measure_changes(path: Path, files: Sequence[Path], layout: str, args: argpar
     context.adapters.use("0")
     for step in range(3 * args.steps):
         is_change = step % 3 == 2
-        context.set_single_rows(
+        context.set_one_row_each(
             [300] * STREAMS_PER_ADAPTER, [step] * STREAMS_PER_ADAPTER, list(range(STREAMS_PER_ADAPTER))
         )
         began = time.process_time()

@@ -159,7 +159,7 @@ def compute_first_row(
         if context.decode(length - 1) != DecodeStatus.DONE:
             raise RuntimeError("the library failed")
     last = [int(texts[slot, length - 1]) for slot, length in enumerate(lengths)]
-    context.set_single_rows(last, [length - 1 for length in lengths], list(range(len(lengths))))
+    context.set_one_row_each(last, [length - 1 for length in lengths], list(range(len(lengths))))
     if context.decode(len(lengths)) != DecodeStatus.DONE:
         raise RuntimeError("the library failed")
     row: NDArray[np.float32] = context.read_logits(len(lengths))[0].copy()

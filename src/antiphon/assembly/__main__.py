@@ -266,7 +266,7 @@ async def _fetch_profile(host: HostTokenEngine, route: ModelRoute) -> None:
 def _exit_orphaned(directory: str) -> None:
     """Ends this process after the supervisor has died, because nobody else would stop it. `directory`: the
     runtime directory."""
-    runtime.leave_directory(Path(directory))
+    runtime.remove_unused_directory(Path(directory))
     os._exit(1)
 
 

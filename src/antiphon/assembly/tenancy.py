@@ -123,7 +123,8 @@ async def open_accounting(
         limiter: Limiter = coordinator.limits
         if settings.limits.url is not None:
             entries, tenancy_store = SqlEntries(tenancy.database), SqlTenancy(tenancy.database)
-            drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
+            local = coordinator.local_coordinator
+            drain = None if local is None else local.drain
             seeds = await stack.enter_async_context(open_seeder(entries, tenancy_store, drain, clock))
             redis = await stack.enter_async_context(
                 _connect_redis(settings, settings.limits.url, seeds, clock)

@@ -71,9 +71,9 @@ class FairQueue(Generic[Q]):
         return [item for line in lines for item in line]
 
     def find_refusal(self, item: Q, now: float, free_places: int = 0) -> AntiphonError | None:
-        """Returns the error if too many items wait for this item to be added; None if it can be added.
+        """Returns the error of a full queue, which has no room for this item; None if it can be added.
         `free_places`: places that are free now. Items that take them do not wait."""
-        actor_count, bounds = len(self._lines.get(item.actor, ())), self._bounds
+        own_item_count, bounds = len(self._lines.get(item.actor, ())), self._bounds
         if self._item_count >= bounds.queue + free_places:
             self.refusal_count += 1
             return EngineBusy(
@@ -81,12 +81,12 @@ class FairQueue(Generic[Q]):
                 f"{bounds.queue:,} {self._item_name} may wait",
                 retry_after=self._estimate_wait(self._item_count, now),
             )
-        if actor_count >= bounds.queue_per_actor + free_places:
+        if own_item_count >= bounds.queue_per_actor + free_places:
             self.refusal_count += 1
             return Overloaded(
                 f"no more than {bounds.queue_per_actor:,} {self._item_name} of yours may wait; "
                 "wait for some of them to end",
-                retry_after=self._estimate_wait(actor_count * len(self._lines), now),
+                retry_after=self._estimate_wait(own_item_count * len(self._lines), now),
             )
         return None
 

@@ -82,7 +82,8 @@ class Drain:
         """Guards the round numbers, and is notified when `_caught_up_round` changes."""
         self._round_number = 0
         self._caught_up_round = 0
-        """The last round after which all entries that had ended before it were in the database."""
+        """The latest round that left nothing behind: every generation that ended before the round began is in
+        the database."""
         self._requested_round = 0
         """The round that `drain_now` waits for."""
         self._thread = threading.Thread(target=self._run, name="antiphon-drain", daemon=True)

@@ -224,11 +224,8 @@ class RouteSearch:
         if self._is_final(error):
             return True
         progress = self._context.progress
-        progress.unread, progress.relaxed, progress.has_own_schemas = (
-            (),
-            (),
-            False,
-        )  # they belong to this route
+        # What the failed route reported does not hold for the next one.
+        progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False
         error.with_traceback(None)  # the traceback refers to a frame that refers to this search
         if _can_wait(use.route, error):
             self._restarting += (use.route,)

@@ -131,8 +131,8 @@ class EngineHosts:
         cluster: ClusterAddress | None = None,
     ) -> None:
         """`factory`: `module:attribute` of the token engine. `tell` sends a line to all HTTP processes.
-        `on_change` is called after each state of a host that `tell` sends. `cluster`: the cluster in which
-        models run, if there is one."""
+        `on_change` is called each time after `tell` has sent the state of a host. `cluster`: the cluster in
+        which models run, if there is one."""
         self._settings = settings
         self._runtime = runtime
         self._factory = factory

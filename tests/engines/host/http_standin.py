@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from antiphon.engines.host.control import EngineStateNotice, HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.host.runtime import leave_directory
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.engines.host.supervisor_messages import SupervisorMessage
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
@@ -87,7 +87,7 @@ def _reachable(family: int, address: object) -> bool:
 
 
 def _abandon(runtime: str) -> None:
-    leave_directory(Path(runtime))
+    remove_unused_directory(Path(runtime))
     os._exit(3)
 
 

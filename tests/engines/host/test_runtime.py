@@ -14,7 +14,7 @@ from antiphon.engines.host.runtime import (
     build_socket_path,
     create_runtime_directory,
     find_usable_base,
-    leave_directory,
+    remove_unused_directory,
 )
 from antiphon.errors import SettingsError
 from antiphon.locked_directory import remove_stale_directories
@@ -32,7 +32,7 @@ def test_it_is_private_and_short_and_gone_afterwards() -> None:
 def test_a_living_supervisors_directory_is_left_alone() -> None:
     with short_directory() as base, create_runtime_directory(base) as path:
         remove_stale_directories(base, PREFIX)
-        leave_directory(path)
+        remove_unused_directory(path)
         with create_runtime_directory(base) as second:
             assert second != path
         assert path.is_dir()
@@ -74,17 +74,17 @@ def test_only_the_last_child_to_leave_removes_the_directory() -> None:
         place.mkdir()
         (place / "lock").write_bytes(b"")
         (place / "1.sock").write_bytes(b"")
-        leave_directory(place)
+        remove_unused_directory(place)
         assert place.exists()
         (place / "1.sock").unlink()
         lock = os.open(place / "lock", os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        leave_directory(place)
+        remove_unused_directory(place)
         assert place.exists()
         os.close(lock)
-        leave_directory(place)
+        remove_unused_directory(place)
         assert not place.exists()
-        leave_directory(place)
+        remove_unused_directory(place)
 
 
 def test_a_base_with_long_or_unwritable_paths_is_skipped(tmp_path: Path) -> None:
@@ -107,6 +107,6 @@ def test_a_child_waits_for_the_lock_and_removes_the_directory() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         letting_go = threading.Timer(0.1, os.close, [lock])
         letting_go.start()
-        leave_directory(place)
+        remove_unused_directory(place)
         letting_go.join()
         assert not place.exists()

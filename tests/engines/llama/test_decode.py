@@ -65,7 +65,7 @@ class FakeContext:
         self.broken: set[int] = set()
         """Slots whose logits are not numbers."""
 
-    def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+    def set_one_row_each(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
         rows = zip(sequences, positions, tokens, strict=True)
         self.rows = [(sequence, position, token, True) for sequence, position, token in rows]
 

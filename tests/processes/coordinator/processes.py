@@ -64,6 +64,6 @@ class Processes:
 
     async def kill(self, client: CoordinatorClient) -> None:
         """It leaves nothing to anybody."""
-        if client.coordinator is not None:
-            client.coordinator._snapshot_file = None
+        if client.local_coordinator is not None:
+            client.local_coordinator._snapshot_file = None
         await self.end(client)

@@ -106,10 +106,12 @@ def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Ro
 def _list_adapters_and_aliases(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
     """Yields adapters and aliases. All adapters come from one source, and so do all aliases."""
 
-    def find_source(flags: object, option: str, value: object, variable: str) -> Source:
+    def find_source(flags: object, option: str, flags_or_variable: object, variable: str) -> Source:
         if flags:
             return SourceKind.FLAG, option
-        return (SourceKind.VARIABLE, variable) if value else (SourceKind.FILE, str(serve_options.find_file()))
+        if flags_or_variable:  # without flags, these are what the variable gives
+            return SourceKind.VARIABLE, variable
+        return SourceKind.FILE, str(serve_options.find_file())
 
     adapter_source = find_source(
         serve_options.adapters, "--lora", serve_options.list_adapters(), ADAPTERS_VARIABLE

@@ -146,7 +146,7 @@ def _find_settings_file(config: Path | None, folder: Path, manifest: "Manifest")
 
 
 def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSources":
-    """Returns the paths of the server's files from the settings."""
+    """Returns the paths of the server's files, and the revision of the database's schema."""
     from antiphon.cli.bootstrap import find_spool
     from antiphon.cli.commands.serve import resolve_knowledge_directory
     from antiphon.cli.serve_options import ServeOptions, find_home

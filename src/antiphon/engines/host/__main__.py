@@ -24,7 +24,7 @@ from antiphon.engines.base import RemoteEngine, TokenEngine
 from antiphon.engines.host.confine import OPEN_FILES, confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.idle import HostOrders, IdleUnloading, unload_idle
-from antiphon.engines.host.runtime import leave_directory
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.engines.host.server import create_engine, serve_engine
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.processes.ipc import FrameError, bind_private, from_line, remove_socket
@@ -138,10 +138,11 @@ async def _serve(
 
 
 def _exit_orphaned(path: str) -> None:
-    """Removes the socket and ends the process at once, without waiting for the engine."""
+    """Removes the socket, and its directory if it was the last one there. Ends the process at once, without
+    waiting for the engine."""
     with suppress(OSError):
         remove_socket(path)
-        leave_directory(Path(path).parent)
+        remove_unused_directory(Path(path).parent)
     os._exit(ORPHANED)
 
 

@@ -60,7 +60,7 @@ def build_knowledge_path(runtime: Path) -> str:
     return str(runtime / "knowledge")
 
 
-def leave_directory(runtime: Path) -> None:
+def remove_unused_directory(runtime: Path) -> None:
     """Removes the directory if no socket is left in it. A child whose supervisor is gone calls this after the
     child removed its own socket."""
     with suppress(OSError):

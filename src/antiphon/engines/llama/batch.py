@@ -87,7 +87,7 @@ class DecodeContext(Protocol):
 
     @property
     def adapters(self) -> AdapterCache: ...
-    def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None: ...
+    def set_one_row_each(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None: ...
     def set_rows(
         self,
         row: int,
@@ -127,7 +127,7 @@ def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
     """Writes the call's rows into the batch. Returns the number of rows."""
     row = len(call.ids)
     if row:
-        context.set_single_rows(call.tokens, call.positions, call.ids)
+        context.set_one_row_each(call.tokens, call.positions, call.ids)
     for span in call.spans:
         sequence = span.sequence
         tokens = sequence.tokens[span.start : span.stop]

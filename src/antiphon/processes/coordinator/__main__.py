@@ -14,7 +14,7 @@ import uvloop
 
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
-from antiphon.engines.host.runtime import leave_directory
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.ipc import from_line
@@ -43,7 +43,7 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
 def _abandon(config: CoordinatorConfig) -> None:
     """Ends the process after its supervisor died. Everything that is not in the database yet stays in the
     spool."""
-    leave_directory(Path(config.socket).parent)
+    remove_unused_directory(Path(config.socket).parent)
     os._exit(ORPHANED)
 
 

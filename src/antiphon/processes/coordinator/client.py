@@ -98,7 +98,7 @@ class CoordinatorClient:
         self._open_local = open_local
         self._loop = asyncio.get_running_loop()
         self.limits = SharedLimiter(self, clock)
-        self.coordinator: Coordinator | None = None
+        self.local_coordinator: Coordinator | None = None
         """The coordinator, if it runs in this process."""
         self._channel: Channel[ToProcess] | None = None
         self._send: Callable[[ToCoordinator], None] | None = None
@@ -284,7 +284,7 @@ class CoordinatorClient:
         async with open_local() as coordinator:
             session = ProcessSession(coordinator)
             session.link = LocalLink(self._receive)
-            self._send, self.coordinator = session.receive, coordinator
+            self._send, self.local_coordinator = session.receive, coordinator
             coordinator.add_session(session)
             try:
                 await self._connected.wait()
@@ -293,7 +293,7 @@ class CoordinatorClient:
                     self.limits.local = coordinator.limiter
                 await self._must_not_coordinate.wait()
             finally:
-                self.coordinator = None
+                self.local_coordinator = None
                 self._lose_coordinator()
                 self._extra_totals.add(coordinator.ended_totals)
                 coordinator.save_snapshot()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.confine import confine
 from antiphon.engines.host.control import Lifeline, StatusPipe
-from antiphon.engines.host.runtime import leave_directory
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.ipc import FrameError, from_line, remove_socket
 from antiphon.processes.knowledge.config import KnowledgeConfig
@@ -97,7 +97,7 @@ def _abandon(config: KnowledgeConfig) -> None:
     """Ends the process after its supervisor died. All acknowledged changes are on the disk."""
     with suppress(OSError):
         remove_socket(config.socket)
-        leave_directory(Path(config.socket).parent)
+        remove_unused_directory(Path(config.socket).parent)
     os._exit(ORPHANED)
 
 

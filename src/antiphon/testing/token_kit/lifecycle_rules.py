@@ -252,7 +252,7 @@ async def _require_queued(probe: TokenProbe, count: int) -> None:
 
 
 async def _find_refusal(probe: TokenProbe, request: TokenRequest) -> AntiphonError | None:
-    """Returns the error with which a request ends at once; None if it waits."""
+    """Returns the error with which a request ends at once; None if it is not refused."""
     try:
         async with asyncio.timeout(probe.patience):
             await probe.run(request)

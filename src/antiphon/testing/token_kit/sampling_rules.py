@@ -56,8 +56,8 @@ async def check_banned_sequences(probe: TokenProbe) -> None:
         pair[0] == first and pair[1] != second,
         "only the last token of a banned sequence is forbidden, and only after the others",
     )
-    alone = await greedy(1, (probe.prompts[0][-1], first))
-    require(alone == free[:1], "the prompt does not begin a banned sequence")
+    after_prompt = await greedy(1, (probe.prompts[0][-1], first))
+    require(after_prompt == free[:1], "tokens of the prompt do not begin a banned sequence")
     if first != second:
         require(await greedy(2, (second, first)) == free, "a banned sequence is banned in its order only")
 

@@ -192,7 +192,7 @@ class RayTokenEngine:
             while True:
                 try:
                     frame = await anext(stream)
-                except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - as above
+                except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 - Ray raises any kind
                     raise self._map_error(problem, is_started) from None
                 reply = decode_reply(frame)
                 if isinstance(reply, ErrorReply):

@@ -109,14 +109,14 @@ class PrefixTree:
         if not keep_prefix or self._is_duplicate(tail, sequence.key):
             self.forget(sequence_id)
             return False
-        return self._remove_empty_leaf(sequence_id)
+        return self._keep_nonempty_path(sequence_id)
 
     def trim(self, sequence_id: int, stop: int) -> bool:
         """Cuts the leaf of a kept id at the position `stop`. Returns whether the id is still kept."""
         leaf = self.kept_nodes[sequence_id]
         self.cached_cells -= leaf.stop - stop
         leaf.stop = stop
-        return self._remove_empty_leaf(sequence_id)
+        return self._keep_nonempty_path(sequence_id)
 
     def forget(self, sequence_id: int) -> None:
         """Removes a kept id, and the tree nodes that only this id used."""
@@ -144,7 +144,7 @@ class PrefixTree:
         """Whether other ids contain all tokens of the leaf's id."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
-    def _remove_empty_leaf(self, sequence_id: int) -> bool:
+    def _keep_nonempty_path(self, sequence_id: int) -> bool:
         """Removes an empty leaf of a kept id. Returns whether the id is still kept: whether no other id ends
         where its remaining path ends."""
         node = self.kept_nodes[sequence_id]

@@ -173,8 +173,8 @@ class NativeContext:
             self._call.llama_free(self.pointer)
             self.pointer = None
 
-    def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
-        """Fills the first rows of the next batch; each of them gives logits."""
+    def set_one_row_each(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+        """Fills the first rows of the next batch with one token of each sequence. Every row gives logits."""
         end = len(tokens)
         self.tokens[:end] = tokens
         self.positions[:end] = positions
