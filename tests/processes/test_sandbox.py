@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from antiphon.errors import ServerBusy, TemplateRefused
@@ -145,6 +146,18 @@ async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:
     async with asyncio.timeout(PATIENCE):
         while helpers():
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_caller_that_leaves_at_the_start_leaves_no_helper(steps: int) -> None:
+    """At each step of the event loop until the process runs, and a little later."""
+    before = psutil.Process().children()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run_job(f"{JOBS}:sleep", {}, Limits(seconds=60)))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+    assert psutil.Process().children() == before
 
 
 async def test_jobs_do_not_hold_up_the_event_loop() -> None:

@@ -117,10 +117,7 @@ async def run_job(
     Raises the AntiphonError that the function raised, or JobStopped. The process ends before this call
     returns, also if the call is cancelled.
     """
-    try:
-        process = await _start(limits, variables)
-    except OSError as problem:
-        raise JobStopped(Stop.WAIT, f"the helper cannot be started: {problem.strerror}") from None
+    process = await _start(limits, variables)
     try:
         output = await _send_job(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
@@ -147,18 +144,41 @@ def kill(process: "Process", signal_number: int = 9) -> None:
 
 
 async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
-    """Starts the helper process with these environment variables and those that Python needs."""
+    """Starts the helper process. Raises JobStopped. A cancelled call ends when the process that it has
+    started has ended: without this, the event loop kills the process and does not wait for its end."""
+    import asyncio
+
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(_try_start(limits, variables))
+        try:
+            result = await asyncio.shield(start)
+        except asyncio.CancelledError:
+            result = await start
+            if not isinstance(result, OSError):
+                await _finish(result)
+            raise
+    if isinstance(result, OSError):
+        raise JobStopped(Stop.WAIT, f"the helper cannot be started: {result.strerror}")
+    return result
+
+
+async def _try_start(limits: Limits, variables: Mapping[str, str]) -> "Process | OSError":
+    """Starts the helper process with these environment variables and those that Python needs. Returns the
+    error if it cannot be started."""
     import asyncio
     import os
 
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "antiphon.processes.sandbox", json.dumps(asdict(limits))),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES}
-        | dict(variables),
-    )
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "antiphon.processes.sandbox", json.dumps(asdict(limits))),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES}
+            | dict(variables),
+        )
+    except OSError as problem:
+        return problem
 
 
 async def _finish(process: "Process") -> int:
