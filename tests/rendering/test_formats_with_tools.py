@@ -52,7 +52,7 @@ def read(reader, parts):
             calls.append((each.name, ""))
         elif isinstance(each, CallArguments):
             calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
-    return content, thought, calls, reader.is_complete
+    return content, thought, calls, reader.has_complete_calls
 
 
 def is_person(text):

@@ -236,7 +236,7 @@ class ChoiceParser:
     def _finish(self, event: Finished) -> Iterator[Event]:
         """Yields the last parts and the event that ends the choice."""
         yield from self._convert_parts(self._reader.end(self._calls_required))
-        has_calls = event.reason is FinishReason.STOP and self._reader.is_complete
+        has_calls = event.reason is FinishReason.STOP and self._reader.has_complete_calls
         reason = FinishReason.TOOL_CALLS if has_calls else event.reason
         tokens, scores, ids = self._take_unreported()
         joined_scores = None if event.scores is None else join_scores([scores, event.scores])

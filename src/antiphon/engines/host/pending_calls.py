@@ -115,7 +115,7 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """Adds a refused adapter. Returns whether it was not pending before."""
+        """Adds an adapter to load again. Returns True if it was not pending before."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:

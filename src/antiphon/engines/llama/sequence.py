@@ -192,8 +192,9 @@ class TokenSequence:
         return StopCause.LENGTH if len(self.tokens) >= self.max_length else None
 
 
-def find_common_end(tokens: "array[int]", other_tokens: "array[int]", start: int, stop: int) -> int:
-    """The index up to which two token arrays are equal, at most `stop`. They must be equal before `start`."""
+def measure_common_prefix(tokens: "array[int]", other_tokens: "array[int]", start: int, stop: int) -> int:
+    """Returns the length of the common prefix of two token arrays, at most `stop`. The caller knows that they
+    are equal before `start`."""
     if start >= stop:
         return stop
     is_different = (

@@ -50,8 +50,8 @@ class ReasoningReader:
         self.spans: list[Span] = [(0, None)] if begin is ReasoningPosition.INSIDE else []
 
     @property
-    def is_complete(self) -> bool:
-        return self._answer_reader.is_complete
+    def has_complete_calls(self) -> bool:
+        return self._answer_reader.has_complete_calls
 
     def add(self, text: str) -> list[OutputPart]:
         if self._position is ReasoningPosition.AFTER and not self._is_in_gap:

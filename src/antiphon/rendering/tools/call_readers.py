@@ -50,7 +50,7 @@ class OutputReader(Protocol):
         """The spans of reasoning in the text so far; none overlap."""
 
     @property
-    def is_complete(self) -> bool:
+    def has_complete_calls(self) -> bool:
         """Whether the text has calls and each of them is complete."""
 
     def add(self, text: str) -> list[OutputPart]:
@@ -111,7 +111,7 @@ class VisibleText:
 class PlainReader:
     """Reads a choice without calls."""
 
-    is_complete = False
+    has_complete_calls = False
     spans: tuple[Span, ...] = ()
 
     def add(self, text: str) -> list[OutputPart]:
@@ -136,8 +136,8 @@ class CallsOrTextReader:
         self._buffer = ""
 
     @property
-    def is_complete(self) -> bool:
-        return self._reader is not None and self._reader.is_complete
+    def has_complete_calls(self) -> bool:
+        return self._reader is not None and self._reader.has_complete_calls
 
     def add(self, text: str) -> list[OutputPart]:
         """Buffers text until it is known whether the output begins with a call. Then passes all text to one
@@ -177,7 +177,7 @@ class ObjectReader:
         """The group's text since its previous call. If no call follows, this text is shown."""
 
     @property
-    def is_complete(self) -> bool:
+    def has_complete_calls(self) -> bool:
         return self._visible_text.has_calls and self._call is None
 
     def add(self, text: str) -> list[OutputPart]:

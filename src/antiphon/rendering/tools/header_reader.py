@@ -61,7 +61,7 @@ class HeaderReader:
         self.spans: list[Span] = []
 
     @property
-    def is_complete(self) -> bool:
+    def has_complete_calls(self) -> bool:
         return self._visible_text.has_calls and self._arguments is None
 
     def add(self, text: str) -> list[OutputPart]:

@@ -481,8 +481,8 @@ def _has_owner(path: Path) -> bool:
 
 
 def _write_settings_file(entry: TableEntry) -> None:
-    """Writes a copy of a table's settings beside its file, unless the copy exists. A failure is ignored,
-    because only a damaged table needs the copy."""
+    """Writes a copy of a table's settings beside its file, unless an identical copy exists. A failure is
+    ignored, because only a damaged table needs the copy."""
     text = encode_table(entry.info.settings)
     incomplete_path = entry.path.with_suffix(f".{secrets.token_hex(4)}{INCOMPLETE_ENDING}")
     with suppress(OSError):

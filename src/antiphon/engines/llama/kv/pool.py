@@ -16,7 +16,7 @@ from array import array
 from heapq import heapify, heappop, heappush
 
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, PrefixNode, TrimCells
-from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, find_common_end
+from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, measure_common_prefix
 
 
 class PrefixTree:
@@ -54,7 +54,7 @@ class PrefixTree:
                 start, stop = child.start, min(child.end, limit)
                 if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
                     continue
-                length = find_common_end(child.tokens, tokens, start, stop)
+                length = measure_common_prefix(child.tokens, tokens, start, stop)
                 if length > longest_match.length:
                     longest_match = PrefixMatch(length, child)
                 if length == child.end:
@@ -223,7 +223,7 @@ class PoolLayout:
         return self.tree.match(sequence.key, sequence.tokens, sequence.reusable_tokens)
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        return find_common_end(
+        return measure_common_prefix(
             running.tokens, waiting.tokens, 0, min(len(running.tokens), waiting.reusable_tokens)
         )
 

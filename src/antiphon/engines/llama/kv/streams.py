@@ -15,7 +15,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, TrimCells
-from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, find_common_end
+from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, measure_common_prefix
 
 MIN_COPIED, MIN_COPIED_PART = 8, 128
 """A whole stream is copied only if the common tokens are at least MIN_COPIED, and at least one 128th of the
@@ -79,7 +79,7 @@ class StreamLayout:
         limit = min(len(running.tokens), waiting.reusable_tokens)
         if self._policy.exact:
             limit = min(limit, running.prompt_length, waiting.prompt_length - 1)
-        common_length = find_common_end(running.tokens, waiting.tokens, 0, limit)
+        common_length = measure_common_prefix(running.tokens, waiting.tokens, 0, limit)
         length = self._round_to_chunk(common_length, running.prompt_length - 1, waiting)
         return length if length >= self._min_copied_tokens else 0
 
@@ -239,7 +239,7 @@ class StreamLayout:
         limit = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
             limit = min(limit, sequence.prompt_length - 1)  # the sequence's own drawn tokens were decode rows
-        length = find_common_end(stream.tokens, sequence.tokens, 0, limit)
+        length = measure_common_prefix(stream.tokens, sequence.tokens, 0, limit)
         if self._policy.exact:
             chunked_length = self._count_whole_chunks(stream)
             length = self._round_to_chunk(min(length, chunked_length), chunked_length, sequence)
