@@ -178,9 +178,9 @@ def test_template_values_and_continued_messages_are_rendered(tmp_path: Path) -> 
         assert shown().endswith("<|im_start|>assistant\n<think>\n")
         values = {"chat_template_kwargs": {"enable_thinking": False}}
         assert shown(**values).endswith("<|im_start|>assistant\n<think>\n</think>\n\n")
-        last = {"role": "assistant", "content": "I am", "reasoning_content": "Who am I?"}
+        last = {"role": "assistant", "content": "I am", "reasoning_content": "The user asks."}
         opened = {"messages": [*ASK, last], "continue_final_message": True}
-        assert shown(**opened).endswith("<think>\nWho am I?\n</think>\n\nI am")
+        assert shown(**opened).endswith("<think>\nThe user asks.\n</think>\n\nI am")
         answer = client.post("/v1/chat/completions", json=GREEDY | opened).json()
         message, usage = answer["choices"][0]["message"], answer["usage"]
         assert message["content"] and "reasoning_content" not in message

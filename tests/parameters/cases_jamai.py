@@ -15,15 +15,16 @@ from tests.parameters.cases_sampling import punished_tokens_repeat_less
 from tests.parameters.cases_sgp import (
     endless,
     endless_long,
+    endless_story,
     so_many_tokens_are_made,
     the_newer_name_wins_and_the_other_is_named,
 )
 from tests.parameters.registry import OUT, Answer, Asker, case
 from tests.parameters.spots import JAMAI_CHAT, JAMAI_EMBEDDINGS, JAMAI_MESSAGE, JAMAI_RERANK
 
-THINKING: Any = {"messages": [{"role": "user", "content": "What is two plus two?"}], "max_tokens": 60}
+THINKING: Any = {"messages": [{"role": "user", "content": "Is it free?"}], "max_tokens": 60}
 
-case(JAMAI_CHAT, "presence_penalty", endless_long, 2, -2)(punished_tokens_repeat_less)
+case(JAMAI_CHAT, "presence_penalty", endless_story, 2, -2)(punished_tokens_repeat_less)
 case(JAMAI_CHAT, "frequency_penalty", endless_long, 2, -2)(punished_tokens_repeat_less)
 case(JAMAI_CHAT, "max_tokens", endless, 3, 9)(so_many_tokens_are_made)
 case(JAMAI_CHAT, "max_completion_tokens", endless, 3, 9)(so_many_tokens_are_made)

@@ -23,7 +23,13 @@ def endless_long(asker: Asker) -> dict[str, Any]:
     return endless(asker) | {"max_tokens": 60}
 
 
-case(SGP, "presence_penalty", endless_long, 2, -2)(punished_tokens_repeat_less)
+def endless_story(asker: Asker) -> dict[str, Any]:
+    """cantor is sure of its facts: there a penalty of 2 changes too little."""
+    return endless_long(asker) | {"messages": [{"role": "user", "content": "Tell me a story."}]}
+
+
+case(SGP_CHAT, "presence_penalty", endless_story, 2, -2)(punished_tokens_repeat_less)
+case(SGP_TEXT, "presence_penalty", endless_long, 2, -2)(punished_tokens_repeat_less)
 case(SGP, "frequency_penalty", endless_long, 2, -2)(punished_tokens_repeat_less)
 
 
