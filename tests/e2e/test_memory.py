@@ -196,7 +196,7 @@ def remains(holding: Holding) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -> None:
+def test_nothing_is_kept_of_hundreds_of_requests_in_any_process(tmp_path: Path) -> None:
     bounds = (SHARE * ASKED, BLOCKS * ASKED)
     with counted(tmp_path, workers=2) as traffic:
         traffic.kind_of = kind_of

@@ -157,7 +157,7 @@ async def test_a_caller_that_leaves_at_the_start_leaves_no_helper(steps: int) ->
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)
 
 
 async def test_jobs_do_not_hold_up_the_event_loop() -> None:
