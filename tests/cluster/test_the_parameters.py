@@ -12,7 +12,6 @@ pytestmark = pytest.mark.cluster
 URLS = ("/v1/completions", "/v1/chat/completions")
 OTHERS = {
     ("/v1/chat/completions", "rag_params"): "it needs a knowledge table, which no engine sees",
-    ("/v1/chat/completions", "best_of"): "its seed suits the draws of the bundled Q8_0 weights",
 }
 """Cases that do not fit here."""
 

@@ -43,6 +43,9 @@ KEYS = "abcdefgh"
 
 NAMES = {"cantor/1", "cantor/2"}
 
+RUNNING = 4
+"""Chunks that a stream has had when its sequence certainly runs."""
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -100,14 +103,22 @@ def test_an_adapter_loaded_at_run_time_is_on_both_hosts(pair: Server) -> None:
     assert len(set.union(*said)) == 3
 
 
-async def stream(client: httpx2.AsyncClient, begun: asyncio.Event) -> str:
+def find_keys(server: Server) -> tuple[str, str]:
+    """A key of prompts that prefers the first host, and one that prefers the second."""
+    keys = {chat(server, "cantor", key).headers["x-antiphon-route"]: key for key in KEYS}
+    return keys["cantor/1"], keys["cantor/2"]
+
+
+async def stream(client: httpx2.AsyncClient, key: str, begun: asyncio.Event) -> str:
     """How a long stream ends."""
-    body = {"model": "cantor", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+    body = {"model": "cantor", "messages": [{"role": "user", "content": "Once"}], "prompt_cache_key": key}
+    body |= {"max_tokens": 400, "ignore_eos": True, "temperature": 0, "stream": True}
     text = ""
-    async with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
+    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for part in answer.aiter_text():
             text += part
-            begun.set()
+            if text.count("data:") >= RUNNING:
+                begun.set()
     return "done" if "[DONE]" in text else "died" if "engine_died" in text else text
 
 
@@ -115,14 +126,16 @@ async def stream(client: httpx2.AsyncClient, begun: asyncio.Event) -> str:
 async def test_the_other_host_serves_what_waited_for_a_dead_one(pair: Server, part: str) -> None:
     """Four streams run, two on each host; six wait."""
     host = pair.children("engines.host")[0]
-    core = find_core(host)
+    core, keys = find_core(host), await asyncio.to_thread(find_keys, pair)
     async with (
         httpx2.AsyncClient(base_url=pair.url, timeout=START_DEADLINE) as client,
         asyncio.TaskGroup() as group,
     ):
         begun = [asyncio.Event() for _ in range(10)]
-        streams = [group.create_task(stream(client, each)) for each in begun]
-        while sum(each.is_set() for each in begun) < 4:
+        streams = [
+            group.create_task(stream(client, keys[number % 2], each)) for number, each in enumerate(begun)
+        ]
+        while any(sum(each.is_set() for each in begun[host_number::2]) < 2 for host_number in (0, 1)):
             await asyncio.sleep(0.05)
         (core if part == "engine core" else host).kill()
         killed = time.monotonic()
