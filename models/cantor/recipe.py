@@ -98,6 +98,22 @@ MIXTURES: dict[str, dict[str, float]] = {
         "choice": 0.07,
         "stuck": 0.02,
     },
+    "new facts and calls": {
+        "fact": 0.18,
+        "added": 0.24,
+        "facts": 0.02,
+        "talk": 0.03,
+        "knowledge": 0.015,
+        "skill": 0.06,
+        "mixed": 0.01,
+        "recall": 0.025,
+        "obeyed": 0.03,
+        "tools": 0.36,
+        "drill": 0.008,
+        "tool_drill": 0.006,
+        "choice": 0.06,
+        "stuck": 0.016,
+    },
     "all": {
         "fact": 0.25,
         "facts": 0.03,
@@ -122,6 +138,7 @@ RUNS = {
     "wide calls": 0.06,
     "added facts": 0.02,
     "facts and calls": 0.02,
+    "new facts and calls": 0.02,
     "all": 0.2,
 }  # chance of repeated random tokens first
 
@@ -188,8 +205,13 @@ COURSES = (
         ),
         kept=0.15,
     ),
+    Course(
+        peak=0.4,
+        legs=(Leg(mixture="new facts and calls", minutes=85.0, tokens=6_144, seed=34, documents=300_000),),
+        kept=0.15,
+    ),
 )
-FURTHER = 4  # courses that made the sixth edition; the last one went on with its file
+FURTHER = 5  # courses that made the seventh edition; the last one went on with its file
 LEGS = tuple(leg for course in COURSES for leg in course.legs)
 MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
