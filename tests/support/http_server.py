@@ -87,6 +87,7 @@ async def at_most(seconds: float = PATIENCE) -> AsyncIterator[None]:
     """Raises TimeoutError after so many seconds in which the event loop ran. However long the machine stands
     still, that counts as one step: it does to the server in this loop what it does to the test."""
     loop, steps = asyncio.get_running_loop(), round(seconds / STEP)
+    timer: asyncio.TimerHandle
     async with asyncio.timeout(None) as limit:
 
         def step() -> None:
